@@ -6,7 +6,7 @@ from typing import Final, Literal
 
 from services.physics.statistics import Interval
 from services.tuner.experiment import METRICS, Metric, Rules, SettingsChange, Size
-from services.tuner.measurements import Load, Round, failed, gain, gains
+from services.tuner.measurements import Load, Round, failed, gain, gains, values
 from services.tuner.quality.compare import Quality
 
 GUARD_CONFIDENCE: Final = 0.8
@@ -87,7 +87,7 @@ def decide(trial: Trial, rules: Rules) -> Decision:
     if main.low <= rules.margin:
         about = "no gain is shown" if main.low <= 0 else f"less than the margin of {rules.margin:.0%} is shown"
         return Decision(outcome="no gain", reason=f"{said}: {about}", gains=found)
-    price = _price(gains(trial.rounds, rules.guards, GUARD_CONFIDENCE), rules)
+    price, accepted = _prices(trial, rules)
     if price:
         return Decision(outcome="price", reason=f"{said}, but {price}", gains=found)
     objection = "" if trial.quality is None else trial.quality.objection(lossy=trial.change.lossy, rules=rules)
@@ -95,7 +95,7 @@ def decide(trial: Trial, rules: Rules) -> Decision:
         objection = "what it does to answers could not be measured"
     if objection:
         return Decision(outcome="quality", reason=f"{said}, but {objection}", gains=found)
-    return Decision(outcome="kept", reason=said, gains=found)
+    return Decision(outcome="kept", reason="; ".join([said, *accepted]), gains=found)
 
 
 def percent(interval: Interval) -> str:
@@ -105,10 +105,18 @@ def percent(interval: Interval) -> str:
     return f"{interval.value:+.1%} ({interval.low:+.1%} to {interval.high:+.1%})"
 
 
-def _price(found: Mapping[Metric, Interval], rules: Rules) -> str:
-    """Return the guarded metric that is shown to lose more than allowed; empty if there is none."""
-    for metric, allowed in rules.guards.items():
-        interval = found.get(metric)
-        if interval is not None and metric != rules.objective and interval.high < -allowed:
-            return f"{METRICS[metric]} gets worse: {percent(interval)}"
-    return ""
+def _prices(trial: Trial, rules: Rules) -> tuple[str, list[str]]:
+    """Return the guarded metric that is shown to lose more than allowed, and those whose loss the user accepts.
+
+    Without such a metric, the first is empty.
+    """
+    limits = {each.metric: each for each in rules.accepted}
+    after, accepted = values(trial.after), []
+    for metric, interval in gains(trial.rounds, rules.guards, GUARD_CONFIDENCE).items():
+        if metric == rules.objective or interval.high >= -rules.guards[metric]:
+            continue
+        worse = f"{METRICS[metric]} gets worse: {percent(interval)}"
+        if (limit := limits.get(metric)) is None or not limit.is_met(after):
+            return worse, []
+        accepted.append(f"{worse}, and is {after[metric]:.3g}, within the accepted {limit.value:g}")
+    return "", accepted

@@ -102,7 +102,7 @@ def parse_target(text: str) -> Target:
     except ValueError:
         value = math.nan
     if not equals or not 0 < value < math.inf:
-        raise ExperimentError(f"{text!r} is no target: give a number above 0, such as {metric}=200")
+        raise ExperimentError(f"{text!r}: give a metric and a number above 0, such as {metric}=200")
     return Target(metric=metric, value=value)
 
 
@@ -196,6 +196,7 @@ class Rules:
         margin: Share by which the interval of its gain must exceed zero.
         confidence: Confidence of the intervals on which decisions are based.
         guards: Guarded metrics. A change is refused if one is shown to lose more than the share given for it.
+        accepted: Values up to which guarded metrics may get worse, whatever share they lose.
         max_loss: Largest share of quality that a lossy change may lose.
     """
 
@@ -210,4 +211,5 @@ class Rules:
             "memory_mib": 0.25,
         }
     )
+    accepted: Sequence[Target] = ()
     max_loss: float = 0.01

@@ -34,6 +34,7 @@ class TunePlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         models: Other files or folders of the model to try.
         objective: The metric that must gain.
         targets: Values at which the search ends, ``METRIC=NUMBER``.
+        accepted: Values up to which guarded metrics may get worse, ``METRIC=NUMBER``.
         budget_min: Minutes after which no change is begun.
         requests: Number of requests of a comparison.
         rounds: Number of rounds of a comparison.
@@ -62,6 +63,7 @@ class TunePlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     models: tuple[str, ...] = ()
     objective: str = "answer_p50_ms"
     targets: tuple[str, ...] = ()
+    accepted: tuple[str, ...] = ()
     budget_min: Annotated[float, msgspec.Meta(gt=0, le=10_080)] | None = None
     requests: Annotated[int, msgspec.Meta(ge=1, le=500_000)] = 1_000
     rounds: Annotated[int, msgspec.Meta(ge=3, le=64)] = 8
@@ -89,8 +91,13 @@ class TunePlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         return {"RAILBUS_ENGINE": self.engine, **parse_settings(self.settings)}
 
     def rules(self) -> Rules:
-        """Return the rules of the decisions."""
-        return Rules(objective=self.metric(), margin=self.margin, max_loss=self.max_loss)
+        """Return the rules of the decisions.
+
+        Raises:
+            ExperimentError: There is no such metric, or a text is not ``METRIC=NUMBER``.
+        """
+        accepted = [parse_target(text) for text in self.accepted]
+        return Rules(objective=self.metric(), margin=self.margin, accepted=accepted, max_loss=self.max_loss)
 
     def metric(self) -> Metric:
         """Return the objective.

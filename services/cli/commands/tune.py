@@ -41,6 +41,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     rule.add_argument(
         "--target", action="append", default=[], metavar="METRIC=NUMBER", help="end when met: first_token_p99_ms=200"
     )
+    rule.add_argument(
+        "--accept", action="append", default=[], metavar="METRIC=NUMBER",
+        help="a change may make this metric worse up to this value: token_p99_ms=100",
+    )  # fmt: skip
     rule.add_argument("--budget", type=float, metavar="MINUTES", help="begin no change after this time (no limit)")
     load = parser.add_argument_group("load")
     load.add_argument("--requests", type=int, default=1_000, help="of each change, both arms together (%(default)s)")
@@ -98,6 +102,7 @@ def _plan(args: argparse.Namespace) -> dict[str, object]:
         "only": [item.strip() for item in args.only.split(",") if item.strip()],
         "own_list": not args.no_list,
         "targets": args.target,
+        "accepted": args.accept,
         "budget_min": args.budget,
     }
 

@@ -287,6 +287,7 @@ def _conditions(search: Search, about: About) -> Section:
             f" above {rules.margin:.0%}, no other metric is shown to pay for it, and quality holds: lossless changes"
             f" give equal answers, lossy ones lose at most {rules.max_loss:.1%}."
         ),
+        *(f"Accepted: {METRICS[each.metric]} up to {each.value:g}." for each in rules.accepted),
     ]
     null = search.null
     if null is not None and null.rounds:

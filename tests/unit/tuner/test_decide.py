@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from services.tuner.decide import decide, gain_is_shown
-from services.tuner.experiment import Rules, SettingsChange
+from services.tuner.experiment import Rules, SettingsChange, parse_target
 from services.tuner.measurements import Load, RequestRow, Round, failed, gain, stability, token_gaps, values
 from services.tuner.quality.compare import Answers, TextScore, compare
 from tests.support.examples import examples
@@ -61,7 +61,9 @@ def test_a_gain_below_the_margin_is_not_kept():
     assert "margin of 5%" in found.reason
 
 
-def test_a_gain_that_another_metric_pays_for_is_not_kept():
+def paid_by_the_first_token():
+    """A trial whose answers end earlier and begin 50 ms later."""
+
     def arm(first_ms, gap_ms):
         rows = tuple(
             RequestRow(steps=tuple((first_ms + gap_ms * step + each * 0.01, 1) for step in range(8)), total_ms=9.0)
@@ -72,11 +74,24 @@ def test_a_gain_that_another_metric_pays_for_is_not_kept():
 
     each = Round(before=(arm(10, 20), arm(10, 20.1)), after=(arm(60, 5), arm(61, 5)))
     slightly = Round(before=(arm(10, 20), arm(10, 20.2)), after=(arm(62, 5), arm(61, 5)))
-    found = decide(trial(random.Random(1)).__class__(
-        change=CHANGE, base={}, size=trial(random.Random(1)).size, rounds=(each, slightly, each, slightly)
-    ), Rules())  # fmt: skip
+    one = trial(random.Random(1))
+    return type(one)(change=CHANGE, base={}, size=one.size, rounds=(each, slightly, each, slightly))
+
+
+def test_a_gain_that_another_metric_pays_for_is_not_kept():
+    found = decide(paid_by_the_first_token(), Rules())
     assert found.outcome == "price"
     assert "first token, p99" in found.reason
+
+
+@pytest.mark.parametrize(
+    ("limit", "outcome"),
+    [("first_token_p99_ms=100", "kept"), ("first_token_p99_ms=40", "price"), ("token_p99_ms=100", "price")],
+)
+def test_what_another_metric_may_pay_is_the_users_to_say(limit, outcome):
+    found = decide(paid_by_the_first_token(), Rules(accepted=[parse_target(limit)]))
+    assert found.outcome == outcome
+    assert ("within the accepted 100" in found.reason) == (outcome == "kept")
 
 
 def test_failing_requests_forbid_a_change():
