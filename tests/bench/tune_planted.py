@@ -41,10 +41,10 @@ PLANTED = {
         ],
         "nothing": "kv:RAILBUS_VLLM_SEED=7",
         "lossy": "quantization:RAILBUS_VLLM_DTYPE=bfloat16",
-        "flags": ["--prompt", "320", "--shared", "0.9", "--output", "8", "--at-once", "8", "--rounds", "4",
+        "flags": ["--prompt", "320", "--shared", "0.9", "--output", "8", "--at-once", "8", "--rounds", "8",
                   "--keep-engines", "--margin", "0.1",
                   "--accept", "token_p99_ms=250"],  # batched, a token waits for the prompts of others
-        "requests": 256,
+        "requests": 384,
     },
     "simulated": {
         "base": {"RAILBUS_SIM_TIME_SCALE": "0.2"},
