@@ -2,7 +2,7 @@
 
 Each run plants a bad setting in the baseline and offers three changes: its remedy, one that changes nothing, and a
 lossy one. The remedy must be kept, the second must not, and the loss of the third must have an interval. With a budget
-(``--minutes``; llama has one of three minutes a run) the tuner measures fewer requests, and says why. Engine ``vllm``
+(``--minutes``; llama has one of nine minutes a run) the tuner measures fewer requests, and says why. Engine ``vllm``
 runs in ``.venv-vllm``, on a model with random weights that knows the words of the tuner's tasks.
 """
 
@@ -26,7 +26,7 @@ PLANTED = {
         "lossy": "kv:RAILBUS_LLAMA_KV=q4_0",
         "flags": ["--prompt", "160", "--shared", "0.8", "--output", "8", "--at-once", "4", "--rounds", "4"],
         "requests": 1_000,
-        "minutes": 3,
+        "minutes": 9,
     },
     "vllm": {
         "base": {
