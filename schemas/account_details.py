@@ -1,6 +1,6 @@
 """Parts of an ``Account`` from which the tracer makes a request's trace, without reading its chunks.
 
-Every time here is when the broker had appended an event, in microseconds since the epoch.
+Points in time are append times of events by the broker's clock, in microseconds since the epoch.
 """
 
 from dataclasses import dataclass
@@ -15,16 +15,16 @@ from schemas.stream import FinishReason, RailOutcome, RecallAction, Timings, Ver
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestDetails:
-    """What was asked for, without the prompt.
+    """The parameters of the request, without the prompt.
 
     Attributes:
-        source: The edge, or the app, that wrote the request.
-        model: Model asked for.
-        max_tokens: Longest answer, in tokens.
+        source: The edge or the app that wrote the request.
+        model: The requested model.
+        max_tokens: Maximum length of the answer, in tokens.
         temperature: As in the request.
         top_p: As in the request.
         seed: As in the request.
-        delivery: How much of the answer might be shown before it was checked.
+        delivery: How much of the answer could be shown before it was checked.
     """
 
     source: Source
@@ -38,13 +38,13 @@ class RequestDetails:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VerdictDetails:
-    """The verdict that counted.
+    """The effective verdict.
 
     Attributes:
-        source: The service that wrote it.
-        appended_at: When it was on the log.
-        decision: What it decided.
-        rails: Each rail's outcome and time.
+        source: The service and instance that wrote the verdict.
+        appended_at: Append time of the verdict.
+        decision: The verdict's decision.
+        rails: Outcome and duration of each rail.
     """
 
     source: Source
@@ -58,14 +58,14 @@ class RunDetails:
     """The first run of an attempt.
 
     Attributes:
-        source: The worker.
-        queue_ms: From the attempt's receipt to its ``Started``, as the worker says.
-        started_at: When its ``Started`` was on the log.
-        first_chunk_at: When its first chunk was; None without one.
-        ended_at: When its last event was.
-        finish_reason: Why its answer ended; None where it did not finish.
-        timings: Where the engine's time went; None where it did not finish.
-        retryable: Of a failure: whether another attempt could help.
+        source: The worker that executed the run.
+        queue_ms: Time from the receipt of the attempt's request to ``Started``, in milliseconds, by the worker's clock.
+        started_at: Append time of the run's ``Started``.
+        first_chunk_at: Append time of the run's first chunk; None if it has no chunk.
+        ended_at: Append time of the run's last event.
+        finish_reason: Why the answer ended; None if the run did not finish.
+        timings: How the engine spent the time; None if the run did not finish.
+        retryable: Whether another attempt could succeed; None if the run did not fail.
     """
 
     source: Source
@@ -83,9 +83,9 @@ class RecallDetails:
     """A recall that safety wrote before the request was closed.
 
     Attributes:
-        appended_at: When it was on the log.
-        action: What it asked for.
-        rule: Which rule found the text.
+        appended_at: Append time of the recall.
+        action: ``stop`` withdraws the whole answer; ``redact`` replaces a span.
+        rule: Name of the rule that found something.
         category: The rule's category.
     """
 
@@ -100,10 +100,10 @@ class CheckDetails:
     """How the answer was checked.
 
     Attributes:
-        source: The service that wrote the last event of the check.
-        ended_at: When that event was appended to the log.
+        source: The service and instance that wrote the last event of the check.
+        ended_at: Append time of that event.
         policy_version: The version of the policy that was used.
-        recalls: The recalls in their order, at most 100 of them.
+        recalls: The recalls in order, at most 100 of them.
     """
 
     source: Source

@@ -1,6 +1,6 @@
-"""Access control lists for Kafka, from the registry: what each role may do there, and no more.
+"""Access control lists for Kafka, made from the registry. They allow each role only what it needs.
 
-Kafka allows nothing to a user that no list names, if ``allow.everyone.if.no.acl.found`` is false (the default).
+If ``allow.everyone.if.no.acl.found`` is false (the default), Kafka allows nothing to a user that no list names.
 """
 
 import shlex
@@ -10,7 +10,6 @@ from typing import Final, NamedTuple
 from schemas.registry import GROUPS, OWN_TOPICS, ROLES, RoleName, reads, writes
 
 TOPIC_PREFIX: Final = "railbus."
-"""The prefix of all topic names."""
 
 _SEE: Final = ("Describe", "DescribeConfigs")
 _ADMINISTER: Final = ("Create", "Alter", "AlterConfigs")
@@ -20,9 +19,9 @@ class Grant(NamedTuple):
     """What one role may do with some resources of one type.
 
     Attributes:
-        operations: As Kafka's tools call them.
+        operations: The operations, with the names that Kafka's tools use.
         resource: ``topic`` or ``group``.
-        names: Of the resources; with ``prefixed`` what their names begin with.
+        names: The names of the resources. If ``prefixed``, the prefixes of their names.
     """
 
     role: RoleName
@@ -33,7 +32,7 @@ class Grant(NamedTuple):
 
 
 def grants(role: RoleName) -> tuple[Grant, ...]:
-    """Return all that a role needs. Every role sees names, partitions and settings of all topics, and no record."""
+    """Return all grants of a role. Every role may describe all topics, but read and write only those that it needs."""
     operations = (*_SEE, *_ADMINISTER) if role == "operator" else _SEE
     found = [Grant(role, operations, "topic", (TOPIC_PREFIX,), prefixed=True)]
     if read := tuple(reads(role)):
@@ -51,10 +50,10 @@ def commands(principal_prefix: str, bootstrap: str, config: str, roles: Iterable
     """Return one ``kafka-acls.sh`` command for each grant.
 
     Args:
-        principal_prefix: What the principals begin with; the role follows.
-        bootstrap: The brokers.
+        principal_prefix: Prefix of each principal's name. The role's name follows it.
+        bootstrap: Addresses of the brokers.
         config: A file with the settings of a user who may change access control lists.
-        roles: Whose grants.
+        roles: The roles to make commands for.
     """
     for role in roles:
         for grant in grants(role):

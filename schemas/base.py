@@ -1,4 +1,4 @@
-"""What events have in common, and the limits that make a field's type."""
+"""The base classes of events, and the types of their fields with limits of length and range."""
 
 from dataclasses import dataclass
 from typing import Annotated, Protocol, TypedDict
@@ -7,7 +7,7 @@ from msgspec import Meta
 
 UUID7_PATTERN = r"^[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}$"
 
-# A pattern's "$" also matches before a last line break: a length or a look-ahead prevents that.
+# In a regular expression, "$" also matches before a final line break. A maximum length or a look-ahead excludes that.
 RequestId = Annotated[str, Meta(pattern=UUID7_PATTERN, max_length=36, description="UUIDv7, lower case.")]
 Tenant = Annotated[
     str, Meta(pattern=r"^[A-Za-z0-9._-]{1,64}$(?!\n)", description="Who pays, and whose policy applies.")
@@ -24,7 +24,7 @@ Name = Annotated[str, Meta(min_length=1, max_length=256)]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnyEvent:
-    """Root of every class with a row in ``schemas.registry``; only these classes are written and read."""
+    """Base class of all events. Only classes with a row in ``schemas.registry`` are written and read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,10 +32,10 @@ class Event(AnyEvent):
     """Something that happened to one request.
 
     Attributes:
-        request_id: The request it is about (UUIDv7); also the record's key.
-        tenant: Who pays, and whose policy applies.
-        at: When it was written, in microseconds since the epoch, by the writer's clock.
-        source: Service and instance that wrote it, such as ``generator/1f3a``.
+        request_id: Id of the request that the event is about (UUIDv7). It is also the record's key.
+        tenant: The tenant that pays for the request and whose policy applies.
+        at: Time at which the event was written, in microseconds since the epoch, by the writer's clock.
+        source: Service and instance that wrote the event, such as ``generator/1f3a``.
     """
 
     request_id: RequestId
@@ -61,7 +61,7 @@ class RunEnvelope(Envelope):
 
 
 class RequestRef(Protocol):
-    """Anything about one request: an event, or a service's own state."""
+    """Anything that names a request and its tenant: an event, or the state that a service keeps for a request."""
 
     @property
     def request_id(self) -> str: ...
@@ -71,7 +71,7 @@ class RequestRef(Protocol):
 
 
 class RunRef(RequestRef, Protocol):
-    """Anything about one execution of an attempt."""
+    """Anything that names an execution of an attempt: an event, or the state that a service keeps for an execution."""
 
     @property
     def attempt(self) -> int: ...
@@ -81,10 +81,10 @@ class RunRef(RequestRef, Protocol):
 
 
 def envelope(about: RequestRef, *, at: int, source: str) -> Envelope:
-    """Return the fields of every event about a request: ``Closed(**envelope(case, at=..., source=...), ...)``."""
+    """Return the fields that all events about a request have, for ``Closed(**envelope(case, at=1, source=s), ...)``."""
     return {"request_id": about.request_id, "tenant": about.tenant, "at": at, "source": source}
 
 
 def run_envelope(about: RunRef, *, at: int, source: str) -> RunEnvelope:
-    """Return the fields of every event about one execution."""
+    """Return the fields that all events about an execution have."""
     return {**envelope(about, at=at, source=source), "attempt": about.attempt, "run": about.run}

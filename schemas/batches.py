@@ -1,7 +1,7 @@
-"""Events about batch jobs: a file of prompts that is answered in the lane ``batch``.
+"""Events about batch jobs. A job is a file of prompts that are answered in the lane ``batch``.
 
-The prompts and their answers are in files; a job's requests are ordinary ``Request`` events. These events say what the
-job is, what its owner wants done with it, and how much of it is done.
+The prompts and their answers are in files. A job's requests are ordinary ``Request`` events. The events here describe
+the job, its owner's commands, and its progress.
 """
 
 from dataclasses import dataclass, field
@@ -25,13 +25,13 @@ MetadataValue = Annotated[str, Meta(max_length=512)]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchEvent(AnyEvent):
-    """Base of the events about one job.
+    """Base class of the events about one job.
 
     Attributes:
-        batch_id: The job; also the record's key.
-        tenant: Who pays, and whose policy applies.
-        at: When it was written, in microseconds since the epoch, by the writer's clock.
-        source: Service and instance that wrote it.
+        batch_id: Id of the job. It is also the record's key.
+        tenant: The tenant that pays for the job and whose policy applies.
+        at: Time at which the event was written, in microseconds since the epoch, by the writer's clock.
+        source: Service and instance that wrote the event.
     """
 
     batch_id: BatchId
@@ -42,15 +42,16 @@ class BatchEvent(AnyEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchCreated(BatchEvent):
-    """A job was submitted. Its lines are in a file, in the form of OpenAI's Batch API.
+    """A job was submitted. Its lines are in a file in the format of OpenAI's Batch API.
 
     Attributes:
-        input_file: The file with the lines.
-        window_open: Most requests of the job that may be open at once.
-        line_attempts: Most requests that one line may take.
-        completion_ms: When lines that are not done by then are given up.
-        bad_lines: ``report`` reports a line that is no request and runs the others; ``refuse`` runs none.
-        metadata: What the client wants to remember.
+        input_file: Id of the file with the lines.
+        window_open: Maximum number of the job's requests that may be submitted and not closed at the same time.
+        line_attempts: Maximum number of requests that may be submitted for one line.
+        completion_ms: Time from the submission of the job until lines that are not done are given up, in milliseconds.
+        bad_lines: What happens if a line is not a valid request. ``report`` writes an error for each such line and runs
+            the other lines; ``refuse`` runs no line.
+        metadata: Pairs of key and value that the client stores with the job.
     """
 
     input_file: FileId
@@ -63,10 +64,10 @@ class BatchCreated(BatchEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchControl(BatchEvent):
-    """Somebody wants a job to pause, to resume or to end.
+    """A command to pause, to resume or to cancel a job.
 
     Attributes:
-        action: ``pause`` submits no further line, ``resume`` goes on, ``cancel`` ends the job for good.
+        action: ``pause`` stops the submission of lines, ``resume`` continues it, ``cancel`` ends the job for ever.
     """
 
     action: BatchAction
@@ -77,9 +78,9 @@ class OpenLine:
     """A line that was submitted and is not done.
 
     Attributes:
-        line: Its place in the order of submission.
-        attempt: The newest request of it.
-        on_log: Whether that request was read back from the log; if not, it may have to be written again.
+        line: Number of the line in the order of submission.
+        attempt: Number of the line's newest request.
+        on_log: Whether this request was read back from the log. If not, it may have to be written again.
     """
 
     line: LineNumber
@@ -92,13 +93,13 @@ class BatchTotals:
     """Sums over the lines that are done.
 
     Attributes:
-        lines: Lines of the job, those that are no requests included; 0 until they were counted.
-        completed: Lines with an answer.
-        failed: Lines with an error.
-        retried: Requests beyond the first one of a line.
-        prompt_tokens: In the prompts of answered lines.
-        cached_tokens: Of these, found in the engine's prefix cache.
-        completion_tokens: In the answers.
+        lines: Number of lines of the job, including lines that are not valid requests; 0 until they are counted.
+        completed: Number of lines with an answer.
+        failed: Number of lines with an error.
+        retried: Number of requests that were submitted in addition to the first request of each line.
+        prompt_tokens: Number of tokens in the prompts of answered lines.
+        cached_tokens: Number of these tokens that were found in the engine's prefix cache.
+        completion_tokens: Number of tokens in the answers.
     """
 
     lines: Count = 0
@@ -112,11 +113,11 @@ class BatchTotals:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResultPart:
-    """A file with results, in the order in which lines were done.
+    """A file with results, in the order in which the lines were completed.
 
     Attributes:
-        name: Its name in the job's folder.
-        length: Bytes of it that count.
+        name: Name of the file in the job's folder.
+        length: Number of bytes at the start of the file that count. Later bytes are ignored.
     """
 
     name: Name
@@ -125,20 +126,20 @@ class ResultPart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchProgress(BatchEvent):
-    """A job's progress: everything beside the log that a batch service needs to continue it.
+    """The progress of a job: everything that a batch service needs to continue the job, in addition to the log.
 
-    It is void if an earlier one on the log has a higher epoch, or the same epoch and another source: its writer was
-    replaced.
+    It is void if an earlier ``BatchProgress`` of the job on the log has a higher epoch, or the same epoch and another
+    source, because then its writer was replaced by another batch service.
 
     Attributes:
-        epoch: Grows by one with each batch service that takes the job over.
-        next_line: Every line before this one, in the order of submission, was submitted.
-        open: Of these, the ones that are not done.
-        parts: Where the results of the others are.
+        epoch: Number that each batch service raises by one when it takes over the job.
+        next_line: Number of the first line that was not submitted, in the order of submission.
+        open: The submitted lines that are not done.
+        parts: The files with the results of the lines that are done.
         totals: Sums over the lines that are done.
-        stream_offsets: By partition of ``railbus.streams``: the events of open lines are at or after this offset.
-        request_offsets: By partition of ``railbus.requests.batch``: what was submitted later, and what is not known to
-            be on the log, is at or after it.
+        stream_offsets: For each partition of ``railbus.streams``, an offset. No event of an open line is before it.
+        request_offsets: For each partition of ``railbus.requests.batch``, an offset. Requests that are submitted later,
+            and submitted requests that were not read back from the log, are not before it.
     """
 
     epoch: Annotated[int, Meta(ge=1, le=2**32)]
@@ -152,14 +153,14 @@ class BatchProgress(BatchEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LineFault:
-    """Why a line of the input is no request.
+    """Why a line of the input is not a valid request.
 
     Attributes:
-        code: For programs.
-        message: One sentence for people; never prompt text.
-        line: Its number in the file, from 1; None where the whole file is at fault.
-        param: The field at fault.
-        custom_id: The line's own name, if it has one.
+        code: Code of the fault, for programs.
+        message: One sentence for people. It never contains prompt text.
+        line: Number of the line in the file, from 1; None if the whole file is at fault.
+        param: Name of the field at fault.
+        custom_id: The line's ``custom_id``, if it has one.
     """
 
     code: Name
@@ -171,14 +172,14 @@ class LineFault:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchFinished(BatchEvent):
-    """The job has ended; its result files are complete. The first one on the log counts.
+    """The job has ended and its result files are complete. The first ``BatchFinished`` of a job on the log counts.
 
     Attributes:
-        outcome: How.
+        outcome: How the job ended.
         totals: Sums over all lines.
-        output_file: The answers; None when there is none.
-        error_file: The lines without an answer; None when there is none.
-        faults: Why the job ``failed`` before it ran; the first ones.
+        output_file: Id of the file with the answers; None if there are no answers.
+        error_file: Id of the file with the lines that have no answer; None if there are no such lines.
+        faults: The reasons why the job ``failed`` before it ran, at most 100 of them.
     """
 
     outcome: BatchOutcome

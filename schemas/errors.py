@@ -1,10 +1,10 @@
-"""Why a record could not be read.
+"""The errors for records that cannot be read.
 
 UnreadableEvent
- |- SkippedEvent      written for a newer reader: counted, never an alarm; the router keeps it in railbus.dead
+ |- SkippedEvent      written for a newer reader; it is counted and raises no alarm; the router keeps it in railbus.dead
  |   |- UnknownKind
  |   `- NewerVersion
- `- MalformedEvent    the writer's error: dead-lettered with topic, offset and field
+ `- MalformedEvent    an error of the writer; the dead letter has topic, offset and field
 """
 
 
@@ -21,8 +21,8 @@ class UnknownKind(SkippedEvent):
 
 
 class NewerVersion(SkippedEvent):
-    """The version header is above what this version reads."""
+    """The version header is higher than the highest version that this reader knows."""
 
 
 class MalformedEvent(UnreadableEvent):
-    """A record of a known kind that breaks its format; the message names the field and the fault."""
+    """A record of a known kind that does not have this kind's format. The message names the field and the fault."""

@@ -1,4 +1,4 @@
-"""Request ids: UUIDv7 (RFC 9562, section 5.7); their time tells where in the log to look."""
+"""Request ids are UUIDv7 (RFC 9562, section 5.7). The time in an id tells from which time on to search the log."""
 
 import re
 import uuid
@@ -22,5 +22,5 @@ def is_uuid7(text: str) -> bool:
 
 
 def time_ms(request_id: str) -> int:
-    """Return when the id was made, in milliseconds since the epoch."""
+    """Return the time at which the id was created, in milliseconds since the epoch."""
     return int(request_id[:8] + request_id[9:13], 16)

@@ -1,4 +1,4 @@
-"""The registry: one row per kind of event. What each role writes and reads is derived from it.
+"""The registry, with one row for each kind of event. What each role writes and reads is derived from the rows.
 
 A new kind needs its class, its row here, and a recorded example in ``tests/data``.
 """
@@ -30,7 +30,8 @@ from schemas.topics import (
 RoleName = Literal[
     "app", "edge", "generator", "vertex", "rails", "safety", "router", "batch", "ledger", "audit", "tracer", "operator"
 ]  # fmt: skip
-"""Every program that writes or reads a topic. ``app`` is any program outside, ``operator`` the ``railbus`` command."""
+"""The programs that write or read topics. ``app`` is any program outside of Railbus, ``operator`` is the ``railbus``
+command, ``audit`` is the archiver."""
 
 ROLES: Final[tuple[RoleName, ...]] = get_args(RoleName)
 
@@ -48,13 +49,13 @@ GROUPS: Final[Mapping[RoleName, tuple[str, ...]]] = {
     "tracer": ("tracer",),
     "operator": (),
 }
-"""The consumer groups that each role joins. An app that reads in a group of its own needs the right to read it, too."""
+"""The consumer groups that each role joins. An app that joins another group also needs a grant to read that group."""
 
 OWN_TOPICS: Final[Mapping[RoleName, tuple[str, ...]]] = {"ledger": ("ledger-entries-changelog",)}
-"""Topics without events that a role makes for itself: tables of Faust."""
+"""Topics that a role creates for itself and that hold no events. They are the changelogs of Faust's tables."""
 
 ByTopic = Mapping[str, frozenset[type[AnyEvent]]]
-"""Topic name -> the event classes that a role writes, or reads, there."""
+"""The event classes that a role writes, or those that it reads, by topic name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,8 +63,8 @@ class TopicAccess:
     """Who writes and reads a kind on one topic.
 
     Attributes:
-        writers: The only roles that may write it there.
-        readers: The roles that use it there.
+        writers: The only roles that may write the kind to this topic.
+        readers: The roles that use the kind from this topic.
     """
 
     topic: Topic
@@ -73,13 +74,13 @@ class TopicAccess:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kind:
-    """One row; the class's docstring describes the event.
+    """One row of the registry: a kind of event. The docstring of the event's class describes the event.
 
     Attributes:
-        cls: Its name is the kind's name.
-        version: Of the wire format that this code writes; it reads all versions up to it.
-        access: The topics that may hold it.
-        prompts: Fields with text that a user typed: tools show them only on request.
+        cls: The event's class. The class name is also the name of the kind.
+        version: Version of the wire format that this code writes. It reads this version and all earlier ones.
+        access: The topics that may hold the kind, and who may use it on each of them.
+        prompts: Names of the fields with text that a user typed. Tools show these fields only on request.
     """
 
     cls: type[AnyEvent]
@@ -94,12 +95,12 @@ class Kind:
 
     @property
     def key(self) -> Literal["request_id", "tenant", "batch_id", "none"]:
-        """Return the field that is the key of its records."""
+        """Return the name of the field that is the record's key."""
         return self.access[0].topic.key
 
 
 def _access_on(topic: Topic, *, by: tuple[RoleName, ...], to: tuple[RoleName, ...]) -> TopicAccess:
-    """Return the access on one topic; the router, the archiver and the operator read every topic."""
+    """Return the access on one topic. The router, the archiver and the operator may read every topic."""
     return TopicAccess(topic, frozenset(by), frozenset((*to, "router", "audit", "operator")))
 
 
@@ -153,12 +154,12 @@ def kinds_on(topic: Topic) -> tuple[Kind, ...]:
 
 
 def writes(*roles: RoleName) -> ByTopic:
-    """Return what these roles may write, by topic; topics on which they write nothing are left out."""
+    """Return the event classes that these roles may write, by topic. Topics without such classes are left out."""
     return _by_topic((kind, access) for kind, access in _rows() if access.writers & set(roles))
 
 
 def reads(*roles: RoleName) -> ByTopic:
-    """Return what these roles use, by topic; topics of which they read nothing are left out."""
+    """Return the event classes that these roles use, by topic. Topics without such classes are left out."""
     return _by_topic((kind, access) for kind, access in _rows() if access.readers & set(roles))
 
 

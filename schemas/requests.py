@@ -1,4 +1,4 @@
-"""The request: the event that starts everything."""
+"""The ``Request`` event: a prompt to answer, with its options and deadlines."""
 
 from dataclasses import dataclass, field
 from typing import Annotated, Final, Literal
@@ -14,16 +14,16 @@ Fallback = Literal["cancel", "race", "off"]
 Egress = Literal["allowed", "forbidden"]
 
 MAX_PROMPT_CHARS = 262_144
-"""Most code points of a message: below the broker's record limit even when every character takes 3 bytes."""
+"""Maximum number of code points of a message. Even with 3 bytes per character it is below the broker's record limit."""
 
 MAX_WAITED_MS = 10_000
-"""Most that a request counts as having waited at its first writer: a claim moves no deadline further ahead."""
+"""Maximum of ``waited_ms`` that counts for attempt 1, so that a writer can make deadlines earlier only by this much."""
 
 LONGEST_TOTAL_MS: Final = 300_000
-"""Default of ``RAILBUS_TOTAL_MAX_MS``: no interactive request is open for longer."""
+"""Default of ``RAILBUS_TOTAL_MAX_MS``, the longest total deadline of an interactive request, in milliseconds."""
 
 MAX_PRIORITY: Final = 9
-"""The last of the priorities within a lane."""
+"""The highest priority number within a lane. Requests with this number are served last."""
 
 DurationMs = Annotated[int, Meta(ge=1, le=86_400_000)]
 
@@ -33,8 +33,8 @@ class Message:
     """One message of the conversation.
 
     Attributes:
-        role: Who wrote it.
-        content: Its text, at most 262,144 code points.
+        role: Who wrote the message.
+        content: The message's text, at most 262,144 code points.
     """
 
     role: MessageRole
@@ -46,11 +46,11 @@ class Sampling:
     """How the engine chooses tokens.
 
     Attributes:
-        max_tokens: Longest answer, in tokens.
-        temperature: 0 is greedy.
+        max_tokens: Maximum length of the answer, in tokens.
+        temperature: Temperature of sampling; 0 means greedy decoding.
         top_p: Probability mass of nucleus sampling.
-        seed: Makes sampling repeatable where the engine can.
-        stop: Strings that end the answer; they are not part of it.
+        seed: Seed that makes sampling repeatable, if the engine supports it.
+        stop: Strings that end the answer. They are not part of the answer.
     """
 
     max_tokens: Annotated[int, Meta(ge=1, le=131_072)] = 512
@@ -62,13 +62,16 @@ class Sampling:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Delivery:
-    """How much of the answer may be shown before it was checked.
+    """How much of the answer may be shown before it is checked.
 
     Attributes:
-        mode: ``optimistic`` shows text at once, ``windowed`` holds back the newest, ``gated`` shows only cleared text.
-        hold_tokens: ``windowed``: this many newest tokens wait until cleared; 0 turns this rule off.
-        hold_ms: ``windowed``: text younger than this waits until cleared; 0 turns this rule off.
-        max_exposure_tokens: At most this many tokens are shown beyond what is cleared.
+        mode: ``optimistic`` shows text at once, ``windowed`` holds back the newest text, ``gated`` shows only text that
+            is cleared.
+        hold_tokens: In ``windowed`` mode, the number of newest tokens that are not shown until they are cleared; 0
+            turns this rule off.
+        hold_ms: In ``windowed`` mode, text that arrived less than this many milliseconds ago is not shown until it is
+            cleared; 0 turns this rule off.
+        max_exposure_tokens: Maximum number of tokens that are shown beyond the cleared text.
     """
 
     mode: DeliveryMode = "optimistic"
@@ -79,13 +82,13 @@ class Delivery:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deadlines:
-    """Deadlines in milliseconds since the request's receipt (see ``received_us``), except ``stall_ms``.
+    """Deadlines of a request, in milliseconds. All but ``stall_ms`` count from its receipt (see ``received_us``).
 
     Attributes:
-        verdict_ms: The input rails' verdict must be on the log.
-        ttft_ms: The first content token must be on the log.
-        stall_ms: Longest pause between two chunks of an answer.
-        total_ms: The request must be closed.
+        verdict_ms: Time until the verdict of the input rails must be on the log.
+        ttft_ms: Time until the first content token must be on the log.
+        stall_ms: Maximum pause between two chunks of an answer.
+        total_ms: Time until the request must be closed.
     """
 
     verdict_ms: DurationMs = 1_000
@@ -96,23 +99,25 @@ class Deadlines:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request(Event):
-    """A prompt to answer. ``at`` is the time of receipt by its writer's clock, for people; no deadline counts from it.
+    """A prompt to answer. ``at`` is the time of receipt by the writer's clock. No deadline is computed from ``at``.
 
     Attributes:
-        model: Model asked for; ``default`` means the one that the generator serves.
+        model: The requested model; ``default`` means the model that the generator serves.
         messages: The conversation, oldest first.
         sampling: How the engine chooses tokens.
-        lane: ``interactive`` goes before ``batch``.
-        service_class: Name of its class in the policy, which says what deadlines it may have and what the ledger holds
-            it to. None, or a name that the policy does not have in this lane: the lane's own, ``chat`` or ``batch``.
-        priority: Within the lane, 0 goes first, where the engine has priorities.
-        attempt: 1 as received; the router republishes with 2 and more.
-        delivery: How much may be shown before it was checked.
-        deadlines: When verdict, first token and end are due.
-        fallback: What a missed first-token deadline does: ``cancel`` attempt 1, ``race`` it, or nothing (``off``).
+        lane: ``interactive`` or ``batch``. Interactive requests are served first.
+        service_class: Name of the request's class in the policy. The class bounds the deadlines and sets the objectives
+            by which the ledger judges the request. If this is None, or if the policy has no such class in this lane,
+            the class is ``chat`` for the interactive lane and ``batch`` for the batch lane.
+        priority: Priority within the lane, if the engine has priorities; 0 is served first.
+        attempt: 1 in the request as it is received. The router publishes the request again with 2 and higher.
+        delivery: How much of the answer may be shown before it is checked.
+        deadlines: The times at which verdict, first token and end are due.
+        fallback: What happens if the first-token deadline is missed. ``cancel`` replaces attempt 1 by an attempt in the
+            cloud, ``race`` runs an attempt in the cloud beside it, ``off`` starts no attempt in the cloud.
         egress: ``forbidden`` marks a prompt that must never leave the premises.
-        waited_ms: How long before it was written it was received. Every deadline counts from that much before its
-            append; of attempt 1, at most 10 seconds count.
+        waited_ms: Time from the receipt of the request until this record was written, in milliseconds. Every deadline
+            counts from the append time less this time. For attempt 1, at most 10 seconds are subtracted.
     """
 
     model: Name = "default"
@@ -130,9 +135,9 @@ class Request(Event):
 
 
 def received_us(request: Request, appended_us: int) -> int:
-    """Return when a request was received, on the clock by which it was appended: its deadlines count from here.
+    """Return the time of a request's receipt, on the clock of ``appended_us``. Its deadlines count from this time.
 
-    Times of day of two hosts are never compared. What the record claims is a duration, and bounded.
+    The clocks of two hosts are never compared, because the record contains a duration (``waited_ms``). It is bounded.
     """
     most_ms = MAX_WAITED_MS if request.attempt == 1 else request.deadlines.total_ms
     return appended_us - int(min(request.waited_ms, most_ms) * 1_000)

@@ -1,4 +1,4 @@
-"""Low-rate events beside the stream log: control, receipts, accounts, ledger windows, dead letters."""
+"""Events of low rate that are not on the stream log: control, receipts, accounts, ledger windows, dead letters."""
 
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
@@ -20,11 +20,11 @@ CancelReason = Literal["client_gone", "denied", "recalled", "cutover", "expired"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cancel(Event):
-    """Router: stop generating, so that the engine spends nothing more.
+    """Router: a worker must stop generating an answer, so that the engine spends no more time on it.
 
     Attributes:
-        attempt: Which attempt; None means all of the request's.
-        reason: Why.
+        attempt: Number of the attempt to stop; None means all attempts of the request.
+        reason: Why the attempt is stopped.
     """
 
     attempt: Attempt | None = None
@@ -36,10 +36,10 @@ class Attached(Event):
     """Edge: a client connection began to receive this request's answer.
 
     Attributes:
-        connection: Unique per connection.
+        connection: Id of the connection.
         transport: How the client is connected.
-        partition: Partition of the stream log that is read for it.
-        resumed_from: Last ``partition:offset:index`` that the client already had; None at a first connection.
+        partition: Number of the stream log's partition that is read for the connection.
+        resumed_from: ``partition:offset:index`` of the last op that the client already had; None on a first connection.
     """
 
     connection: Name
@@ -50,18 +50,18 @@ class Attached(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Detached(Event):
-    """Edge: the connection ended, after it was sent this much.
+    """Edge: a client connection ended. The fields say what the client was sent on this connection.
 
     Attributes:
-        connection: As in ``Attached``.
-        reason: Why it ended.
-        ops: How many ops it was sent.
-        ops_hash: SHA-256, hex, over the ops' JSON lines as sent, so that a replay can prove what was sent.
-        last: ``partition:offset:index`` of the last op sent; None when none was.
-        first_text_ms: Receipt to first text sent, in milliseconds; None when no text was.
-        exposed_tokens: Largest number of tokens shown beyond what was cleared.
-        exposure_ms: Longest time recalled text was shown, in milliseconds.
-        recalled_tokens: Most tokens of recalled text that were visible when one recall removed them.
+        connection: Id of the connection, as in ``Attached``.
+        reason: Why the connection ended.
+        ops: Number of ops that were sent.
+        ops_hash: SHA-256 in hex over the JSON lines of the ops as sent, so that a replay can prove what was sent.
+        last: ``partition:offset:index`` of the last op that was sent; None if no op was.
+        first_text_ms: Time from the request's receipt until text was first sent, in milliseconds; None if none was.
+        exposed_tokens: Maximum number of tokens that were shown beyond the cleared text.
+        exposure_ms: Longest time for which recalled text was shown, in milliseconds.
+        recalled_tokens: Maximum number of visible tokens that one recall removed.
     """
 
     connection: Name
@@ -77,23 +77,23 @@ class Detached(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptAccount:
-    """What one attempt of a request cost and produced; times in microseconds since the epoch, None where unreached.
+    """Costs and results of one attempt. Times are in microseconds since the epoch, None if not reached.
 
     Attributes:
-        attempt: Which attempt.
-        run: The execution that became the voice, or the first that started.
+        attempt: Number of the attempt.
+        run: Id of the execution that became the voice, or of the first that started.
         model: The model that answered.
         engine: The engine that ran it.
-        trigger: Why it was begun; None for the first.
+        trigger: Why the router started the attempt; None for attempt 1.
         started_at: Time of ``Started``.
         first_chunk_at: Time of the first chunk.
         last_chunk_at: Time of the last chunk.
-        last_seq: Last chunk's seq.
-        error_class: How it failed, if it did.
-        usage: Tokens.
-        speculation: Drafting totals.
-        opened_at: When its ``Cutover`` was appended; None for the first.
-        details: Of its first run; None where none started, or from an older router.
+        last_seq: ``seq`` of the last chunk; -1 if there was none.
+        error_class: Class of the failure; None if the attempt did not fail.
+        usage: Numbers of tokens.
+        speculation: Totals of speculative decoding.
+        opened_at: Time at which the attempt's ``Cutover`` was appended; None for attempt 1.
+        details: Details of the attempt's first run; None if no run started, or in accounts by an older router version.
     """
 
     attempt: Attempt
@@ -114,19 +114,19 @@ class AttemptAccount:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageTimes:
-    """Where a request's time went until it was closed: consecutive parts, in milliseconds, by the broker's clock.
+    """The parts of a request's time until it was closed. They are consecutive, in milliseconds by the broker's clock.
 
     Attributes:
-        post_ms: The edge had the request; the log did not yet.
-        lost_attempts_ms: An attempt ran that was given up.
-        worker_ms: The bus and the worker's queue, until the engine began.
-        engine_queue_ms: The engine's own queue.
-        prefill_ms: The first token: prefill, one step, the bus.
-        rails_ms: The first text was on the log; the verdict was not.
+        post_ms: The edge had received the request, but it was not on the log yet.
+        lost_attempts_ms: Attempts ran that were given up later.
+        worker_ms: The request was on the bus and in the worker's queue, until the engine started.
+        engine_queue_ms: The request was in the engine's queue.
+        prefill_ms: The first token was computed and sent: prefill, one step, the bus.
+        rails_ms: The first text was on the log and waited for the verdict.
         hold_back_ms: The first text waited until safety had cleared it.
-        decode_ms: The rest of the answer, from its first visible text on.
+        decode_ms: The text that follows the first visible text was generated.
         final_hold_back_ms: The last text waited until safety had cleared it.
-        close_ms: The final check and the router's decision.
+        close_ms: The answer waited for the final check and for the router's decision to close the request.
     """
 
     post_ms: Ms = 0.0
@@ -146,40 +146,43 @@ class Account(Event):
     """Router: the costs and times of one closed request.
 
     Attributes:
-        outcome: How it ended.
-        lane: Interactive or batch.
-        service_class: The class whose deadlines applied; None from a router that knew no classes.
-        received_at: Receipt, microseconds since the epoch.
-        verdict_at: Time of the verdict; None without one.
-        rails_ms: Time that the rails took, in milliseconds.
+        outcome: How the request ended.
+        lane: Lane of the request, ``interactive`` or ``batch``.
+        service_class: The class whose deadlines applied; None in accounts by a router version without classes.
+        received_at: Time of the request's receipt, in microseconds since the epoch.
+        verdict_at: Time of the verdict; None without a verdict.
+        rails_ms: Duration of the rails, in milliseconds.
         closed_at: Time of ``Closed``.
         attempts: One account for each attempt.
-        recalls: How many recalls were effective.
-        cost_usd: Cost of cloud attempts, in US dollars.
-        request_at: ``at`` of the ``Request``: receipt by the edge's clock, to be compared with that edge's ``Detached``
-            alone. None: no ``Request`` was read.
-        stages: Where the time went from receipt to ``Closed``; None without a ``Request``.
-        first_text_ms: From receipt until text was visible on the log; None when none was.
-        governance_first_text_ms: How much later the first text was visible because of rails and safety.
-        governance_total_ms: How much later the last text was.
-        hidden_rails_ms: Time of the rails that nobody waited for.
-        generation_ms: From the voice's first chunk to its last.
-        longest_pause_ms: Longest time between two of its chunks.
-        tokens: The voice's tokens before ``Closed``.
-        later_tokens: Of those, all after its first chunk: what ``generation_ms`` was needed for.
-        clock_skew_ms: By how much the edge's clock and the broker's differ at least; it is taken out of ``post_ms``.
-        voice: The attempt that was the voice at the end.
-        route: Where that attempt ran; ``none`` when nothing answered.
-        fallbacks: Attempts that went to the cloud.
-        retries: Further attempts on the self-hosted engines.
-        policy_version: Of the policy that judged the request; None when none did.
-        open_since: No other event that was appended before this, by the broker's clock, is about a request of this
-            partition that is still open. Who takes the partition over reads from here. None from an older router.
-        cause: Why it was closed, for programs.
-        request: What was asked for; None without a ``Request``, or from an older router, as the next two.
-        verdict: The verdict that counted; None without one.
-        check: The check of the answer; None where none was checked.
-        breaker: State of the router's breaker when it wrote this.
+        recalls: Number of recalls that took effect.
+        cost_usd: Cost of the attempts in the cloud, in US dollars.
+        request_at: ``at`` of the ``Request``, which is the time of receipt by the edge's clock. It may be compared only
+            with a ``Detached`` of the same edge. None if no ``Request`` was read.
+        stages: The parts of the time from receipt to ``Closed``; None without a ``Request``.
+        first_text_ms: Time from receipt until the log allowed text to be shown; None if it never did.
+        governance_first_text_ms: Delay of the first visible text because of rails and safety.
+        governance_total_ms: Delay of the last visible text because of rails and safety.
+        hidden_rails_ms: Time of the rails that the answer did not wait for.
+        generation_ms: Time from the voice's first chunk to its last.
+        longest_pause_ms: Longest time between two chunks of the voice.
+        tokens: Number of the voice's tokens before ``Closed``.
+        later_tokens: Number of these tokens after the voice's first chunk, which were generated in ``generation_ms``.
+        clock_skew_ms: The least difference between the clocks of edge and broker that explains the recorded times.
+            ``post_ms`` is corrected by it.
+        voice: Number of the attempt that was the voice at the end.
+        route: Where that attempt ran; ``none`` if there was no answer.
+        fallbacks: Number of attempts that went to the cloud.
+        retries: Number of further attempts on the self-hosted engines.
+        policy_version: Version of the policy that judged the request; None if none did.
+        open_since: A time by the broker's clock. No event that was appended earlier is about another request of this
+            partition that is not closed yet, so the partition's next owner reads the log from this time on. None in
+            accounts by an older router version.
+        cause: The reason why the request was closed, as a code for programs.
+        request: The parameters of the request; None without a ``Request``. In accounts by an older router version,
+            ``request``, ``verdict`` and ``check`` are None.
+        verdict: The effective verdict; None without one.
+        check: How the answer was checked; None if it was not.
+        breaker: State of the router's circuit breaker when the router wrote this account.
     """
 
     outcome: Outcome
@@ -221,26 +224,26 @@ class WindowSums:
     """Sums over the requests of a window.
 
     Attributes:
-        completed: Requests that ended ``completed``.
-        recalled: That ended ``recalled``.
-        denied: That ended ``denied``.
-        cancelled: That ended ``cancelled``.
-        failed: That ended ``failed``, ``expired`` or ``rejected``.
-        judged: To which the objectives of their class apply: completed, recalled and failed ones.
-        good: Of those, the ones that met them all: completed or recalled, in time.
-        delivered: Whose client had the whole answer.
-        fell_back: With an attempt in the cloud.
-        retried: With a further attempt on the self-hosted engines.
-        recalls: Recalls that took effect.
-        tokens: Tokens of the answers.
-        prompt_tokens: Tokens of the prompts, of every attempt.
-        recalled_tokens: Tokens that were visible when a recall removed them.
+        completed: Number of requests with the outcome ``completed``.
+        recalled: Number of requests with the outcome ``recalled``.
+        denied: Number of requests with the outcome ``denied``.
+        cancelled: Number of requests with the outcome ``cancelled``.
+        failed: Number of requests with the outcome ``failed``, ``expired`` or ``rejected``.
+        judged: Number of requests to which the objectives of their class apply: completed, recalled and failed ones.
+        good: Number of these requests that met all objectives. They were completed or recalled, in time.
+        delivered: Number of requests whose client received the whole answer.
+        fell_back: Number of requests with an attempt in the cloud.
+        retried: Number of requests with a further attempt on the self-hosted engines.
+        recalls: Number of recalls that took effect.
+        tokens: Number of tokens of the answers.
+        prompt_tokens: Number of tokens of the prompts, counted for each attempt.
+        recalled_tokens: Number of visible tokens that recalls removed.
         exposure_ms: Time for which recalled text was shown.
-        speculated: Requests in ``earned_ms``.
+        speculated: Number of requests that are counted in ``earned_ms``.
         spent_first_ms: Latency that governance added before the first visible text.
         lost_ms: Time in attempts that were given up.
         engine_ms: Time that the self-hosted engines worked on these requests.
-        usd: What cloud and engines cost, in US dollars.
+        usd: Cost of the cloud and of the engines, in US dollars.
     """
 
     completed: Count = 0
@@ -269,32 +272,33 @@ class WindowSums:
 class Window(AnyEvent):
     """Ledger: sums over the accounts and receipts of one kind of request in one window of time.
 
-    Windows that differ only in ``part`` add up. Of two records with the same key and part, the later one on the log
-    counts.
+    Windows that differ only in ``part`` are added up. If two records are about the same window of time, kind of request
+    and part, the later one on the log counts.
 
     Attributes:
-        tenant: Whose accounts.
-        start_at: Window's start, microseconds since the epoch. A request belongs where it was closed.
-        end_at: Window's end.
-        requests: Requests closed in it.
-        earned_ms: Latency that speculation saved, where the plain time between two tokens is known.
+        tenant: Tenant of these requests.
+        start_at: Start of the window, in microseconds since the epoch. A request is in the window when it was closed.
+        end_at: End of the window, in microseconds since the epoch.
+        requests: Number of requests that were closed in the window.
+        earned_ms: Time that speculative decoding saved. It is summed over requests for whose model the time between two
+            tokens without speculative decoding is known.
         spent_ms: Latency that governance added until the last text was visible.
-        lane: Of these requests.
-        service_class: Of these requests; None where the router knew no classes.
-        route: Where their answers came from.
-        model: The model that answered; None when none did.
-        policy_version: Of the policy that judged them.
-        part: Partition number of the accounts.
-        final: No later record of this window and part follows.
-        wanted_share: Share of these requests that must be good, by the objectives of their class; None where it has
-            none, or from an older ledger.
+        lane: Lane of these requests.
+        service_class: Class of these requests; None if the router version knew no classes.
+        route: Where the answers of these requests came from.
+        model: The model that answered; None if none did.
+        policy_version: Version of the policy that judged these requests.
+        part: Number of the partition that holds the accounts.
+        final: Whether this is the last record of this window and part.
+        wanted_share: Share of these requests that must be good; None if their class has no objectives, or in windows by
+            an older ledger version.
         sums: Further sums.
-        stages: Sums of the stages' times, ``Closed`` included.
-        delivery_ms: Sum of the time after ``Closed`` until the client had the last byte.
-        first_text: Time to the first text in milliseconds: buckets and how many requests are in each.
-        between_tokens: Mean time between two tokens of each request, likewise.
-        total: What each client waited, likewise.
-        exposed_tokens: Most tokens that each client was shown unchecked, likewise.
+        stages: Sums of each part of the requests' time, until ``Closed``.
+        delivery_ms: Sum of the times from ``Closed`` until the client had the last byte.
+        first_text: Histogram of the time to the first text in milliseconds, as pairs of bucket and number of requests.
+        between_tokens: Histogram of the mean time between two tokens of each request, in milliseconds.
+        total: Histogram of the time that each client waited, in milliseconds.
+        exposed_tokens: Histogram of the maximum number of unchecked tokens that each client was shown.
     """
 
     tenant: Tenant
@@ -325,15 +329,15 @@ class DeadLetter(AnyEvent):
     """Router: a record that could not be read, kept unchanged.
 
     Attributes:
-        at: When it was written here, microseconds since the epoch.
-        source: Who wrote it here.
+        at: Time at which the dead letter was written, in microseconds since the epoch.
+        source: Service and instance that wrote the dead letter.
         topic: Topic of the record.
-        partition: Partition of the record.
+        partition: Partition number of the record.
         offset: Offset of the record.
-        reason: Why it could not be read, naming the field.
-        key_b64: The record's key, base64; None when it had none.
-        value_b64: The record's value, base64; None when it had none.
-        headers: Header names and base64 values.
+        reason: Why the record could not be read. It names the field.
+        key_b64: The record's key in base64; None if it had no key.
+        value_b64: The record's value in base64; None if it had no value.
+        headers: The record's headers, as pairs of name and value in base64.
         cut: Whether bytes were left out because the record was too long.
     """
 

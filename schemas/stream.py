@@ -1,4 +1,4 @@
-"""The events of the stream log, which are about the answer of one request. Each kind has one writer."""
+"""The events of the stream log, each about the answer of one request. Each kind is written by one kind of service."""
 
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
@@ -49,18 +49,18 @@ LastSeq = Annotated[int, Meta(ge=-1, le=2**31, description="-1: no chunk at all.
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamEvent(Event):
-    """Base of everything on the stream log."""
+    """Base class of the events on the stream log."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RailOutcome:
-    """What one input rail found.
+    """The outcome of one input rail.
 
     Attributes:
-        rail: Its name in the policy.
-        result: A rail that ``broke`` or reached its ``timeout`` has not ``passed``.
-        ms: How long it took, in milliseconds.
-        detail: Why, in a word or a sentence; never prompt text.
+        rail: The rail's name in the policy.
+        result: The result. A rail that ``broke`` or reached its ``timeout`` does not count as ``passed``.
+        ms: Duration of the rail in milliseconds.
+        detail: The reason, in a word or a sentence. It never contains prompt text.
     """
 
     rail: Name
@@ -71,17 +71,18 @@ class RailOutcome:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict(StreamEvent):
-    """Rails: the policy's decision about the prompt. The first one in the log counts.
+    """Rails: the policy's decision about the prompt. The first verdict of a request on the log counts.
 
     Attributes:
-        decision: ``allow`` opens the gate, ``deny`` ends the request, ``mask`` asks for a rerun with ``masked``.
-        rails: Each rail's outcome and time.
+        decision: ``allow`` lets the answer be shown, ``deny`` ends the request, ``mask`` makes the router start another
+            attempt, with the prompt ``masked``.
+        rails: Outcome and duration of each rail.
         policy_version: Content hash of the policy that decided.
-        refusal: What a denied user is shown.
-        masked: The prompt to rerun with, when the decision is ``mask``.
-        delivery: A stricter delivery that the policy sets; None keeps the request's.
-        egress: Whether the policy lets the prompt leave the premises.
-        total_ms: From reading the request to the verdict, in milliseconds.
+        refusal: The text that a denied user is shown.
+        masked: The prompt of the next attempt if the decision is ``mask``.
+        delivery: A stricter delivery that the policy sets; None keeps the delivery of the request.
+        egress: Whether the policy allows the prompt to leave the premises.
+        total_ms: Time from reading the request to the verdict, in milliseconds.
     """
 
     decision: VerdictDecision
@@ -96,11 +97,11 @@ class Verdict(StreamEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunEvent(StreamEvent):
-    """Base of the events about one execution of one attempt.
+    """Base class of the events about one execution of one attempt.
 
     Attributes:
-        attempt: Which attempt.
-        run: Which execution of it.
+        attempt: Number of the attempt.
+        run: Id of the execution.
     """
 
     attempt: Attempt
@@ -109,16 +110,17 @@ class RunEvent(StreamEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Started(RunEvent):
-    """Worker: an execution began. Within an attempt only the first one in the log can be the voice.
+    """Worker: an execution started. Within an attempt, only the execution whose ``Started`` is first on the log counts.
 
     Attributes:
         model: The model that answers.
         engine: The engine that runs it.
-        queue_ms: From the request's receipt to this event, in milliseconds.
-        received_at: The request's receipt by the worker's clock, microseconds since the epoch, for people.
+        queue_ms: Time from the request's receipt to this event, in milliseconds.
+        received_at: Time of the request's receipt by the worker's clock, in microseconds since the epoch. It is for
+            people only.
         delivery: As in the request.
         deadlines: As in the request.
-        input_gate: ``off`` means that text may be shown before any verdict.
+        input_gate: ``off`` means that text may be shown before the verdict.
         output_check: ``off`` means that no safety service checks the answer.
     """
 
@@ -134,15 +136,15 @@ class Started(RunEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chunk(RunEvent):
-    """Worker: the text of one engine step; never empty.
+    """Worker: the text of one step of the engine. It is never empty.
 
     Attributes:
-        seq: 0, 1, 2 ... within the run.
-        start: Code-point offset of the text in the run's whole text.
-        text: At least one character.
-        tokens: Tokens in this step, including those without text of their own.
-        drafted: Tokens that the draft proposed in this step.
-        accepted: Of those, accepted by the target.
+        seq: Number of the chunk within the run, from 0.
+        start: Offset of this text in the run's whole text, in code points.
+        text: The text, at least one character.
+        tokens: Number of tokens in this step, including tokens that have no text of their own.
+        drafted: Number of tokens that the draft proposed in this step.
+        accepted: Number of drafted tokens that the target accepted.
     """
 
     seq: Seq
@@ -155,12 +157,12 @@ class Chunk(RunEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Usage:
-    """Tokens that were used.
+    """Numbers of tokens that were used.
 
     Attributes:
-        prompt_tokens: In the prompt.
-        completion_tokens: In the answer.
-        cached_tokens: Of the prompt's, those found in the prefix cache.
+        prompt_tokens: Tokens in the prompt.
+        completion_tokens: Tokens in the answer.
+        cached_tokens: Tokens of the prompt that were found in the prefix cache.
     """
 
     prompt_tokens: Count = 0
@@ -173,9 +175,9 @@ class Timings:
     """How an execution spent its time, in milliseconds.
 
     Attributes:
-        queue_ms: Waiting for the engine.
-        prefill_ms: From scheduled to first token.
-        decode_ms: From first to last token.
+        queue_ms: Time until the engine scheduled the execution.
+        prefill_ms: Time from scheduling to the first token.
+        decode_ms: Time from the first token to the last.
     """
 
     queue_ms: Ms = 0.0
@@ -185,13 +187,13 @@ class Timings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Speculation:
-    """Totals of drafting over a whole execution.
+    """Totals of speculative decoding over a whole execution.
 
     Attributes:
-        steps: Verify steps of the target.
-        drafted: Tokens proposed.
-        accepted: Tokens accepted.
-        accepted_by_position: How often draft position 1, 2 ... was accepted.
+        steps: Number of steps in which the target verified drafted tokens.
+        drafted: Number of tokens that the draft proposed.
+        accepted: Number of tokens that the target accepted.
+        accepted_by_position: How often the drafted token at position 1, 2 ... of a step was accepted.
     """
 
     steps: Count = 0
@@ -202,14 +204,14 @@ class Speculation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finished(RunEvent):
-    """Worker: the execution completed.
+    """Worker: the execution completed its answer.
 
     Attributes:
-        last_seq: The last chunk's ``seq``; -1 when there was none.
+        last_seq: ``seq`` of the last chunk; -1 if there was none.
         finish_reason: ``stop`` or ``length``.
-        usage: Tokens.
-        timings: Milliseconds.
-        speculation: Drafting totals; None when speculation is off.
+        usage: Numbers of tokens.
+        timings: How the execution spent its time.
+        speculation: Totals of speculative decoding; None if it is off.
     """
 
     last_seq: LastSeq
@@ -224,12 +226,12 @@ class Failed(RunEvent):
     """Worker: the execution ended without an answer, or was cancelled.
 
     Attributes:
-        error_class: What kind of failure.
-        message: One sentence for people; never prompt text.
-        retryable: Whether another attempt could help.
-        last_seq: The last chunk published; -1 when there was none.
+        error_class: Class of the failure.
+        message: One sentence for people. It never contains prompt text.
+        retryable: Whether another attempt could succeed.
+        last_seq: ``seq`` of the last published chunk; -1 if there was none.
         usage: Tokens used before the failure.
-        param: The request's field that is wrong; None when none is.
+        param: Name of the request's field that is wrong; None if no field is.
     """
 
     error_class: ErrorClass
@@ -245,11 +247,13 @@ class Cutover(StreamEvent):
     """Router: the next attempt becomes the voice, if the fold finds this event effective.
 
     Attributes:
-        attempt: The next attempt's number.
-        trigger: Why.
-        how: ``cancel`` drops the earlier attempt; ``race`` lets the first chunk in the log decide.
-        target: Who runs the next attempt.
-        seen_seq: ``stall``: the voice's last seq that the router had read; void if a later chunk precedes this event.
+        attempt: Number of the next attempt.
+        trigger: The reason for the cutover.
+        how: ``cancel`` drops the earlier attempt. With ``race``, the attempt whose chunk is first on the log becomes
+            the voice.
+        target: The worker that runs the next attempt.
+        seen_seq: For the trigger ``stall``, ``seq`` of the voice's last chunk that the router had read. If a later
+            chunk precedes this event on the log, the event is void.
     """
 
     attempt: Annotated[int, Meta(ge=2, le=100)]
@@ -261,12 +265,12 @@ class Cutover(StreamEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cleared(RunEvent):
-    """Safety: the run's text is checked up to here; everything found in it was recalled before.
+    """Safety: the run's text is checked through chunk ``seq``. The recalls for this text are earlier on the log.
 
     Attributes:
-        seq: Checked through this chunk; -1 when there was none.
+        seq: ``seq`` of the last chunk that is checked; -1 if the run has no chunk.
         final: No further event of safety about this run follows.
-        policy_version: Content hash of the policy that checked.
+        policy_version: Content hash of the policy by which the text was checked.
     """
 
     seq: LastSeq
@@ -276,16 +280,16 @@ class Cleared(RunEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recall(RunEvent):
-    """Safety: this text must be taken back.
+    """Safety: a part of the answer, or the whole answer, must be taken back.
 
     Attributes:
-        recall_id: The same finding has the same id: a repetition changes nothing.
-        start: First code point of the span in the run's whole text.
-        end: One past the last.
-        action: ``stop`` withdraws the whole answer; ``redact`` replaces the span, wherever it is or will be shown.
-        replacement: What is shown instead.
-        rule: Which rule found it.
-        category: The rule's category.
+        recall_id: Id of the finding. If the same finding is written again, it has the same id and changes nothing.
+        start: Offset of the span's first code point in the run's whole text.
+        end: One past the offset of the span's last code point.
+        action: ``stop`` withdraws the whole answer; ``redact`` replaces the span, whether it is shown already or later.
+        replacement: The text that is shown instead.
+        rule: Name of the rule that found something.
+        category: Category of the rule.
         policy_version: Content hash of the policy that decided.
     """
 
@@ -301,16 +305,16 @@ class Recall(RunEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Closed(StreamEvent):
-    """Router: the one terminal event. The first one on the log whose cause is true at that position counts.
+    """Router: the request has ended. The first ``Closed`` whose cause is true at its position on the log counts.
 
     Attributes:
         outcome: How the request ended.
         reason: One sentence for people.
-        attempt: The attempt that was the voice at the end; None when none was.
-        cause: Why, for programs. The event is void if its cause does not hold at its position on the log;
-            None always holds.
-        seen_seq: The voice's last seq that the router had read.
-        seen_attempts: How many attempts were open in what the router had read.
+        attempt: Number of the attempt that was the voice at the end; None if there was no voice.
+        cause: The reason, as a code for programs. The event is void if its cause does not hold at its position on the
+            log. The cause None always holds.
+        seen_seq: ``seq`` of the voice's last chunk that the router had read.
+        seen_attempts: Number of attempts that were opened, according to the events that the router had read.
     """
 
     outcome: Outcome

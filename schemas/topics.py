@@ -1,4 +1,4 @@
-"""The topics: names, keys, partitions, retention. Which events they hold: ``schemas.registry``."""
+"""The topics: names, keys, partitions, retention. ``schemas.registry`` says which events they hold."""
 
 from dataclasses import dataclass
 from typing import Final, Literal
@@ -7,18 +7,18 @@ DAY_MS: Final = 86_400_000
 DEFAULT_PARTITIONS: Final = 4
 
 TIMESTAMP_TYPE: Final = "LogAppendTime"
-"""Records of every topic have the broker's time, so that no writer's clock decides about a deadline."""
+"""The broker sets the timestamp of every record, so that no deadline depends on a writer's clock."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Topic:
-    """One topic's contract.
+    """The properties of one topic.
 
     Attributes:
-        key: The field that keys its records.
-        spread: ``requests`` topics share one partition count, so that partition p of each is about the same requests;
-            ``single`` has one partition.
-        about: What it holds.
+        key: The field of the event that is the record's key.
+        spread: All topics with ``requests`` have the same number of partitions, so that partition p of each has the
+            records of the same requests. A topic with ``single`` has one partition.
+        about: What the topic holds, as a sentence.
     """
 
     name: str
@@ -28,7 +28,7 @@ class Topic:
     about: str
 
     def partitions(self, count: int) -> int:
-        """Return the number of partitions when the request topics have ``count``."""
+        """Return this topic's number of partitions, if the topics with ``spread`` ``requests`` have ``count`` each."""
         return count if self.spread == "requests" else 1
 
 

@@ -1,4 +1,4 @@
-"""W3C Trace Context: one trace id follows a request over every hop."""
+"""W3C Trace Context, so that all records of a request have the same trace id."""
 
 import re
 from functools import lru_cache
@@ -7,7 +7,7 @@ from typing import Final
 TRACEPARENT_PATTERN = r"^00-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}$"
 
 LENGTH: Final = 55
-"""Characters of every ``traceparent`` of version 00."""
+"""Number of characters of a ``traceparent`` of version 00."""
 
 _TRACEPARENT = re.compile(TRACEPARENT_PATTERN)
 
@@ -24,12 +24,12 @@ def read_traceparent(value: bytes | None) -> str | None:
 
 @lru_cache(maxsize=4_096)
 def _read(value: bytes) -> str | None:
-    """Cache the result: all events of a request have the same ``traceparent``."""
+    """Check a header's value. The result is cached, because all events of a request have the same ``traceparent``."""
     text = value.decode("ascii", "replace")
     return text if _TRACEPARENT.fullmatch(text) else None
 
 
 def traceparent_for(request_id: str, random_bits: int) -> str:
-    """Return a sampled root ``traceparent``: the request id's 128 bits as trace id, 64 random bits as span id."""
+    """Return a sampled root ``traceparent``. The trace id is the request id's 128 bits, the span id 64 random bits."""
     span = random_bits & (1 << 64) - 1 or 1
     return f"00-{request_id.replace('-', '')}-{span:016x}-01"

@@ -1,6 +1,7 @@
-"""The wire format: a JSON object as value, the request id as key, kind and version as headers.
+"""The wire format of a record: a JSON object as value, usually the request id as key, kind and version as headers.
 
-A reader can skip a record by its headers alone. orjson writes the JSON; msgspec parses and validates it in one step.
+A reader needs only the headers to decide whether to skip a record. orjson writes the JSON. msgspec parses and
+validates it in one step.
 """
 
 from collections.abc import Callable, Sequence
@@ -15,7 +16,8 @@ from schemas.registry import KINDS, Kind
 from schemas.trace import read_traceparent
 
 MAX_EVENT_BYTES: Final = 1_000_000
-"""Largest value written or read: below the brokers' default record limit of 1,048,588 bytes, headers included."""
+"""Maximum size of a value that is written or read. It is below the default limit of brokers, which is 1,048,588 bytes
+for a record with its headers."""
 
 KIND_HEADER: Final = "kind"
 VERSION_HEADER: Final = "v"
@@ -25,12 +27,12 @@ Headers = Sequence[tuple[str, bytes]]
 
 
 class RecordKind(NamedTuple):
-    """What the headers say of a record's value.
+    """The properties of a record that follow from its headers.
 
     Attributes:
-        name: The kind.
-        parse: Makes the event from the value.
-        has_id: Whether the record's key is the event's request id.
+        name: Name of the kind.
+        parse: Parses the value to an event.
+        has_id: Whether the record's key must be the event's request id.
     """
 
     name: str
@@ -47,7 +49,7 @@ _KNOWN: Final = {
     for name, kind in KINDS.items()
     for version in range(1, kind.version + 1)
 }
-"""By the values of the first two headers, as ``encode`` writes them."""
+"""The kinds by the values of the first two headers, in the order in which ``encode`` writes them."""
 
 LARGE_BYTES: Final = 16_384
 
@@ -55,17 +57,17 @@ _KIND_BYTES: Final = {kind.cls: (name.encode(), b"%d" % kind.version) for name, 
 
 
 def encode(event: AnyEvent, traceparent: str | None = None) -> tuple[bytes, list[tuple[str, bytes]]]:
-    """Return value and headers of an event's record.
+    """Return the value and the headers of an event's record.
 
     Raises:
-        MalformedEvent: The value would be larger than any reader takes.
+        MalformedEvent: The value is larger than ``MAX_EVENT_BYTES``, which every reader would reject.
     """
     value = orjson.dumps(event)
     if len(value) > MAX_EVENT_BYTES:
         msg = f"{type(event).__name__} is {len(value)} bytes; the limit is {MAX_EVENT_BYTES}: shorten its texts"
         raise MalformedEvent(msg)
     if len(value) > LARGE_BYTES:
-        value = bytes(memoryview(value))  # orjson's own takes up to eight times its length as long as it is kept
+        value = bytes(memoryview(value))  # a copy: orjson's bytes keep up to eight times their length allocated
     kind, version = _KIND_BYTES[type(event)]
     headers = [(KIND_HEADER, kind), (VERSION_HEADER, version)]
     if traceparent is not None:
@@ -74,7 +76,7 @@ def encode(event: AnyEvent, traceparent: str | None = None) -> tuple[bytes, list
 
 
 def key_of(event: AnyEvent) -> bytes | None:
-    """Return the record's key, from the field that the registry names; None for a kind without a key."""
+    """Return the key of the event's record, from the field that the registry names; None if the kind has no key."""
     if isinstance(event, Event):
         return event.request_id.encode()
     field = KINDS[type(event).__name__].key
@@ -82,7 +84,7 @@ def key_of(event: AnyEvent) -> bytes | None:
 
 
 def header(headers: Headers, name: str) -> str | None:
-    """Return the first header of that name as text; None if it is missing or not ASCII."""
+    """Return the value of the first header with this name, as text; None if it is missing or not ASCII."""
     for key, value in headers:
         if key == name:
             try:
@@ -96,8 +98,8 @@ def decode(value: bytes | None, headers: Headers, key: bytes | None = None) -> A
     """Return the event in a record.
 
     Raises:
-        UnknownKind, NewerVersion: Written for a newer reader; skip and count.
-        MalformedEvent: The message names the field.
+        UnknownKind, NewerVersion: The record was written for a newer reader. The caller should skip and count it.
+        MalformedEvent: The record breaks its format. The message names the field.
     """
     return decode_as(known_kind(headers) or _kind_by_name(headers), value, key)
 
@@ -106,7 +108,7 @@ def decode_as(kind: RecordKind, value: bytes | None, key: bytes | None) -> AnyEv
     """Return the event in a record of this kind.
 
     Raises:
-        MalformedEvent: The message names the field.
+        MalformedEvent: The record breaks its format. The message names the field.
     """
     if value is None:
         raise MalformedEvent(f"{kind.name} has no value; it must be a JSON object")
@@ -122,27 +124,27 @@ def decode_as(kind: RecordKind, value: bytes | None, key: bytes | None) -> AnyEv
 
 
 def traceparent_in(headers: Headers) -> str | None:
-    """Return the record's trace context; None if it has none or an invalid one."""
+    """Return the record's ``traceparent``; None if it is missing or invalid."""
     if len(headers) < 3:
         return None
     name, value = headers[2]
-    if name == TRACE_HEADER:  # where ``encode`` writes it
+    if name == TRACE_HEADER:  # ``encode`` writes it as the third header
         return read_traceparent(value)
     trace = header(headers, TRACE_HEADER)
     return None if trace is None else read_traceparent(trace.encode())
 
 
 class ManyDecoder:
-    """``decode`` for many records with the same kind and version: what depends on these alone is done once.
+    """Decodes many records that have the same kind and version. Work that depends only on these is done once.
 
     Args:
-        headers: Of one of the records.
+        headers: The headers of one of the records.
 
     Attributes:
-        kind: The records' kind.
+        kind: Name of the records' kind.
 
     Raises:
-        UnknownKind, NewerVersion, MalformedEvent: No record with these headers can be read.
+        UnknownKind, NewerVersion, MalformedEvent: Records with these headers cannot be read.
     """
 
     __slots__ = ("_kind", "kind")
@@ -152,7 +154,7 @@ class ManyDecoder:
         self.kind = self._kind.name
 
     def decode(self, value: bytes | None, key: bytes | None) -> AnyEvent | None:
-        """Return the event of a record; None if ``decode`` would raise."""
+        """Return the event of a record; None if the function ``decode`` would raise an error."""
         if value is None or len(value) > MAX_EVENT_BYTES:
             return None
         try:
@@ -165,7 +167,7 @@ class ManyDecoder:
 
 
 def known_kind(headers: Headers) -> RecordKind | None:
-    """Return the kind if it is known and the headers are in the order of ``encode``, else None: see ``decode``."""
+    """Return the kind if the headers are in the order of ``encode`` and name a known kind and version, else None."""
     if len(headers) < 2:
         return None
     (first, kind), (second, version) = headers[0], headers[1]
@@ -173,7 +175,7 @@ def known_kind(headers: Headers) -> RecordKind | None:
 
 
 def _kind_by_name(headers: Headers) -> RecordKind:
-    """Return the kind for headers in any order."""
+    """Return the kind, whatever the order of the headers."""
     kind = header(headers, KIND_HEADER)
     if kind is None:
         msg = f"header {KIND_HEADER!r} is missing: it must name the event, such as 'Request'"

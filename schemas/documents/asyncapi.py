@@ -1,4 +1,4 @@
-"""The AsyncAPI 3 document: what another program needs to know to read and write the topics."""
+"""Makes the AsyncAPI 3 document, which says how other programs can read and write the topics."""
 
 from collections.abc import Iterator
 from typing import Final
@@ -22,7 +22,7 @@ _DESCRIPTION: Final = (
 
 
 def document() -> JsonObject:
-    """Return the AsyncAPI document; payloads refer to the JSON Schemas beside it."""
+    """Return the AsyncAPI document. Its payloads refer to the files with the JSON Schemas in the same folder."""
     return {
         "asyncapi": "3.0.0",
         "info": {

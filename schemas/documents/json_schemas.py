@@ -1,4 +1,4 @@
-"""JSON Schemas (draft 2020-12) of the events, made from the dataclasses; the descriptions are their docstrings."""
+"""JSON Schemas (draft 2020-12) of the events, made from the dataclasses. The descriptions are taken from docstrings."""
 
 import inspect
 import re
@@ -51,7 +51,7 @@ def attribute_descriptions(cls: type) -> dict[str, str]:
 
 
 def attribute_texts(docstring: str) -> dict[str, str]:
-    """Return what the Attributes section of a docstring says of each attribute."""
+    """Return the description of each attribute in the Attributes section of a docstring."""
     _, _, section = docstring.partition("\nAttributes:\n")
     found: dict[str, str] = {}
     name = ""
@@ -69,7 +69,7 @@ def _plain(text: str) -> str:
 
 
 def _described(name: str, schema: JsonObject) -> JsonObject:
-    """Return a definition with descriptions from the docstrings."""
+    """Return a schema definition with the descriptions from the class's docstring."""
     cls = _CLASSES[name]
     texts = attribute_descriptions(cls)
     properties = {
@@ -85,4 +85,4 @@ _CLASSES: Final[dict[str, type]] = {
     for name, cls in vars(module).items()
     if inspect.isclass(cls) and is_dataclass(cls)
 }
-"""Every dataclass that the modules of the kinds define or import: the kinds and their parts."""
+"""All dataclasses that the modules of the kinds define or import, by name: the kinds and the types of their fields."""

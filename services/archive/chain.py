@@ -1,4 +1,4 @@
-"""The hash chain over the records of one partition. Pure.
+"""The hash chain over the records of one partition. No I/O.
 
 Each record's digest covers the digest before it, so that the last digest covers all records up to it.
 """
@@ -21,7 +21,7 @@ Tampering = Literal["edited", "dropped", "inserted", "reordered"]
 
 
 class QueryFields(NamedTuple):
-    """The fields that queries filter by; None for those that cannot be read.
+    """The fields by which queries filter. A field that cannot be read is None.
 
     Attributes:
         at_us: When the event was written, according to its writer, in microseconds since the epoch.
@@ -48,11 +48,11 @@ class ArchivedRecord(NamedTuple):
 
 
 class ChainBreak(NamedTuple):
-    """A place where records and digests do not agree.
+    """A record whose digest does not follow from the record before it.
 
     Attributes:
-        offset: Of the first record that does not follow from the one before.
-        after: Offset of the record before it; None at the beginning.
+        offset: Offset of the record.
+        after: Offset of the record before it; None at the start of the partition.
     """
 
     change: Tampering
@@ -83,28 +83,27 @@ def digest(before: bytes, archived: ArchivedRecord) -> bytes:
 
 
 def chained(before: bytes, records: Iterable[ArchivedRecord]) -> Iterator[bytes]:
-    """Yield the digest of each record."""
     for record in records:
         before = digest(before, record)
         yield before
 
 
 def size(record: StoredRecord) -> int:
-    """Return the bytes of key and value: the length that checkpoints sum up."""
+    """Return the number of bytes of key and value. Checkpoints sum up these lengths."""
     return len(record.key or b"") + len(record.value or b"")
 
 
 def breaks(
     before: bytes, rows: Iterable[tuple[ArchivedRecord, bytes]], after: int | None = None
 ) -> Iterator[ChainBreak]:
-    """Yield every place where the records do not follow from one another.
+    """Yield every record whose recorded digest does not follow from the record before it.
 
-    After a break the recorded digest counts, so that later changes are found too.
+    After a break, the check continues from the recorded digest, so that later changes are found too.
 
     Args:
         before: The digest before the first record.
-        rows: The records with their recorded digests, as they stand in the file.
-        after: Offset of the record before the first.
+        rows: The records with their recorded digests, in the order of the file.
+        after: Offset of the record before the first of them; None at the start of the partition.
     """
     held = list(rows)
     for index, (archived, recorded) in enumerate(held):
@@ -115,7 +114,7 @@ def breaks(
 
 
 def _change(rows: list[tuple[ArchivedRecord, bytes]], index: int, before: bytes, after: int | None) -> Tampering:
-    """Return what probably happened. The break is certain; its cause is inferred from the neighbouring records."""
+    """Return the probable change. The break is certain, but the change is inferred from the neighbouring records."""
     offset = rows[index][0].record.offset
     following = rows[index + 1][0].record.offset if index + 1 < len(rows) else None
     if after is not None and offset == after:
@@ -123,7 +122,7 @@ def _change(rows: list[tuple[ArchivedRecord, bytes]], index: int, before: bytes,
     if (after is not None and offset < after) or (following is not None and following < offset):
         return "reordered"
     if index + 1 < len(rows) and digest(before, rows[index + 1][0]) == rows[index + 1][1]:
-        return "inserted"  # without this record the chain goes on
+        return "inserted"  # without this record the chain is unbroken
     expected = 0 if after is None else after + 1
     return "dropped" if offset > expected else "edited"
 

@@ -1,4 +1,4 @@
-"""What one file of the archive holds, and the state of its partition's chain after it. Pure."""
+"""The checkpoint of one file of the archive, and the state of the partition's chain at the end of a file. No I/O."""
 
 import base64
 import re
@@ -11,27 +11,28 @@ import orjson
 from services.archive.chain import genesis
 
 CHECKPOINT_KEY: Final = b"railbus.checkpoint"
-"""Key of the checkpoint in a Parquet file's own metadata."""
+"""Key of the checkpoint in the metadata of a Parquet file."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChainCheckpoint:
-    """One file, and everything before it in its partition.
+    """A description of one file, and of all earlier records of its partition.
 
     Attributes:
         start: The offset at which the file before it ended. No other file of the partition may have the same start.
-        first: Offset of its first record; larger than ``start`` where the log had none between.
-        last: Offset of its last record.
-        count: How many records it has.
-        total: How many records the partition has up to its end.
-        length: Bytes of keys and values of all of them.
+        first: Offset of the file's first record. It is larger than ``start`` if the log had no records in between.
+        last: Offset of the file's last record.
+        count: Number of records in the file.
+        total: Number of records of the partition up to the end of the file.
+        length: Number of bytes of the keys and values of these ``total`` records.
         from_ms: Smallest record time in the file, milliseconds since the epoch.
         to_ms: Largest record time in the file.
-        before: Digest before its first record, hex.
-        head: Digest of its last record, hex.
-        file_sha256: Of the data file, hex. Empty in the copy that is inside the file: it cannot hold its own hash.
-        signer: First 16 hex digits of the SHA-256 of the public key.
-        signature: Ed25519 over everything else, base64.
+        before: Digest before the file's first record, hex.
+        head: Digest of the file's last record, hex.
+        file_sha256: SHA-256 of the data file, hex. It is empty in the copy inside the file, because a file cannot
+            contain its own hash.
+        signer: Name of the key: the first 16 hex digits of the SHA-256 of the public key.
+        signature: Ed25519 signature over all other fields, base64.
     """
 
     topic: str
@@ -57,7 +58,7 @@ class ChainCheckpoint:
 
     @property
     def signed_bytes(self) -> bytes:
-        """What the signature covers."""
+        """The bytes that the signature covers."""
         return b"railbus checkpoint 1\n" + orjson.dumps(
             asdict(replace(self, signature="")), option=orjson.OPT_SORT_KEYS
         )
@@ -67,7 +68,7 @@ class ChainCheckpoint:
         return base64.b64decode(self.signature)
 
     def says_the_same(self, other: "ChainCheckpoint") -> bool:
-        """Return whether both are about the same records."""
+        """Return whether both checkpoints are equal, apart from ``file_sha256``, ``signer`` and ``signature``."""
         return self.without_file == other.without_file
 
     @property
@@ -79,7 +80,7 @@ class ChainCheckpoint:
 
 
 def read_checkpoint(data: bytes) -> ChainCheckpoint | None:
-    """Return the checkpoint in some JSON; None if the JSON is no checkpoint."""
+    """Return the checkpoint that is in this JSON; None if the JSON is not a checkpoint."""
     try:
         return msgspec.json.decode(data, type=ChainCheckpoint)
     except (msgspec.DecodeError, UnicodeDecodeError):
@@ -88,11 +89,11 @@ def read_checkpoint(data: bytes) -> ChainCheckpoint | None:
 
 @dataclass(frozen=True, slots=True)
 class ChainState:
-    """Up to where a partition is archived.
+    """The end of the archived records of a partition.
 
     Attributes:
-        end: The next offset to archive. It is 0 while nothing is archived, wherever the log begins.
-        head: The newest digest.
+        end: The next offset to archive. It is 0 while nothing is archived, whatever the log's first offset is.
+        head: The digest of the last archived record.
     """
 
     end: int
@@ -102,7 +103,7 @@ class ChainState:
 
 
 def state_after(checkpoint: ChainCheckpoint | None, topic: str, partition: int) -> ChainState:
-    """Return the state after a checkpoint, or before the first."""
+    """Return the state after this checkpoint. For None, return the state before the first record."""
     if checkpoint is None:
         return ChainState(0, genesis(topic, partition), 0, 0)
     return ChainState(checkpoint.end, bytes.fromhex(checkpoint.head), checkpoint.total, checkpoint.length)
@@ -140,5 +141,5 @@ def checkpoint_path(topic: str, partition: int, start: int) -> str:
 
 
 def anchors_json(anchors: Any) -> bytes:
-    """Return checkpoints as lines of JSON."""
+    """Return the checkpoints as JSON, one per line."""
     return b"".join(anchor.to_json() + b"\n" for anchor in anchors)

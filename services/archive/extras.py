@@ -9,10 +9,10 @@ REMEDY: Final = "pip install 'railbus[audit]'"
 
 
 def need(module: str) -> Any:
-    """Import a module of the extra.
+    """Import a module of the extra ``audit``.
 
     Raises:
-        UserError: It is not installed.
+        UserError: The module is not installed.
     """
     try:
         return import_module(module)

@@ -1,4 +1,4 @@
-"""Ed25519 keys of the archive's checkpoints."""
+"""The Ed25519 keys that sign an archive's checkpoints, and those that verify the signatures."""
 
 import base64
 import hashlib
@@ -13,7 +13,7 @@ from services.runtime.errors import UserError
 
 
 class Signer:
-    """A private key."""
+    """Signs checkpoints with a private key."""
 
     def __init__(self, private: Any) -> None:
         self._private = private
@@ -22,7 +22,9 @@ class Signer:
 
     @classmethod
     def load_or_create(cls, path: Path) -> "Signer":
-        """Read the key; where there is none, make one that only its owner can read, and ``FILE.pub`` beside it.
+        """Read the private key from the file. If there is no file, create a key.
+
+        A new key's file can be read only by its owner. If ``FILE.pub`` is missing, the public key is written to it.
 
         Raises:
             UserError: The file cannot be read or written, or is no Ed25519 key.
@@ -50,13 +52,12 @@ class Signer:
         return signer
 
     def sign(self, checkpoint: ChainCheckpoint) -> ChainCheckpoint:
-        """Return the checkpoint with its signature."""
         unsigned = replace(checkpoint, signer=self.name)
         return replace(unsigned, signature=base64.b64encode(self._private.sign(unsigned.signed_bytes)).decode())
 
 
 class Verifier:
-    """Public keys, by name."""
+    """Verifies checkpoints with public keys."""
 
     def __init__(self, pems: list[bytes]) -> None:
         serialization = need("cryptography.hazmat.primitives.serialization")
@@ -64,7 +65,7 @@ class Verifier:
 
     @classmethod
     def load(cls, paths: list[Path]) -> "Verifier":
-        """Read public keys.
+        """Read public keys from PEM files.
 
         Raises:
             UserError: A file cannot be read or holds no public key.
@@ -77,7 +78,7 @@ class Verifier:
             raise UserError(f"--public-key {', '.join(map(str, paths))}: is no PEM file of a public key") from None
 
     def is_signed(self, checkpoint: ChainCheckpoint) -> bool:
-        """Return whether one of the keys signed it."""
+        """Return whether the checkpoint is signed with one of the keys."""
         key = self._keys.get(checkpoint.signer)
         if key is None:
             return False

@@ -1,4 +1,4 @@
-"""The records of a running broker in the form of an archive, for audits of what is not archived yet."""
+"""The records of a running broker in the form of an archive, for audits of records that are not archived yet."""
 
 import asyncio
 from collections.abc import Collection, Sequence
@@ -16,7 +16,9 @@ POLL_S: Final = 0.02
 
 
 async def live_records(settings: BusSettings, from_ms: int, topics: Collection[Topic] = TOPICS) -> list[StoredRecord]:
-    """Return the records of these topics from a time on, as they are on the log now, by topic, partition and offset.
+    """Return the records of these topics from ``from_ms`` on that are on the log now.
+
+    They are in the order of topic, partition and offset.
 
     Raises:
         UserError: There are more than ``MAX_RECORDS``, or the broker cannot be reached.

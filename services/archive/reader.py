@@ -1,4 +1,4 @@
-"""Reads an archive: which files there are, and the records in them."""
+"""Reads an archive: the list of its files, and the records in them."""
 
 from collections.abc import Collection, Iterator, Sequence
 from typing import Any, Final
@@ -27,7 +27,7 @@ SEALED_COLUMNS: Final = (*RECORD_COLUMNS, "sealed", "request_id", "tenant")
 """The columns of a record, and those that identify the key with which its value is encrypted."""
 
 BATCH_ROWS: Final = 16_384
-"""Rows that are in memory at once."""
+"""Maximum number of rows that are in memory at the same time."""
 
 
 def begin_archive(store: Store, public_pem: bytes) -> None:
@@ -45,17 +45,17 @@ def begin_archive(store: Store, public_pem: bytes) -> None:
 
 
 class Archive:
-    """An archive to read.
+    """Reads one archive.
 
     Args:
         store: The folder or object store of the archive.
-        keys: The keys that open sealed values. Without keys the values stay sealed.
+        keys: The keys that decrypt sealed values. Without keys, sealed values are read as None.
 
     Attributes:
-        public_pem: The public key that its archiver noted in it.
+        public_pem: The archiver's public key, which the archiver wrote into the archive.
 
     Raises:
-        UserError: There is none, or one of a newer version.
+        UserError: There is no archive, or it has a newer version.
     """
 
     def __init__(self, store: Store, keys: KeyStore | None = None) -> None:
@@ -75,7 +75,7 @@ class Archive:
     def files(
         self, topics: Collection[str] | None = None, from_ms: int | None = None, to_ms: int | None = None
     ) -> list[DataFile]:
-        """Return the data files that may have records of these topics and this time, in order."""
+        """Return the data files that may have records of these topics from ``from_ms`` to ``to_ms``, in order."""
         first = "" if from_ms is None else day_of(max(from_ms, 0))
         last = "9" if to_ms is None else day_of(to_ms)
         found: list[DataFile] = []
@@ -89,7 +89,7 @@ class Archive:
         return sorted(found)
 
     def table(self, file: DataFile, columns: Sequence[str], **filters: Any) -> Any:
-        """Return columns of a file; with ``filters`` only the rows where these columns have these values."""
+        """Return columns of a file. ``filters`` are values by column name; only rows with these values are returned."""
         pq = need("pyarrow.parquet")
         wanted = [(name, "=", value) for name, value in filters.items()] or None
         return pq.read_table(
@@ -98,7 +98,7 @@ class Archive:
         )  # fmt: skip
 
     def batches(self, file: DataFile, columns: Sequence[str]) -> Iterator[Any]:
-        """Yield a file's rows in order, some at a time."""
+        """Yield a file's rows in order, as tables of at most ``BATCH_ROWS`` rows."""
         pa, pq = need("pyarrow"), need("pyarrow.parquet")
         with pq.ParquetFile(self.store.path(file.path), filesystem=self.store.filesystem) as opened:
             for batch in opened.iter_batches(BATCH_ROWS, columns=list(columns)):
@@ -112,14 +112,16 @@ class Archive:
                 yield from self._opened(file.topic, table)
 
     def records(self, file: DataFile, from_ms: int = 0, to_ms: int = 2**62) -> Iterator[StoredRecord]:
-        """Yield a file's records of this time."""
+        """Yield a file's records with timestamps from ``from_ms`` until before ``to_ms``."""
         sealed = self._has_sealed(file)
         for table in self.batches(file, SEALED_COLUMNS if sealed else RECORD_COLUMNS):
             records = self._opened(file.topic, table) if sealed else stored_records(file.topic, table)
             yield from (record for record in records if from_ms <= record.timestamp_ms < to_ms)
 
     def events(self, file: DataFile, kinds: Collection[str] | None = None) -> Iterator[list[AnyEvent]]:
-        """Yield a file's events alone, some at a time, without those that cannot be read: the fastest way to read.
+        """Yield a file's events in lists, without their records. Events that cannot be read are left out.
+
+        This is faster than decoding the records that ``records`` yields.
 
         Args:
             file: The file.
@@ -133,7 +135,7 @@ class Archive:
             yield list(events_of(table, kinds))
 
     def _has_sealed(self, file: DataFile) -> bool:
-        """Return whether a value of the file may be encrypted, by the file's statistics."""
+        """Return whether a value of the file may be encrypted, according to the file's statistics."""
         pq = need("pyarrow.parquet")
         metadata = pq.read_metadata(self.store.path(file.path), filesystem=self.store.filesystem)
         index = metadata.schema.names.index("sealed") if "sealed" in metadata.schema.names else -1
@@ -150,7 +152,7 @@ class Archive:
 
 
 def received(record: StoredRecord) -> Received | None:
-    """Return the event of a record; None if it is not one that this version reads, or sealed."""
+    """Return the event of a record; None if this version cannot read it, or if its value is sealed."""
     try:
         event = decode(record.value, record.headers, record.key)  # type: ignore[arg-type]
     except UnreadableEvent:

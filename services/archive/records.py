@@ -1,4 +1,4 @@
-"""Records as Arrow tables, with columns for queries beside the bytes of the log."""
+"""Converts records to Arrow tables and back. The tables have the bytes of the log, and columns for queries."""
 
 import base64
 from collections.abc import Collection, Iterator, Sequence
@@ -17,7 +17,7 @@ from services.bus import StoredRecord
 
 
 class _Head(msgspec.Struct):
-    """The fields that most events have; the rest of the JSON is skipped."""
+    """The fields that most events have. All other fields of the JSON are skipped."""
 
     request_id: Any = None
     tenant: Any = None
@@ -36,7 +36,7 @@ EVENT_COLUMNS: Final = ("key", "value", "header_names", "header_values")
 """The columns from which events are decoded."""
 
 QUERY_SCHEMA_NAMES: Final = (*RECORD_COLUMNS, *QueryFields._fields)
-"""Those, and the columns for queries: what an export has."""
+"""The columns of an export: those of ``RECORD_COLUMNS``, and those for queries."""
 
 
 @cache
@@ -64,7 +64,7 @@ def schema() -> Any:
 
 
 def query_fields(record: StoredRecord) -> QueryFields:
-    """Return kind, request id, tenant and time of writing; None for what cannot be read."""
+    """Return kind, request id, tenant and time of writing. A field that cannot be read is None."""
     kind = header(record.headers, KIND_HEADER)  # type: ignore[arg-type]
     request_id = None
     if record.key is not None and len(record.key) == 36:
@@ -90,7 +90,7 @@ def _decoded(text: Any) -> str | None:
 
 
 def table_of(records: Sequence[ArchivedRecord], digests: Sequence[bytes]) -> Any:
-    """Return the table of some records of one topic."""
+    """Return a table with these records, which must be of one topic."""
     pa = need("pyarrow")
     plain = [each.record for each in records]
     offsets = [0]
@@ -130,14 +130,14 @@ def stored_records(topic: str, table: Any) -> Iterator[StoredRecord]:
 
 
 def events_of(table: Any, kinds: Collection[str] | None = None) -> Iterator[AnyEvent]:
-    """Yield the events of a table without those that cannot be read, or are of other kinds than these."""
+    """Yield the events of a table. Events that cannot be read, or whose kind is not in ``kinds``, are left out."""
     decoders: dict[Headers, ManyDecoder | None] = {}
     for batch in table.combine_chunks().to_batches():
         keys, values = batch.column("key").to_pylist(), batch.column("value").to_pylist()
         for key, value, headers in zip(keys, values, _headers(batch), strict=True):
             what = headers[:2]
             if what not in decoders:
-                if tuple(name for name, _ in what) != (KIND_HEADER, VERSION_HEADER):  # not as we write them
+                if tuple(name for name, _ in what) != (KIND_HEADER, VERSION_HEADER):  # another order than in ``encode``
                     what = headers
                 decoders[what] = _decoder(what, kinds)
             decoder = decoders[what]

@@ -1,8 +1,8 @@
-"""Values that can be erased: each request's texts are encrypted with a key of its own, kept outside the archive.
+"""Makes values erasable: the texts of each request are encrypted with a key that is kept outside the archive.
 
-Destroying the key makes the texts unreadable. The chain covers the ciphertext, so that it still verifies.
-AES-256 in GCM mode, with the record's position as associated data: a value that was moved to another record does not
-decrypt.
+Each request has its own key. Destroying the key makes the texts unreadable. The chain covers the ciphertext, so the
+archive can still be verified. The cipher is AES-256 in GCM mode. The associated data is the topic, partition and offset
+of the record, so that a value that was moved to another record cannot be decrypted.
 """
 
 import os
@@ -33,26 +33,27 @@ OPEN_KINDS: Final = frozenset(
         "Window",
     }
 )
-"""Kinds without text of a person or a model. Values of every other kind are sealed, unknown ones too."""
+"""Kinds without text of a person or a model. Values of all other kinds are sealed, including unknown kinds."""
 
 NONCE_BYTES: Final = 12
 KEY_BYTES: Final = 32
 CACHED_KEYS: Final = 4_096
 WAIT_S: Final = 30.0
-"""Longest wait for another process that writes keys."""
+"""Maximum time to wait for another process that writes keys, in seconds."""
 
 WITHOUT_REQUEST: Final = ""
-"""The key of values that name no request, such as dead letters: one for each tenant, or for all without one."""
+"""The request id under which keys of values without a request are kept, such as dead letters. There is one such key
+for each tenant, and one for all values without a tenant."""
 
 
 class KeyStore:
     """The keys of requests, in one SQLite file. Several archivers of one host may share it.
 
     Args:
-        path: The file; it is created.
+        path: The file. With ``create``, it is created if it does not exist.
 
     Raises:
-        UserError: It cannot be used.
+        UserError: The file cannot be used.
     """
 
     def __init__(self, path: Path, *, create: bool = False) -> None:
@@ -78,7 +79,7 @@ class KeyStore:
         self._connection.close()
 
     def make(self, whose: Sequence[tuple[str, str]]) -> None:
-        """Make the keys that do not exist, in one transaction, for pairs of request id and tenant."""
+        """Create the keys that do not exist, in one transaction. ``whose`` has pairs of request id and tenant."""
         with self._connection:
             self._connection.execute("BEGIN IMMEDIATE")
             self._connection.executemany(
@@ -88,11 +89,11 @@ class KeyStore:
             self._connection.execute("COMMIT")
 
     def key(self, request_id: str, tenant: str) -> bytes | None:
-        """Return a key; None if it was destroyed, or never made."""
+        """Return a key; None if it was destroyed or never created."""
         return self._get(request_id, tenant)
 
     def forget(self, *, request_id: str | None = None, tenant: str | None = None) -> int:
-        """Destroy the keys of a request, or of all requests of a tenant; return how many there were."""
+        """Destroy the keys of a request, or of all requests of a tenant. Return the number of destroyed keys."""
         self._get.cache_clear()
         column, value = ("request_id", request_id) if request_id is not None else ("tenant", tenant)
         found = self._connection.execute(f"DELETE FROM keys WHERE {column} = ?", (value,)).rowcount  # noqa: S608 - ours
@@ -107,7 +108,7 @@ class KeyStore:
 
 
 def seal_all(records: Sequence[tuple[StoredRecord, QueryFields]], keys: KeyStore) -> list[ArchivedRecord]:
-    """Encrypt the values that may hold text."""
+    """Encrypt the values that may contain text of a person or a model."""
     wanted = {owner_of(fields.request_id, fields.tenant) for _, fields in records if fields.kind not in OPEN_KINDS}
     if wanted:
         keys.make(sorted(wanted))
@@ -138,7 +139,7 @@ def _seal(record: StoredRecord, fields: QueryFields, keys: KeyStore) -> Archived
 
 
 def owner_of(request_id: str | None, tenant: str | None) -> tuple[str, str]:
-    """Return whose key seals a value."""
+    """Return the request id and the tenant whose key seals a value."""
     return request_id or WITHOUT_REQUEST, tenant or ""
 
 

@@ -1,8 +1,8 @@
 """The store of an archive: a folder, or an object store that pyarrow reaches (``s3://bucket/path``).
 
-A file appears whole or not at all, and is never replaced. In a folder the file system decides who was first. pyarrow
-has no conditional write for object stores. So an object store is asked first whether the object exists, and only the
-consumer group keeps two archivers from writing the same file between this question and the write.
+A file appears whole or not at all, and is never replaced. In a folder, the file system decides which of two writers was
+first. pyarrow has no conditional write for object stores, so this module first asks the object store whether the object
+exists. Between this request and the write, only the consumer group keeps two archivers from writing the same file.
 """
 
 import os
@@ -18,7 +18,7 @@ from services.runtime.errors import UserError
 from services.runtime.files import sync_folder
 
 ABANDONED_S: Final = 3_600.0
-"""Age from which a temporary file is taken for one of a killed process, and removed."""
+"""Age in seconds from which a temporary file is assumed to be of a killed process, and is removed."""
 
 
 class Exists(Exception):
@@ -26,13 +26,13 @@ class Exists(Exception):
 
 
 class Store:
-    """One archive's files.
+    """The files of one archive.
 
     Args:
         location: A folder, or a URI such as ``s3://bucket/path?endpoint_override=...``.
 
     Attributes:
-        location: The location for messages: without the access key that a URI may contain.
+        location: The location without the access key that a URI may contain. It is used in messages.
 
     Raises:
         UserError: The location cannot be used.
@@ -60,24 +60,24 @@ class Store:
         """Return a file's content.
 
         Raises:
-            OSError: It cannot be read.
+            OSError: The file cannot be read.
         """
         with self.filesystem.open_input_file(self.path(name)) as file:
             return bytes(file.read())
 
     def names(self, folder: str, *, recursive: bool = False) -> Iterator[str]:
-        """Yield the names of what is in a folder, none where there is no such folder."""
+        """Yield the names of the files and folders in a folder; no names if the folder does not exist."""
         fs = need("pyarrow.fs")
         selector = fs.FileSelector(self.path(folder), allow_not_found=True, recursive=recursive)
         for info in self.filesystem.get_file_info(selector):
             yield info.path[len(self._root) + 1 :]
 
     def put_new(self, name: str, content: Any) -> None:
-        """Write a file that must not exist yet; it is on disk when this returns.
+        """Write a file that must not exist yet. The file is on disk when this returns.
 
         Raises:
-            Exists: Another process was first.
-            OSError: It cannot be written.
+            Exists: The file exists, because another process was first.
+            OSError: The file cannot be written.
         """
         if not self.is_folder:
             if self.exists(name):

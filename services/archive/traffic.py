@@ -1,4 +1,4 @@
-"""Recorded traffic to judge again: the events of an archive, or of the topics of a running broker."""
+"""Recorded traffic that is to be judged again: the events of an archive, or those of the topics of a broker."""
 
 import argparse
 import asyncio
@@ -25,13 +25,13 @@ from services.runtime.task_groups import first_error
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Traffic:
-    """Where the events are, and of which requests.
+    """The source of the events, and the period of the requests.
 
     Attributes:
         archive: The archive; None for the topics of a broker.
-        kafka: The broker, ``HOST:PORT``; None for the one that the environment names.
-        from_ms: Requests from this time on, milliseconds since 1970.
-        to_ms: Requests before this time.
+        kafka: The broker, ``HOST:PORT``; None for the broker that the environment names.
+        from_ms: Start of the period in which the requests were made, in milliseconds since 1970.
+        to_ms: End of the period, exclusive.
     """
 
     archive: Archive | None
@@ -41,7 +41,7 @@ class Traffic:
 
     @classmethod
     def of(cls, args: argparse.Namespace) -> Self:
-        """Return what these options name.
+        """Return the traffic that the options of the command line name.
 
         Raises:
             UserError: There is no such archive, or its keys cannot be read.
@@ -60,7 +60,7 @@ class Traffic:
         """Yield each partition with a batch of its events: partition by partition, in order of offset.
 
         Args:
-            topics: Of these topics.
+            topics: The topics to read.
             kinds: Only events of these kinds; None for all.
         """
         if self.archive is None:
@@ -69,7 +69,7 @@ class Traffic:
                 events = [event.event for record in own if (event := received(record)) is not None]
                 yield partition, [each for each in events if kinds is None or type(each).__name__ in kinds]
             return
-        until_ms = min(int(self.to_ms) + 2 * LONGEST_TOTAL_MS, 2**52)  # of when requests may have events that matter
+        until_ms = min(int(self.to_ms) + 2 * LONGEST_TOTAL_MS, 2**52)  # when requests may have their last events
         for file in self.archive.files([topic.name for topic in topics], self.from_ms, until_ms):
             for found in self.archive.events(file, kinds):
                 yield file.partition, found
@@ -91,7 +91,7 @@ def add_traffic_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run_rejudge(work: Coroutine[Any, Any, int]) -> int:
-    """Run a program that judges traffic again; return its exit status, 2 for a user's mistake, which is printed."""
+    """Run a program that judges traffic again. Return its exit status. Print a user's mistake, and return 2."""
     try:
         return asyncio.run(work)
     except* UserError as mistakes:

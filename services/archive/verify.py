@@ -1,4 +1,4 @@
-"""Names what was changed in an archive: edits, drops, insertions, reorders, and tails that were cut off.
+"""Finds changes that were made to an archive: edits, drops, insertions, reorders, and tails that were cut off.
 
 Each file is checked against its signed checkpoint, the checkpoint against the file before it, the records against each
 other by the chain, and the newest file against the checkpoints and anchors that say where the archive ended.
@@ -44,12 +44,12 @@ class Tampering:
 
 @dataclass(slots=True)
 class Verification:
-    """The outcome.
+    """The result of a verification.
 
     Attributes:
-        tampering: What was changed, place by place; at most ``MAX_FINDINGS``.
-        count: Number of all findings.
-        gaps: Offsets between two records that the log itself lacked: retention, compaction, control records.
+        tampering: The changes that were found, at most ``MAX_FINDINGS``.
+        count: Number of all changes that were found.
+        gaps: Number of gaps between offsets that the log itself had, through retention, compaction or control records.
         heads: The newest checkpoint of each partition, to be kept elsewhere as anchors.
     """
 
@@ -71,11 +71,11 @@ def verify(archive: Archive, keys: Verifier, anchors: Iterable[ChainCheckpoint] 
 
     Args:
         archive: The archive.
-        keys: The public keys to check signatures with. Other signers are not trusted.
+        keys: The public keys to check signatures with. Signatures with other keys are not trusted.
         anchors: Checkpoints that were kept elsewhere. The archive must have each of them, with the same digest.
     """
     outcome = Verification()
-    noted = _noted(archive.store)  # first: what an archiver writes meanwhile has its file before its checkpoint
+    noted = _noted(archive.store)  # first, because a running archiver writes a file before its checkpoint
     files: dict[Place, list[DataFile]] = defaultdict(list)
     for file in archive.files():
         files[file.topic, file.partition].append(file)
@@ -88,13 +88,13 @@ def verify(archive: Archive, keys: Verifier, anchors: Iterable[ChainCheckpoint] 
 
 
 def read_anchors(text: bytes) -> list[ChainCheckpoint] | None:
-    """Return the checkpoints of an anchors file; None if a line is none."""
+    """Return the checkpoints of an anchors file; None if a line is not a checkpoint."""
     found = [read_checkpoint(line) for line in text.splitlines() if line.strip()]
     return None if any(anchor is None for anchor in found) else [anchor for anchor in found if anchor is not None]
 
 
 class _Partition:
-    """One partition, file by file."""
+    """Verifies one partition, file by file."""
 
     def __init__(self, archive: Archive, keys: Verifier, place: Place, outcome: Verification) -> None:
         self._archive = archive
@@ -136,7 +136,7 @@ class _Partition:
             signed = noted.get(file.start)
             if signed is None or not self._keys.is_signed(signed):
                 signed = None
-        if file.start > state.end and signed is not None:  # go on behind the gap
+        if file.start > state.end and signed is not None:  # continue after the gap
             count, length = signed.total - signed.count, state.length
             self._state = state = ChainState(file.start, bytes.fromhex(signed.before), count, length)
         rows = self._rows(file)

@@ -30,13 +30,13 @@ from services.archive.store import Exists, Store
 from services.runtime.errors import UserError
 
 ROW_GROUP: Final = 16_384
-"""Rows of a row group, the unit that a query for one request skips or reads."""
+"""Number of rows of a row group, which is the unit that a query for one request skips or reads."""
 
 COMPRESSION: Final = "zstd"
 
 
 class Conflict(Exception):
-    """Another archiver wrote from the same offset on; continue at ``state``."""
+    """Another archiver has written a file from the same offset on. The caller must continue at ``state``."""
 
     def __init__(self, state: ChainState) -> None:
         super().__init__("another archiver was first")
@@ -47,7 +47,7 @@ class PartitionWriter:
     """Appends records of one partition; call ``open`` first to find where to continue.
 
     Attributes:
-        state: How far the partition is archived.
+        state: The end of the partition's archived records.
         newest: The checkpoint of its newest file; None while there is none.
     """
 
@@ -61,10 +61,10 @@ class PartitionWriter:
         self.state = state_after(None, topic, partition)
 
     def open(self) -> ChainState:
-        """Return where to continue.
+        """Return the end of the partition's archived records, where the archiver must continue.
 
         Raises:
-            UserError: The newest file is not one of ours.
+            UserError: The newest file is not signed with this archiver's key.
             OSError: The store does not answer.
         """
         files = self._files()
@@ -78,12 +78,13 @@ class PartitionWriter:
         """Write one file of records of one day, in order of their offsets. The file is on disk when this returns.
 
         Args:
-            start: An offset. From it up to the last of these records, the log has no other records.
+            start: The offset at which the caller expects the archive to end. From there to the last of these records,
+                the log has no other records.
             records: The records, at least one.
 
         Raises:
             Conflict: The archive does not end at ``start``, or another archiver was first. Nothing was written.
-            OSError: The store cannot be written. Nothing was written, or the file is whole.
+            OSError: The store cannot be written. Either nothing was written, or the whole file.
         """
         if start != self.state.end:
             raise Conflict(self.open())
@@ -117,7 +118,7 @@ class PartitionWriter:
         return self._note(checkpoint, content)
 
     def _files(self) -> list[DataFile]:
-        """Return all files of the partition. The newest need not be of the newest day, because clocks are set back."""
+        """Return all files of the partition. The newest file may be of an older day, because clocks may be set back."""
         days = list(self._store.names(f"data/topic={self._topic}"))
         found = [data_file(name) for day in days for name in self._store.names(day)]
         return [file for file in found if file is not None and file.partition == self._partition]
@@ -134,7 +135,7 @@ class PartitionWriter:
         self._note(checkpoint, self._store.read(file.path))
 
     def _note(self, checkpoint: ChainCheckpoint, content: Any) -> ChainCheckpoint:
-        """Remember a file as the newest; store its checkpoint apart, so that a missing file is noticed."""
+        """Record a file as the newest. Also store its checkpoint as a file, so that a missing data file is noticed."""
         noted = replace(checkpoint, file_sha256=hashlib.sha256(content).hexdigest())
         self.newest = checkpoint
         self.state = state_after(checkpoint, self._topic, self._partition)
@@ -156,7 +157,7 @@ def checkpoint_in(store: Store, name: str) -> ChainCheckpoint | None:
 
 
 def day_of(time_ms: int) -> str:
-    """Return the day of a time, in UTC."""
+    """Return the UTC date of a time, as ``YYYY-MM-DD``."""
     return datetime.fromtimestamp(time_ms / 1_000, UTC).strftime("%Y-%m-%d")
 
 

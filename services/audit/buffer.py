@@ -1,4 +1,4 @@
-"""The records of one partition that wait for their file. Pure."""
+"""Buffer the records of one partition until they are written to a file. No I/O."""
 
 from dataclasses import dataclass, field
 from typing import Final
@@ -17,13 +17,13 @@ DAY_MS: Final = 86_400_000
 
 @dataclass(slots=True)
 class PartitionBuffer:
-    """Records in order of their offsets, each once.
+    """The buffered records of one partition, in order of their offsets, each once.
 
     Attributes:
-        next_offset: Records before this offset are archived, or wait here.
-        start: Records before this offset are archived, or were taken for their file.
-        units: Size of the waiting records.
-        since_us: When the oldest waiting record was read; None while none waits.
+        next_offset: All records before this offset were added to the buffer or are archived.
+        start: All records before this offset were taken out of the buffer or are archived.
+        units: Size of the buffered records.
+        since_us: When a record was added to the empty buffer, in microseconds; None while the buffer is empty.
     """
 
     next_offset: int
@@ -41,7 +41,7 @@ class PartitionBuffer:
     def add(self, record: StoredRecord, now_us: int) -> None:
         """Add a record, unless it was added before."""
         if record.offset < self.next_offset:
-            return  # read again: after a reconnection, or because the broker lost the end of its log
+            return  # it was read again after a reconnection, or after the broker lost the end of its log
         self.next_offset = record.offset + 1
         self.units += units_of(record)
         self._records.append(record)
@@ -49,7 +49,7 @@ class PartitionBuffer:
             self.since_us = now_us
 
     def take(self) -> tuple[int, list[StoredRecord]]:
-        """Remove the oldest records, those of one day. Return the offset from which on none is left out, and them."""
+        """Remove and return the records of the oldest day, with the offset after the records that were taken before."""
         records = self._records
         day = records[0].timestamp_ms // DAY_MS if records else 0
         end = next((i for i, record in enumerate(records) if record.timestamp_ms // DAY_MS != day), len(records))
@@ -64,5 +64,5 @@ class PartitionBuffer:
 
 
 def units_of(record: StoredRecord) -> int:
-    """Return how much memory a record takes, in units."""
+    """Return the memory that a record takes, in units."""
     return (size(record) + OVERHEAD_BYTES + UNIT_BYTES - 1) // UNIT_BYTES

@@ -1,7 +1,7 @@
-"""The archiver's process: a group assigns partitions, a tail reader reads them, files are written in a thread.
+"""The archiver's process: a consumer group assigns partitions, a tail reader reads them, a thread writes files.
 
-The archive itself, not a committed offset, says at which offset to continue. So a crash at any time never makes it
-write a file twice. No offset is committed at all.
+No offset is committed. The archive itself says at which offset to continue, so a crash at any time cannot make the
+archiver write a file twice.
 """
 
 import asyncio
@@ -31,10 +31,10 @@ from services.runtime.metrics import ARCHIVE_BUFFERED, ARCHIVE_CONFLICTS, ARCHIV
 
 GROUP: Final = "audit"
 LOOK_S: Final = 0.05
-"""Time between two looks for files that are due."""
+"""Time between two checks for files that are due."""
 
 RETRY_S: Final = (0.5, 1.0, 2.0, 5.0)
-"""Waits in seconds after a write that the store refused. The last one repeats. Reading pauses when buffers are full."""
+"""Waits in seconds after failed writes to the store. The last one repeats. Reading pauses when the buffers are full."""
 
 _log = logger("audit")
 
@@ -45,7 +45,7 @@ class ArchiveService:
     """One archiver.
 
     Args:
-        on_ready: Called once, when every assigned partition is read.
+        on_ready: Function that is called once, when the archiver reads every assigned partition.
 
     Raises:
         UserError: A setting is missing or cannot be used.
@@ -55,7 +55,7 @@ class ArchiveService:
         if settings.archive is None:
             raise UserError("RAILBUS_ARCHIVE is not set: name the folder of the archive")
         self._settings = settings
-        self._store = Store(settings.archive)  # first: where the extra is missing, no key is made
+        self._store = Store(settings.archive)  # first, so that no key is made if the extra is missing
         self._signer = Signer.load_or_create(settings.audit_key)
         begin_archive(self._store, self._signer.public_pem)
         self._store.remove_abandoned()
@@ -71,19 +71,19 @@ class ArchiveService:
         self._changes: asyncio.Queue[tuple[Partition, bool]] = asyncio.Queue()  # bounded by partitions x rebalances
         self._writers: dict[Partition, PartitionWriter] = {}
         self._buffers: dict[Partition, PartitionBuffer] = {}
-        self._writing = 0  # units that are in no buffer and not on disk yet
+        self._writing = 0  # units that were taken out of a buffer and are not on disk yet
         self._anchors: dict[Partition, ChainCheckpoint] = {}
 
     @property
     def ready(self) -> bool:
-        """Whether the group was joined and every assigned partition is read."""
+        """Whether the archiver has joined the group and reads every assigned partition."""
         return self._group.joined and self._held <= self._buffers.keys()
 
     async def run(self) -> None:
-        """Archive until cancelled. Then write the records that still wait.
+        """Archive until cancelled. Then write the buffered records.
 
         Raises:
-            UserError: The broker refuses the credentials, or the archive is another archiver's.
+            UserError: The broker refuses the credentials, or the newest file of a partition has another archiver's key.
         """
         try:
             async with asyncio.TaskGroup() as tasks:
@@ -99,7 +99,7 @@ class ArchiveService:
     def _on_assigned(self, assignment: Assignment) -> None:
         self._held = assignment.held
         for partition in sorted(assignment.lost):
-            self._buffers.pop(partition, None)  # its next owner reads from the archive's end on
+            self._buffers.pop(partition, None)  # the partition's next owner reads from the archive's end on
             self._changes.put_nowait((partition, False))
         for partition in sorted(assignment.gained):
             self._changes.put_nowait((partition, True))
@@ -114,7 +114,7 @@ class ArchiveService:
         self._count()
 
     async def _take_changes(self) -> None:
-        """Begin or stop to read partitions, in the order of the assignments."""
+        """Start or stop reading partitions, in the order of the assignments."""
         while True:
             (name, number), gained = await self._changes.get()
             await self._tail.unfollow(TOPIC_NAMED[name], number)
@@ -158,7 +158,7 @@ class ArchiveService:
         ]
 
     async def _write(self, partition: Partition) -> None:
-        """Write the waiting records of one partition, one file for each day."""
+        """Write the buffered records of one partition, one file for each day."""
         buffer, writer = self._buffers.get(partition), self._writers.get(partition)
         while buffer is not None and writer is not None and len(buffer):
             before = buffer.units
@@ -205,13 +205,13 @@ class ArchiveService:
 
 
 async def _persistently(work: Callable[[], T], trouble: str) -> T:
-    """Do blocking work in a thread. Repeat it after an error of the store. When cancelled, wait for the thread."""
+    """Run blocking work in a thread, and repeat it after an ``OSError``. When cancelled, wait for the thread."""
     for attempt in itertools.count():
         thread = asyncio.ensure_future(asyncio.to_thread(work))
         try:
             return await asyncio.shield(thread)
         except asyncio.CancelledError:
-            await asyncio.wait({thread})  # nothing else may write to this partition meanwhile
+            await asyncio.wait({thread})  # no other task may write to the partition meanwhile
             raise
         except OSError as error:
             if attempt == 0:
@@ -221,7 +221,7 @@ async def _persistently(work: Callable[[], T], trouble: str) -> T:
 
 
 def _write_anchors(path: Path, checkpoints: Iterable[ChainCheckpoint]) -> None:
-    """Replace the file of anchors. Log an error instead of raising it, because the archive itself is whole."""
+    """Replace the file of anchors. Log an error instead of raising it, because the archive itself is complete."""
     try:
         write_whole(path, anchors_json(checkpoints))
     except OSError as error:

@@ -8,20 +8,21 @@ from services.runtime.settings import setting
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """The archiver, which keeps every record for longer than the log does.
+    """Settings of the archiver, which keeps every record for longer than the log does.
 
     Attributes:
         archive: Folder of the archive, or a URI that pyarrow reads, such as ``s3://bucket/path``. All archivers of one
             log have the same.
         audit_key: PEM file of the Ed25519 key that signs checkpoints; made if it does not exist. Keep it outside the
-            archive: whoever has it can write another history.
+            archive, because whoever has the key can write and sign another history.
         audit_anchors: File with the newest checkpoint of each partition that this archiver wrote. On another host than
-            the archive it proves that no tail was cut off. Not set: none is written.
-        audit_seal_keys: SQLite file with one key for each request. Texts are encrypted with them, and
-            ``railbus audit forget`` destroys them. Not set: texts are not encrypted. Several archivers share one file.
-        audit_flush_ms: A file is written when its oldest record has waited for so long.
-        audit_file_mb: A file is written when so many megabytes wait for it.
-        audit_buffer_mb: Megabytes that may wait for all files; when there are so many, no more is read.
+            the archive, the file proves that no records were cut off at the end. If it is not set, no file is written.
+        audit_seal_keys: SQLite file with one key for each request. Texts are encrypted with these keys, and
+            ``railbus audit forget`` destroys keys. If it is not set, texts are not encrypted. Several archivers share
+            one file.
+        audit_flush_ms: A file is written when its oldest record was buffered for this time, in milliseconds.
+        audit_file_mb: A file is written when this number of megabytes is buffered for it.
+        audit_buffer_mb: Maximum number of megabytes that are buffered for all files. At this limit reading pauses.
         audit_instance: A name that no other archiver has. A restart under the same name within the session timeout
             causes no rebalance.
     """

@@ -10,7 +10,6 @@ from services.runtime.settings import load_settings
 
 
 async def main() -> None:
-    """Run jobs until the process is asked to stop."""
     settings, bus, health = load_settings(Settings), load_settings(BusSettings), load_settings(HealthSettings)
     service = BatchService(settings, bus, lambda: say_ready("batch"))
     async with serve_health(health, lambda: service.ready):

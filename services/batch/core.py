@@ -1,8 +1,8 @@
-"""Decides for the batch service: which lines to submit, which are done, what to try again. No I/O, no clock.
+"""The decisions of the batch service: which lines to submit, which are done, and which to retry. No I/O, no clock.
 
-A job is *starting* until its own takeover is read back from the log, *recovering* until everything is read that was on
-the log at that moment, and *running* after that. The log alone says what is submitted and done; a crash between any two
-steps leads back to the same decisions.
+A job is *starting* until this service has read its own takeover of the job back from the log. It is *recovering* until
+all records have been read that were on the log at that moment, and *running* after that. Only the log determines which
+lines are submitted and done, so after a crash between any two steps the decisions are the same.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -30,16 +30,16 @@ from services.jobs.result_lines import LineAnswer, LineError
 from services.stream import AS_STARTED, Governance, Screen
 
 RETRY_US: Final = 1_000_000
-"""Wait before a line is tried again; it doubles with each attempt."""
+"""Time in microseconds before a line is retried for the first time. It doubles with each attempt."""
 
 SLICE: Final = 64
-"""Maximum number of lines that one step submits."""
+"""Maximum number of new lines of one job that one step submits."""
 
 CANCEL_GRACE_US: Final = 30_000_000
-"""How long a job that ends waits for its cancelled requests to close."""
+"""Maximum time in microseconds that a cancelled or expired job waits until its requests are closed."""
 
 Positions = Mapping[str, Sequence[int]]
-"""By topic: the next offset of each partition that is read."""
+"""The next offset to read of each partition, by topic name."""
 
 Effect = SubmitLine | RecordResult | JobCheckpoint | FinishJob | AskCancel
 
@@ -52,7 +52,7 @@ class BatchConfig:
         partitions: Number of partitions of each request topic.
         governance: Which checks are required before text counts as an answer.
         line_timeout_us: A request that is not closed this long after it was submitted is given up.
-        source: This service and instance.
+        source: Name of this service and instance in the events that it writes.
     """
 
     partitions: int
@@ -62,15 +62,15 @@ class BatchConfig:
 
 
 class BatchCore:
-    """All jobs of one batch service."""
+    """The state of all jobs that one batch service runs, and the decisions about them."""
 
     def __init__(self, config: BatchConfig) -> None:
         self._config = config
-        self._jobs: dict[str, JobRun] = {}  # by the beginning of their requests' ids
+        self._jobs: dict[str, JobRun] = {}  # by the common prefix of their request ids
 
     @property
     def prefixes(self) -> frozenset[str]:
-        """Beginnings of the request ids of all jobs."""
+        """The prefix of the request ids of each job."""
         return frozenset(self._jobs)
 
     def jobs(self) -> Iterator[JobRun]:
@@ -80,7 +80,7 @@ class BatchCore:
         return self._jobs.get(job_of(batch_id))
 
     def begin(self, state: JobState, good: int, bad: int, part: str, positions: Positions) -> list[Effect]:
-        """Take a job over, or begin a new one. The job does nothing until ``confirmed`` is called."""
+        """Take over a job, or start a new one. Its records are ignored until ``confirmed`` is called."""
         before = state.progress
         job = JobRun(created=state.created, good=good, bad=bad, window=min(32, state.created.window_open))
         if before is not None:
@@ -97,19 +97,22 @@ class BatchCore:
         return [JobCheckpoint(job.batch_id, self._progress(job, 0, None))]
 
     def confirmed(self, batch_id: str) -> None:
-        """Note that the takeover is on the log: read on from the job's offsets, to their end, then ``caught_up``."""
+        """Record that the takeover is on the log.
+
+        The caller must then read from the job's offsets to the end of the log, and call ``caught_up``.
+        """
         if (job := self.job(batch_id)) is not None and job.stage == "starting":
             job.stage = "recovering"
 
     def drop(self, batch_id: str) -> None:
-        """Forget a job: it is finished, or another service has it."""
+        """Remove a job that is finished or that another service has taken over."""
         self._jobs.pop(job_of(batch_id), None)
 
     def clear(self) -> None:
         self._jobs.clear()
 
     def update(self, state: JobState, now_us: int, expired: bool) -> list[Effect]:
-        """Apply a user's command to the job."""
+        """Apply a user's pause, resume or cancellation to the job, or its expiry."""
         job = self.job(state.batch_id)
         if job is None:
             return []
@@ -120,7 +123,7 @@ class BatchCore:
         return self._cancel_open(job) if job.stage == "running" else []
 
     def read(self, record: Received | UnreadableRecord, now_us: int) -> list[Effect]:
-        """Take a record of the batch lane or of the stream log."""
+        """Process a record of the batch lane's request topic or of the stream topic."""
         event = record.event if isinstance(record, Received) else None
         if not isinstance(record, Received) or not isinstance(event, Request | StreamEvent):
             return []
@@ -140,7 +143,7 @@ class BatchCore:
         return self._settle(job, place, now_us)
 
     def caught_up(self, batch_id: str, now_us: int) -> list[Effect]:
-        """Start to decide about the job, now that everything about it on the log was read."""
+        """Start to run the job, after all its records on the log have been read."""
         job = self.job(batch_id)
         if job is None or job.stage != "recovering":
             return []
@@ -154,7 +157,7 @@ class BatchCore:
         for place in sorted(job.open):
             line = job.open[place]
             newest = line.attempts[line.newest]
-            if not newest.on_log:  # never written, or not found; the id stays the same
+            if not newest.on_log:  # never written, or not found: submit it with the same id
                 effects.append(self._submit(job, place, line.newest, now_us, None))
             else:
                 effects += self._settle(job, place, now_us)
@@ -164,14 +167,14 @@ class BatchCore:
         return effects
 
     def not_written(self, batch_id: str, place: int, number: int, message: str) -> list[Effect]:
-        """Note that the broker refused a request for good."""
+        """End a line with an error, because the broker permanently refused its request."""
         job = self.job(batch_id)
         if job is None or place not in job.open:
             return []
         return self._done(job, place, number, LineError(code="rejected", message=message))
 
     def step(self, now_us: int, positions: Positions) -> list[Effect]:
-        """Submit lines while there is room, retry those that are due, and write each job's progress."""
+        """Submit lines within each job's window, retry lines that are due, and write each job's progress."""
         effects: list[Effect] = []
         for job in self.jobs():
             if job.stage != "running":
@@ -189,7 +192,10 @@ class BatchCore:
         return effects
 
     def _find(self, job: JobRun, place: int, number: int, now_us: int) -> LineAttempt | None:
-        """Return the job's request that a record is about; while recovering, create it if it is unknown."""
+        """Return the attempt that a record belongs to; None if its line is done.
+
+        While the job is recovering, an unknown attempt is created.
+        """
         line = job.open.get(place)
         if line is not None and number in line.attempts:
             return line.attempts[number]
@@ -197,7 +203,7 @@ class BatchCore:
             return None
         if line is None:
             if place < job.recovered_from:
-                return None  # it was done before the newest checkpoint
+                return None  # the line was done before the newest checkpoint
             line = job.open[place] = LineState()
         elif number < min(line.attempts) and place < job.recovered_from:
             return None
@@ -263,7 +269,7 @@ class BatchCore:
         return [RecordResult(job.batch_id, place, number, result)]
 
     def _time_out(self, job: JobRun, now_us: int) -> list[Effect]:
-        """Give up requests that no router has closed, because the log has lost them or no router runs."""
+        """Give up requests that were not closed in time, because the log has lost them or no router runs."""
         effects: list[Effect] = []
         if now_us < job.sweep_us:
             return effects

@@ -29,7 +29,7 @@ class JobFigures:
         oldest_s: Age of the oldest job, in seconds.
         time_used: Share of the time from submission to expiry that has passed, for the job where this share is largest.
         lines_open: Lines that this service has submitted, or will try again, and that have no result.
-        window: How many requests may be open in this service now.
+        window: Maximum number of lines that may be unfinished in this service now.
     """
 
     by_status: Mapping[JobStatus, int]
@@ -41,7 +41,7 @@ class JobFigures:
 
 
 def job_figures(unfinished: Iterable[JobState], running: Iterable[JobRun], now_ms: int) -> JobFigures:
-    """Return the figures of the jobs that the log knows, and of those that this service runs."""
+    """Return the figures of all unfinished jobs on the log, and of the jobs that this service runs."""
     by_status, lines_left, oldest_s, time_used = dict.fromkeys(UNFINISHED, 0), 0, 0.0, 0.0
     for job in unfinished:
         by_status[job.status] += 1
@@ -58,7 +58,6 @@ def job_figures(unfinished: Iterable[JobState], running: Iterable[JobRun], now_m
 
 
 def set_gauges(figures: JobFigures) -> None:
-    """Set the figures as Prometheus gauges."""
     for status, count in figures.by_status.items():
         BATCH_JOBS.labels(status).set(count)
     BATCH_LINES_LEFT.set(figures.lines_left)

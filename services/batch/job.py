@@ -1,4 +1,4 @@
-"""The state of a running job in the batch service, and the effects that the core asks the shell to perform. Pure."""
+"""The state of a running job in the batch service, and the effects that its core returns. No I/O, no clock."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -9,7 +9,7 @@ from services.batch.line_state import LineState
 from services.jobs.result_lines import LineAnswer, LineResult
 
 CHECKPOINT_US: Final = 1_000_000
-"""Interval between two progress events of a job that makes progress."""
+"""Minimum time between two progress events of a job, in microseconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +23,7 @@ class SubmitLine:
 
 @dataclass(frozen=True, slots=True)
 class AskCancel:
-    """An effect: ask the workers to stop a request."""
+    """An effect: write a ``Cancel`` event for a request."""
 
     batch_id: str
     request_id: str
@@ -41,7 +41,7 @@ class RecordResult:
 
 @dataclass(frozen=True, slots=True)
 class JobCheckpoint:
-    """An effect: sync the results so far to disk, then write this progress to the log with the part file's length."""
+    """An effect: sync the part file to disk, then write this progress and the length of the part file to the log."""
 
     batch_id: str
     progress: BatchProgress
@@ -49,7 +49,7 @@ class JobCheckpoint:
 
 @dataclass(frozen=True, slots=True)
 class FinishJob:
-    """An effect: write the job's result files, and then its end."""
+    """An effect: write the job's result files, and then its ``BatchFinished`` event."""
 
     batch_id: str
     outcome: BatchOutcome
@@ -60,15 +60,16 @@ JobStage = Literal["starting", "recovering", "running", "over"]
 
 @dataclass(slots=True, eq=False)
 class JobRun:
-    """One job.
+    """One job that this batch service runs.
 
     Attributes:
         created: The event that submitted the job.
         good: Number of lines that are valid requests.
         bad: Number of lines that are not valid requests.
-        window: Number of requests that may be open now. It shrinks when requests expire in a queue, else grows.
-        recovered_from: According to the former service's last checkpoint, every line before this one was submitted.
-        waiting: Lines that wait to be tried again.
+        window: Maximum number of unfinished lines now. It shrinks when requests expire in a queue, and otherwise grows.
+        recovered_from: Index of a line. All earlier lines were submitted before the last checkpoint of the service
+            that ran the job before.
+        waiting: Lines that wait for a retry.
     """
 
     created: BatchCreated
@@ -111,7 +112,7 @@ class JobRun:
         )  # fmt: skip
 
     def restore(self, before: BatchProgress) -> None:
-        """Take over the progress of a job. The open lines are restored separately."""
+        """Restore the state from the newest progress event of the job. Its unfinished lines are restored separately."""
         totals = before.totals
         self.epoch, self.next_line, self.recovered_from = before.epoch, before.next_line, before.next_line
         self.parts = before.parts
@@ -122,11 +123,11 @@ class JobRun:
         self.completion_tokens = totals.completion_tokens
 
     def skipped(self, begin: int) -> Iterator[int]:
-        """Return the lines that were not submitted although later ones were."""
+        """Return the lines from ``begin`` on that were not submitted although a later line was."""
         return (place for place in range(begin, self.next_line) if place not in self.open)
 
     def count(self, result: LineResult) -> None:
-        """Add a line that is done."""
+        """Add the result of a line to the totals."""
         if not isinstance(result, LineAnswer):
             self.totals_failed += 1
             return
@@ -136,14 +137,21 @@ class JobRun:
         self.completion_tokens += result.usage.completion_tokens
 
     def adapt_window(self, *, crowded: bool, submitted_us: int, now_us: int) -> None:
-        """Halve the window when a request that was written since the last time expired in a queue; else widen it."""
+        """Widen the window by one line, or halve it if ``crowded``.
+
+        Args:
+            crowded: Whether a request was closed for a cause in ``CROWDED_CAUSES``.
+            submitted_us: Time at which this request was submitted. If that was before the window was last halved, the
+                window does not change.
+            now_us: The current time.
+        """
         if not crowded:
             self.window = min(self.window + 1, self.created.window_open)
         elif submitted_us > self.shrunk_us:
             self.window, self.shrunk_us = max(1.0, self.window / 2), now_us
 
     def is_over(self, now_us: int, grace_us: int) -> bool:
-        """Return whether the job has nothing left to wait for."""
+        """Return whether all lines are done, or a cancelled or expired job has waited for ``grace_us``."""
         if self.ending is None:
             return not self.open and self.next_line >= self.good
         return not self.open or now_us >= self.ending_us + grace_us

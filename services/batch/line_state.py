@@ -1,4 +1,7 @@
-"""One open line of a job: the requests that were made of it, each folded as its reader would see it. Pure."""
+"""One unfinished line of a job, and its requests. Events are folded to the text that a client may see.
+
+No I/O, no clock.
+"""
 
 from dataclasses import dataclass, field
 from typing import Final, Literal
@@ -8,10 +11,10 @@ from services.jobs.result_lines import LineAnswer, LineError, LineResult
 from services.stream import Screen
 
 RETRY_OUTCOMES: Final[frozenset[Outcome]] = frozenset({"failed", "expired", "cancelled", "rejected"})
-"""Ends after which another request of the line can help, unless the engine says that it cannot."""
+"""Outcomes after which another request for the line may succeed, unless the engine reported a permanent error."""
 
 CROWDED_CAUSES: Final = frozenset({"deadline", "no_verdict", "no_first_token", "too_many_open", "stalled"})
-"""Causes that indicate too many open requests: the job's window shrinks after one."""
+"""Causes that indicate too many unfinished requests. The job's window shrinks after a request is closed with one."""
 
 _CODES: Final[dict[Outcome, str]] = {
     "denied": "denied", "recalled": "recalled", "failed": "failed", "expired": "expired", "cancelled": "cancelled",
@@ -33,12 +36,13 @@ class LineAttempt:
     """One request of a line.
 
     Attributes:
-        screen: What its reader may see.
-        stream_offset: Its events are at or after this offset of its partition of the stream log.
-        request_offset: The request itself is at or after this offset of its partition of the batch lane.
-        submitted_us: When it was written; 0 until the job was taken over, if another service wrote it.
-        on_log: Whether it was read back.
-        failure: The newest failure of an execution.
+        screen: The text that a client may see.
+        stream_offset: The events of the request are at or after this offset of their partition of the stream topic.
+        request_offset: The request is at or after this offset of its partition of the batch lane's request topic.
+        submitted_us: Time at which the request was submitted. It is 0 during a takeover if the service before
+            submitted the request.
+        on_log: Whether the request or an event about it was read from the log.
+        failure: The newest ``Failed`` event of the request.
         folded_offset: Offset of the newest event that was folded.
     """
 
@@ -53,7 +57,7 @@ class LineAttempt:
     def feed(self, event: StreamEvent, offset: int, log_ms: int) -> bool:
         """Fold an event; return whether it closed the request."""
         if offset <= self.folded_offset:
-            return False  # read again, because a job that was taken over begins earlier
+            return False  # folded already: a takeover reads from an earlier offset
         self.folded_offset = offset
         if isinstance(event, Failed):
             self.failure = event
@@ -68,11 +72,11 @@ class LineAttempt:
 
 @dataclass(slots=True)
 class LineState:
-    """An open line.
+    """The state of an unfinished line.
 
     Attributes:
-        attempts: Its requests that matter, by number.
-        retry_us: When the next one is due; None while one is open.
+        attempts: Known requests of the line, by attempt number.
+        retry_us: Time at which the next request must be submitted; None while a request is unfinished.
     """
 
     attempts: dict[int, LineAttempt] = field(default_factory=dict)
@@ -87,12 +91,12 @@ Decision = Literal["open", "done", "retry"]
 
 
 def decide(line: LineState, most_attempts: int, *, ending: bool) -> tuple[Decision, int, LineResult | None]:
-    """Return what follows for a line, the attempt that decided it, and its result if it is done.
+    """Return the decision about a line, the number of the attempt behind it, and the line's result if it is done.
 
     Args:
         line: The line.
         most_attempts: Maximum number of requests for the line.
-        ending: Whether the job is ending. If so, nothing is tried again.
+        ending: Whether the job was cancelled or has expired. If so, no line gets another request.
     """
     for number in sorted(line.attempts):
         attempt = line.attempts[number]
@@ -110,14 +114,14 @@ def decide(line: LineState, most_attempts: int, *, ending: bool) -> tuple[Decisi
 
 
 def may_retry(attempt: LineAttempt, closed: Closed) -> bool:
-    """Return whether another request of the line could be answered."""
+    """Return whether another request for the line may succeed."""
     if closed.outcome not in RETRY_OUTCOMES:
         return False
     return attempt.failure is None or attempt.failure.retryable or closed.cause in CROWDED_CAUSES
 
 
 def result_of(attempt: LineAttempt, closed: Closed) -> LineResult:
-    """Return the result of a closed request. Only a complete answer has text; a withdrawn one never has."""
+    """Return the result of a closed request. It has text only if the answer is complete and was not withdrawn."""
     screen, failure = attempt.screen, attempt.failure
     if closed.outcome == "completed" and screen.finished is not None and screen.voice is not None:
         return LineAnswer(

@@ -17,14 +17,17 @@ from services.jobs.store import FolderStore
 from services.runtime.files import sync_folder
 
 DELIVERIES: Final[Mapping[OutputCheck, Delivery]] = {"on": Delivery(mode="gated"), "off": Delivery()}
-"""Delivery by output check. Nobody reads a batch answer as it streams, so all of it can wait if answers are checked."""
+"""Delivery mode for each value of the setting ``output_check``.
+
+Nobody reads a batch answer while it streams. So if answers are checked, no text is delivered before the check.
+"""
 
 
 class JobFiles:
-    """A job's files.
+    """The input file of a job, and the part file to which this service appends results.
 
     Args:
-        plan: The facts about the job's input.
+        plan: Result of the preparation of the job's input, such as its number of valid lines.
         part: Name of the new part file.
     """
 
@@ -49,7 +52,6 @@ class JobFiles:
         deadlines: Deadlines,
         check: OutputCheck,
     ) -> Request:
-        """Return the request of a line."""
         line = self._lines.line(place)
         return Request(
             request_id=line_request_id(self._batch_id, place, attempt), tenant=tenant, at=at_us, source=source,
@@ -58,7 +60,6 @@ class JobFiles:
         )  # fmt: skip
 
     def append(self, done: RecordResult) -> None:
-        """Append a result."""
         line = self._lines.line(done.place)
         number = self._lines.number(done.place)
         content = result_line(self._batch_id, done.place, done.attempt, number, line.custom_id, done.result)
@@ -67,12 +68,11 @@ class JobFiles:
         self._length += len(record)
 
     def sync(self) -> None:
-        """Sync what was appended to disk."""
         self._file.flush()
         os.fsync(self._file.fileno())
 
     def noted(self, progress: BatchProgress) -> BatchProgress:
-        """Return the progress with the length of the part file as it is now."""
+        """Return the progress with the current length of the part file."""
         return replace(progress, parts=(*progress.parts[:-1], ResultPart(name=self.part, length=self._length)))
 
     def close(self) -> None:

@@ -1,8 +1,8 @@
-"""The batch service's process: one member of its group runs all jobs; the others wait to take over.
+"""The process of a batch service. One member of the consumer group runs all jobs; the others wait to take over.
 
-The group assigns the one partition of ``railbus.batches``. The member that has it takes over each job by writing an
-event with a higher epoch. It then reads on from the offsets that the former service noted, and only after that submits
-lines. Whatever a replaced service still writes is void.
+The topic ``railbus.batches`` has one partition. The member that is assigned this partition takes over each job by
+writing an event with a higher epoch. It then reads from the offsets in the job's last progress event, and submits lines
+only after that. Events that the replaced service still writes are void.
 """
 
 import asyncio
@@ -48,16 +48,16 @@ from services.runtime.metrics import BATCH_LINES, BATCH_RETRIES, labelled
 
 GROUP: Final = "batch"
 STEP_S: Final = 0.1
-"""Longest time between two checks for due work."""
+"""Maximum time between two checks for due work, in seconds."""
 
 IDLE_S: Final = 2.0
-"""Longest time between two checks while there is no job."""
+"""Maximum time between two checks while there is no job, in seconds."""
 
 RETRY_S: Final = (0.5, 1.0, 2.0, 5.0)
-"""Waits in seconds before the disk is tried again after an error. The last one repeats."""
+"""Delays before the retries of a disk operation, in seconds. All later retries use the last delay."""
 
 REPORT_S: Final = 1.0
-"""Interval at which the metrics of the jobs are set."""
+"""Interval in seconds at which the metrics of the jobs are updated."""
 
 MOST_EFFECTS: Final = 10_000
 """Maximum number of effects that wait to be performed. Beyond it, reading pauses."""
@@ -72,7 +72,7 @@ class BatchService:
         on_ready: Called once, when the group was joined and all jobs are known.
 
     Raises:
-        UserError: The folder cannot be used.
+        UserError: The folder of the jobs' files cannot be used.
     """
 
     def __init__(self, settings: Settings, bus: BusSettings, on_ready: Callable[[], None]) -> None:
@@ -110,7 +110,7 @@ class BatchService:
 
     @property
     def ready(self) -> bool:
-        """Whether the group was joined and all jobs are known."""
+        """Whether the group was joined and all jobs on the log were read."""
         return self._group.joined and self._reader.caught_up.is_set()
 
     async def run(self) -> None:
@@ -138,7 +138,7 @@ class BatchService:
         self._wake.set()
 
     def _forget(self) -> None:
-        """Leave all jobs to another service."""
+        """Drop the state of all jobs, so that another service can take them over."""
         for task in self._begun.values():
             task.cancel()
         self._begun.clear()
@@ -181,7 +181,7 @@ class BatchService:
         await self._reader.caught_up.wait()
         for state in self._reader.jobs.of_tenant(None):
             if state.finished is not None:
-                self._store.clean(state.batch_id)  # its service may have been killed before it did
+                self._store.clean(state.batch_id)  # the service that ran the job may have been killed before
         while True:
             if self._on_ready is not None and self.ready:
                 on_ready, self._on_ready = self._on_ready, None
@@ -220,7 +220,7 @@ class BatchService:
             await self._perform_waiting()
 
     def _positions(self) -> Positions | None:
-        """Return the next offset of each partition that is followed; None while none is."""
+        """Return the next offset of each followed partition; None unless all partitions are followed."""
         found = {
             topic.name: [self._tail.position(topic, number) for number in range(self._bus.partitions)]
             for topic in (STREAMS, REQUESTS_BATCH)
@@ -230,7 +230,7 @@ class BatchService:
         return {name: [position or 0 for position in each] for name, each in found.items()}
 
     async def _begin(self, state: JobState) -> None:
-        """Take a job over: prepare its input, tell the log, read what the log has, and run it."""
+        """Take over a job: prepare its input, write the takeover to the log, read the job's records, and run it."""
         batch_id, created = state.batch_id, state.created
         refuse = created.bad_lines == "refuse"
         try:
@@ -261,18 +261,18 @@ class BatchService:
             return
         self._core.confirmed(batch_id)
         self._want()
-        self._rewind(newest.progress)  # in the same step: an answer is folded from its first event on, without gaps
+        self._rewind(newest.progress)  # no await before it: every answer is folded from its first event
         await self._read_to_end()
         self._effects.extend(self._core.caught_up(batch_id, steady_us()))
         self._wake.set()
 
     def _rewind(self, progress: BatchProgress) -> None:
-        """Read again from a job's offsets on, because records of an unknown job were left out."""
+        """Read again from a job's offsets, because its records were skipped while the job was unknown."""
         topics = ((STREAMS, progress.stream_offsets), (REQUESTS_BATCH, progress.request_offsets))
         self._tail.rewind({(topic, number): start for topic, starts in topics for number, start in enumerate(starts)})
 
     async def _follow(self, progress: BatchProgress | None) -> Positions:
-        """Follow all partitions from a job's offsets on, or from their ends; return where each begins."""
+        """Follow all partitions from a job's offsets, or from their ends. Return the start offset of each."""
         begins: dict[str, list[int]] = {}
         for topic, offsets in (
             (STREAMS, progress.stream_offsets if progress else ()),
@@ -287,7 +287,7 @@ class BatchService:
         return begins
 
     async def _read_to_end(self) -> None:
-        """Wait until everything is read that is on the followed partitions now."""
+        """Wait until all records that are now on the followed partitions have been read."""
         for topic in (STREAMS, REQUESTS_BATCH):
             for number in range(self._bus.partitions):
                 end = await self._tail.end_offset(topic, number)
@@ -310,7 +310,7 @@ class BatchService:
         files = self._files.get(effect.batch_id)
         state = self._reader.jobs.get(effect.batch_id)
         if files is None or state is None:
-            return  # the job was left to another service meanwhile
+            return  # another service has taken over the job meanwhile
         match effect:
             case SubmitLine():
                 if effect.attempt > 1:
@@ -366,7 +366,7 @@ class BatchService:
         await self._post_end(state, end)
 
     async def _post_end(self, state: JobState, end: BatchFinished) -> None:
-        """Write the job's end, wait until it is read back, and forget the job."""
+        """Write the event that ends the job, wait until it is read back, and drop the job's state and files."""
         await self._producer.send(BATCHES, end)
         await self._reader.read_to_end()
         self._drop(state.batch_id)
@@ -384,7 +384,7 @@ def _tell_refusal(ack: "asyncio.Future[Position]", refused: Callable[[str], None
 
 
 async def _persistently(work: Callable[[], Any]) -> Any:
-    """Do work on the disk. Repeat it after an error."""
+    """Run a disk operation, and repeat it after an error until it succeeds."""
     attempt = 0
     while True:
         try:

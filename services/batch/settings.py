@@ -12,18 +12,20 @@ from services.stream import Governance
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """The batch service, which runs jobs.
+    """Settings of the batch service, which runs jobs.
 
     Attributes:
-        batch_dir: Folder of the jobs' files. Batch services, edges and whoever runs ``railbus batch`` share it.
-        batch_instance: A name that no other batch service has. A restart under the same name within the session
-            timeout causes no rebalance.
-        batch_total_ms: Total deadline that each request of a job asks for; the policy's bounds hold.
-        batch_stall_ms: What a generator has begun and then leaves silent for so long is begun again, such as when the
-            generator was killed. The router waits for ten seconds at least.
-        batch_line_timeout_ms: A request that nobody closes is given up after so long.
-        input_gate: ``hold``: no answer counts before the verdict of a rails service, whatever a worker says.
-        output_check: ``on``: no answer counts before a safety service has checked it, whatever a worker says.
+        batch_dir: Folder of the jobs' files. All batch services, edges and users of ``railbus batch`` must share it.
+        batch_instance: Name of this batch service, which no other one may have. A restart with the same name within the
+            session timeout causes no rebalance.
+        batch_total_ms: Total deadline of each request of a job, in milliseconds, clamped to the policy's bounds.
+        batch_stall_ms: Maximum time in milliseconds between two chunks of an answer. After it, another attempt is
+            started, for example because the generator was killed. The router waits at least ten seconds.
+        batch_line_timeout_ms: Time in milliseconds after which a request that was not closed is given up.
+        input_gate: With ``hold``, no answer counts before the verdict of a rails service, even if the worker's
+            ``Started`` event requires none.
+        output_check: With ``on``, no answer counts before a safety service has checked it, even if the worker's
+            ``Started`` event requires no check.
     """
 
     batch_dir: Path = field(
@@ -40,7 +42,10 @@ class Settings:
 
     @property
     def deadlines(self) -> Deadlines:
-        """Return each request's deadlines: it may wait in queues, and stall only when an attempt has begun."""
+        """Return the deadlines of each request.
+
+        A request may wait in queues for the total deadline. The stall deadline counts only once an attempt has started.
+        """
         total_ms = self.batch_total_ms
         return Deadlines(verdict_ms=total_ms, ttft_ms=total_ms, stall_ms=self.batch_stall_ms, total_ms=total_ms)
 

@@ -1,4 +1,4 @@
-"""The ledger's arithmetic: accounts and receipts joined by request, and sums over windows of time. No I/O, no clock.
+"""The ledger's arithmetic: it joins accounts and receipts by request and sums them by window. No I/O, no clock.
 
 A total is a function of the set of accounts and receipts. Their order, repetitions, and distribution over processes do
 not change the total. The reasons are that a request's entry is a join of everything read about the request (the first

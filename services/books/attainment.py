@@ -1,4 +1,4 @@
-"""Whether the classes of requests kept their objectives, and how sure that is. Pure."""
+"""Whether the classes of requests kept their objectives, and how sure that is. No I/O."""
 
 from collections.abc import Iterable
 from typing import Any, Final, NamedTuple
@@ -6,7 +6,7 @@ from typing import Any, Final, NamedTuple
 from schemas.side_events import Window
 
 _DEFAULT_CLASSES: Final = {"interactive": "chat", "batch": "batch"}
-"""The class that is assumed, by lane, if the router of a request named no class."""
+"""The class that is assumed, by lane, if a request's account names no class."""
 
 _Z_95: Final = 1.959964
 """Standard normal quantile of a two-sided interval of 95 %."""
@@ -51,7 +51,6 @@ class Attainment(NamedTuple):
         }
 
     def line(self) -> str:
-        """Return it as a line of text."""
         bounds = interval(self.good, self.judged)
         if bounds is None:
             return f"{self.service_class:11} no request was judged"
@@ -63,7 +62,7 @@ class Attainment(NamedTuple):
 
 
 def attainments(windows: Iterable[Window], *, since_at: int = 0) -> list[Attainment]:
-    """Return the attainment of each class that has objectives, over all windows that end after this time."""
+    """Return the attainment of each class that has objectives, over all windows that end after ``since_at``."""
     found: dict[str, Attainment] = {}
     newest: dict[str, int] = {}
     for window in windows:

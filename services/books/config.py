@@ -13,7 +13,7 @@ DEFAULT_SHARE = 0.99
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Objectives:
-    """Longest times, in milliseconds, with which a request of a class is good. None sets no limit.
+    """The limits within which a request of a class is good, in milliseconds. None means no limit.
 
     Attributes:
         first_ms: Time until the first text is visible.
@@ -33,7 +33,7 @@ class Objectives:
         return self != Objectives()
 
     def kept(self, first_us: int | None, token_us: float | None, pause_us: int, total_us: int | None) -> bool:
-        """Return whether a request met these targets. An answer of one token has no time between tokens."""
+        """Return whether a request kept all limits. ``token_us`` is None for an answer of one token."""
         return (
             (self.first_ms is None or (first_us is not None and first_us <= self.first_ms * 1_000))
             and (self.token_ms is None or token_us is None or token_us <= self.token_ms * 1_000)
@@ -44,20 +44,20 @@ class Objectives:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BooksConfig:
-    """The operator's choices.
+    """The operator's settings of the ledger.
 
     Attributes:
-        window_s: Width of a window.
-        keep_s: How long after its end a window still takes late and repeated events, by the broker's clock. Until then
-            the ledger remembers every request of the window.
-        show_s: How long a window's sums are kept after its end.
+        window_s: Width of a window, in seconds.
+        keep_s: How long after its end a window still takes late and repeated events, in seconds by the broker's clock.
+            Until then the ledger remembers every request of the window.
+        show_s: How long a window's sums are kept after its end, in seconds.
         objectives: The objectives of each class of requests.
         wanted_shares: Share of a class's requests that must be good. It is 0.99 for a class that is not named.
         slo_first_ms: Objective for the first visible text of an interactive request whose class is not known.
         slo_total_ms: Objective for the whole answer of such a request.
         plain_token_ms: Time between two tokens without speculation, by model; "" stands for any other model.
         usd_per_engine_s: Price of one second of one request on a self-hosted engine: the GPU's price per second,
-            divided by how many requests it usually has at once.
+            divided by the usual number of concurrent requests.
     """
 
     window_s: int = 60
@@ -71,7 +71,7 @@ class BooksConfig:
     usd_per_engine_s: float = 0.0
 
     def window_start_s(self, at_us: int) -> int:
-        """Return the start of the window that holds this time."""
+        """Return the start of the window that contains this time, in seconds since the epoch."""
         return at_us // US_PER_S // self.window_s * self.window_s
 
     def objectives_of(self, service_class: str | None, lane: Lane) -> Objectives:
@@ -82,21 +82,21 @@ class BooksConfig:
         return Objectives() if lane == "batch" else Objectives(first_ms=self.slo_first_ms, total_ms=self.slo_total_ms)
 
     def wanted_share_of(self, service_class: str | None, lane: Lane) -> float | None:
-        """Return the share of such requests that must meet their objectives; None where they have none."""
+        """Return the share of such requests that must meet their objectives; None if they have no objectives."""
         if not self.objectives_of(service_class, lane).any:
             return None
         return self.wanted_shares.get(service_class or "", DEFAULT_SHARE)
 
     def plain_ms(self, model: str | None) -> float | None:
-        """Return a model's time between two tokens without speculation; None where it was not measured."""
+        """Return a model's time between two tokens without speculation; None if it was not measured."""
         return self.plain_token_ms.get(model or "", self.plain_token_ms.get(""))
 
 
 def parse_plain_token_ms(text: str) -> dict[str, float]:
-    """Read ``8.5`` or ``MODEL=8.5,MODEL=4``. An empty text gives nothing.
+    """Parse times between two tokens, such as ``8.5`` or ``MODEL=8.5,MODEL=4``. An empty text gives no times.
 
     Raises:
-        ValueError: The text has neither form.
+        ValueError: The text has another form.
     """
     found: dict[str, float] = {}
     for part in filter(None, (part.strip() for part in text.split(","))):

@@ -1,7 +1,7 @@
 """The ledger's entry of one request: a join of everything that was read about the request.
 
 ``join`` is commutative, associative and idempotent: any order of any repetitions of the same events gives the same
-entry. It is also small, because a ledger holds one for every request of the last minutes.
+entry. An entry is also small, because a ledger holds one for every request of the last minutes.
 """
 
 from typing import Self
@@ -13,13 +13,16 @@ from schemas.side_events import Account, AttemptAccount, Detached, Route, StageT
 from schemas.stream import Outcome
 
 CLOUD_ENGINE = "vertex"
-"""The engine's name in a cloud worker's ``Started``."""
+"""The name of the engine in the ``Started`` of a cloud worker."""
 
 STAGES = StageTimes.__dataclass_fields__.keys()
 
 
 class Facts(msgspec.Struct, frozen=True, array_like=True):
-    """The content of an account, in microseconds and whole numbers. Of several accounts, the first written counts."""
+    """The fields of an account that the ledger uses, as whole numbers. Times are in microseconds.
+
+    If a request has several accounts, the one that was written first counts.
+    """
 
     at: int
     source: str
@@ -67,7 +70,7 @@ class Receipt(msgspec.Struct, frozen=True, array_like=True):
     recalled_tokens: int = 0
 
     def join(self, other: "Receipt") -> "Receipt":
-        """Return the extremes of both receipts. They are of two clients, or of one client that came back."""
+        """Return the extremes of both receipts, which are of two clients, or of one client that connected again."""
         return Receipt(
             _least(self.sent_at, other.sent_at),
             _least(self.first_text_us, other.first_text_us),
@@ -81,8 +84,8 @@ class Entry(msgspec.Struct, frozen=True, array_like=True):
     """One request in the ledger.
 
     Attributes:
-        facts: None while only receipts were read.
-        receipt: None while only the account was read.
+        facts: The fields of the account; None while only receipts were read.
+        receipt: The joined receipts; None while only the account was read.
         read_ms: When the broker appended the last event that changed this entry.
     """
 
@@ -91,7 +94,7 @@ class Entry(msgspec.Struct, frozen=True, array_like=True):
     read_ms: int = 0
 
     def join(self, other: "Entry") -> "Entry":
-        """Return an entry with everything that either entry knows about the request."""
+        """Return an entry with the contents of both entries, which must be of the same request."""
         facts, receipt = self.facts, self.receipt
         if other.facts is not None and (facts is None or _before(other.facts, facts)):
             facts = other.facts
@@ -111,7 +114,7 @@ class Entry(msgspec.Struct, frozen=True, array_like=True):
         """Read what ``encode`` wrote.
 
         Raises:
-            msgspec.MsgspecError: Something else wrote it.
+            msgspec.MsgspecError: The value was not written by ``encode``.
         """
         return msgspec.msgpack.decode(value, type=cls)
 
@@ -120,7 +123,7 @@ _ENCODER = msgspec.msgpack.Encoder()
 
 
 def facts_of(account: Account) -> Facts:
-    """Return what the ledger keeps of an account."""
+    """Return the fields of an account that the ledger uses."""
     voice = next((each for each in account.attempts if each.attempt == account.voice), None)
     stages = account.stages
     return Facts(
@@ -154,7 +157,7 @@ def facts_of(account: Account) -> Facts:
 
 
 def receipt_of(event: Detached) -> Receipt:
-    """Return what the ledger keeps of a connection's end."""
+    """Return the fields of a ``Detached`` that the ledger uses."""
     return Receipt(
         sent_at=event.at if event.reason == "complete" else None,
         first_text_us=None if event.first_text_ms is None else _us(event.first_text_ms),

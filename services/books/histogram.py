@@ -15,7 +15,7 @@ LEAST: Final = 0.01
 """Values up to this are in the lowest bucket."""
 
 MOST: Final = 1e8
-"""Larger values are in the highest bucket; in milliseconds, more than a day."""
+"""Values from this on are in the highest bucket. As a number of milliseconds, it is more than a day."""
 
 _BASE: Final = (1 + RELATIVE_ERROR) / (1 - RELATIVE_ERROR)
 _LOG_BASE: Final = log(_BASE)
@@ -65,13 +65,13 @@ class Histogram:
         return sum(self.counts.values())
 
     def buckets(self) -> tuple[tuple[int, int], ...]:
-        """Return the buckets in order."""
         return tuple(sorted(self.counts.items()))
 
     def quantile(self, share: float) -> float | None:
         """Return the smallest value that this share of the values does not exceed (nearest rank); None without values.
 
-        The 99th percentile of four values is the largest of them. So with few values the result errs towards slow ones.
+        The 99th percentile of four values is the largest of them. So with few values the result is too large rather
+        than too small.
         """
         total = self.total
         if not total:

@@ -1,14 +1,15 @@
-"""The books of one partition: entries of the requests, and the sums over windows. Pure.
+"""The ledger's books of one partition: entries of the requests, and sums over windows. No I/O.
 
 After a crash the state is restored from a table of keys and values. A crash may lose the newest changes to the table,
-but never one from the middle. Three rules make every such prefix correct:
+but never a change that is older than a kept one. So the table has a prefix of the changes. Three rules make every
+prefix correct:
 
-- Whether an event is late follows from the event alone: the time of its append, and that of its window or request. So
-every reader of the log agrees whether an event still counts, however often it reads.
-- A request's entry is one value. An event that is read again joins it and changes nothing.
-- The sums of an open window are not in the table, because they follow from the entries. When a window is old, its sums
-  are written, then the mark ``sealed_s``, and only then its entries are deleted. Up to the mark, sums count and entries
-  do not. Beyond it, entries count and sums do not.
+- Whether an event is too late follows from the event alone, that is, from its append time and from the time of its
+  window or request. So all readers of the log agree whether an event counts, however often they read it.
+- A request's entry is one value. If an event is read again, joining it to the entry changes nothing.
+- The sums of an open window are not in the table, because they are computed from the entries. When a window is old, its
+  sums are written, then the mark ``sealed_s``, and only then its entries are deleted. For windows that end by the mark,
+  the sums in the table count and the entries do not. For later windows, the entries count and the sums do not.
 """
 
 import json
@@ -24,11 +25,12 @@ from services.books.entry import Entry, facts_of, receipt_of
 from services.books.totals import Cell, Share, Totals, share_of
 
 DELETES_EACH: Final = 8
-"""Entries of sealed windows that are deleted for each event read. It is above one, so that they become fewer."""
+"""Number of entries of sealed windows that are deleted for each event read. It is above one, so that the number of
+entries to delete becomes smaller."""
 
 
 _MARK: Final = b"/s"
-"""End of the key of a partition's mark; an entry's key ends with a request's id, a window's with JSON."""
+"""End of the key of a partition's mark. The key of an entry ends with a request id, the key of a window with JSON."""
 
 Source = Literal["accounts", "receipts"]
 """The topics from which a request's entry is joined."""
@@ -44,8 +46,8 @@ class TableChange(NamedTuple):
 def newest_of_each(changes: Iterable[TableChange]) -> list[TableChange]:
     """Return the last change of each key, in order. A batch writes only these changes.
 
-    The rules above hold for every prefix of them as well, because no change moves from one side of a ``sealed_s``
-    mark to the other. Events whose changes a prefix lacks were read in this batch, so they are read again.
+    The module's rules hold for every prefix of these changes as well, because no change moves from one side of a
+    ``sealed_s`` mark to the other. Events whose changes a prefix lacks were read in this batch, so they are read again.
     """
     found: list[TableChange] = []
     since_mark: dict[bytes, bytes | None] = {}
@@ -62,12 +64,12 @@ class PartitionBooks:
     """The books of one partition.
 
     Args:
-        number: Number of the partition. Every key begins with it.
-        config: The operator's choices.
+        number: The partition number. Every key of the table starts with it.
+        config: The operator's settings.
 
     Attributes:
         entries: Entries by request: those of windows that are not sealed, and those with receipts but no account yet.
-        windows: Sums by the window's start and by cell.
+        windows: Sums by the window's start in seconds and by kind of request (``Cell``).
         sealed_s: Windows that end by this time are sealed, that is, nothing changes them any more.
         late: Number of events that were left out because they came too late.
     """
@@ -80,13 +82,13 @@ class PartitionBooks:
         self.late = 0
         self._config = config
         self._known_ms: dict[Source, int] = {"accounts": 0, "receipts": 0}
-        self._ids: dict[int, set[str]] = {}  # by window
+        self._ids: dict[int, set[str]] = {}  # request ids, by the window's start
         self._orphans: dict[str, None] = {}  # receipts without account, oldest first
         self._deletes: deque[str] = deque()  # bounded by the requests of the windows that were just sealed
         self._dirty: dict[tuple[int, Cell], None] = {}
 
     def take(self, event: AnyEvent, appended_ms: int) -> list[TableChange]:
-        """Take an account or the end of a connection; return what changes in the table, in order."""
+        """Take an ``Account`` or a ``Detached``. Return the changes to the table, in order."""
         match event:
             case Account():
                 source: Source = "accounts"
@@ -112,15 +114,15 @@ class PartitionBooks:
         return max(self._known_ms.values())
 
     def caught_up(self, source: Source, at_ms: int) -> None:
-        """Note that all of a topic before ``at_ms`` was read, so that a silent topic does not keep windows open.
+        """Record that a topic was read completely up to ``at_ms``, so that a silent topic keeps no window open.
 
-        The topic that was read least far decides which windows are old.
-        Take ``newest_ms`` before asking the broker for the topic's end. Records appended afterwards are not older.
+        A window is old only when both topics were read far enough. ``at_ms`` must be a value that ``newest_ms`` had
+        before the caller asked the broker for the topic's end. Records that are appended later are not older than it.
         """
         self._know(source, at_ms)
 
     def restore(self, table: Iterable[tuple[bytes, bytes]]) -> None:
-        """Take over the table that earlier owners kept. Keys of other partitions are left out."""
+        """Restore the state from the table of the partition's earlier owners. Keys of other partitions are left out."""
         prefix = b"%d/" % self.number
         own = [(key[len(prefix) :], value) for key, value in table if key.startswith(prefix)]
         self.sealed_s = next((int(value) for key, value in own if key == b"s"), 0)
@@ -136,7 +138,7 @@ class PartitionBooks:
         self._orphans = dict.fromkeys(sorted(self._orphans, key=lambda each: self.entries[each].read_ms))
 
     def dirty(self, most: int) -> Iterator[Window]:
-        """Yield windows that have changed since they were last yielded, at most this number."""
+        """Yield at most ``most`` windows that have changed since this method last yielded them."""
         for start_s, cell in list(self._dirty)[:most]:
             del self._dirty[start_s, cell]
             totals = self.windows.get(start_s, {}).get(cell)
@@ -144,7 +146,6 @@ class PartitionBooks:
                 yield self._window(start_s, cell, totals)
 
     def all_windows(self) -> Iterator[Window]:
-        """Yield every window that is kept."""
         for start_s, cells in self.windows.items():
             for cell, totals in cells.items():
                 yield self._window(start_s, cell, totals)
@@ -164,7 +165,7 @@ class PartitionBooks:
     def _restore_entry(self, request_id: str, entry: Entry) -> None:
         share = share_of(entry, self._config)
         if share is not None and self._sealed(share.start_s):
-            self._deletes.append(request_id)  # its window's sums have it
+            self._deletes.append(request_id)  # the sums of its window include it
             return
         self.entries[request_id] = entry
         if share is None:
@@ -180,7 +181,7 @@ class PartitionBooks:
         old = None if before is None else share_of(before, self._config)
         new = share_of(after, self._config)
         if new is not None and self._sealed(new.start_s):
-            return []  # its window's sums have it: it was read before
+            return []  # the sums of its window include it, because it was read before
         if old is not None:
             self._count(request_id, old, -1)
         if new is None:
@@ -225,7 +226,7 @@ class PartitionBooks:
         return changes + self._forget(upto_s)
 
     def _drop_orphans(self, upto_s: int) -> None:
-        """Drop receipts whose account can no longer come in time, that is, be of a request closed within ``keep_s``."""
+        """Drop receipts without an account that are so old that an account would come too late."""
         while self._orphans:
             request_id = next(iter(self._orphans))
             if self.entries[request_id].read_ms >= upto_s * 1_000:
@@ -239,7 +240,7 @@ class PartitionBooks:
             self._deletes.append(request_id)
 
     def _forget(self, upto_s: int) -> list[TableChange]:
-        """Drop the sums of windows that are shown no longer."""
+        """Drop the sums of windows that are older than ``show_s``."""
         oldest_s = upto_s - self._config.show_s
         gone = [start_s for start_s in self.windows if start_s < oldest_s and start_s not in self._ids]
         return [
@@ -247,11 +248,11 @@ class PartitionBooks:
         ]
 
     def _delete(self) -> list[TableChange]:
-        """Delete some entries that no open window needs."""
+        """Delete some entries of sealed windows from the table."""
         changes: list[TableChange] = []
         while self._deletes and len(changes) < DELETES_EACH:
             request_id = self._deletes.popleft()
-            if request_id not in self.entries:  # else a receipt came after all
+            if request_id not in self.entries:  # otherwise a late receipt made a new entry
                 changes.append(TableChange(self._entry_key(request_id), None))
         return changes
 

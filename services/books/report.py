@@ -27,7 +27,7 @@ def newest(windows: Iterable[Window]) -> list[Window]:
 
 
 def merge(windows: Iterable[Window], *, since_at: int = 0) -> list[Row]:
-    """Add up all windows that end after this time, by kind of request; the kinds with most requests first."""
+    """Add up, by kind of request, all windows that end after ``since_at``. The kinds with most requests come first."""
     found: dict[Cell, Totals] = {}
     for window in windows:
         if window.end_at > since_at and window.requests:
@@ -38,7 +38,7 @@ def merge(windows: Iterable[Window], *, since_at: int = 0) -> list[Row]:
 
 
 def totals_of_windows(windows: Iterable[Window]) -> dict[tuple[int, Cell], Totals]:
-    """Return the sums by window and kind of request; their parts are added up, and empty ones left out."""
+    """Return the sums by window and kind of request. The parts of a window are added up; empty windows are left out."""
     found: dict[tuple[int, Cell], Totals] = {}
     for window in windows:
         if window.requests:
@@ -48,7 +48,6 @@ def totals_of_windows(windows: Iterable[Window]) -> dict[tuple[int, Cell], Total
 
 
 def everything(rows: Iterable[Row]) -> Totals:
-    """Return the sum of all rows."""
     total = Totals()
     for row in rows:
         total.merge(row.totals)
@@ -82,7 +81,7 @@ def json_of(totals: Totals, seconds: float) -> dict[str, Any]:
 
 
 def json_rows(windows: Iterable[Window], *, since_at: int, until_at: int) -> dict[str, Any]:
-    """Return the report as JSON has it: the total, each class with objectives, and each kind of request."""
+    """Return the report in the form for JSON: the total, each class with objectives, and each kind of request."""
     seconds = max(0.0, (until_at - since_at) / US_PER_S)
     windows = list(windows)
     rows = merge(windows, since_at=since_at)

@@ -1,4 +1,4 @@
-"""What one request adds to its window, and a window's sums. All are whole numbers, so subtracting undoes adding."""
+"""What one request adds to its window, and the sums of a window. All are whole numbers, so subtraction is exact."""
 
 from typing import Final, NamedTuple, Self
 
@@ -57,7 +57,7 @@ class Share(NamedTuple):
 
 
 def share_of(entry: Entry, config: BooksConfig) -> Share | None:
-    """Return what a request adds; None while its account is missing."""
+    """Return what a request adds to its window; None while its account is missing."""
     facts = entry.facts
     if facts is None:
         return None
@@ -140,7 +140,7 @@ class Totals:
             one.merge(two, sign)
 
     def of(self, name: str) -> int:
-        """Return one sum in the unit in which it is kept."""
+        """Return one sum, in the unit that ``FIELDS`` gives."""
         return self.sums[_AT[name]]
 
     @property
@@ -162,7 +162,7 @@ class Totals:
         """Read what ``encode`` wrote. A sum that the writer's version did not have is 0.
 
         Raises:
-            msgspec.MsgspecError: Something else wrote it.
+            msgspec.MsgspecError: The value was not written by ``encode``.
         """
         named, buckets = msgspec.msgpack.decode(
             value, type=tuple[dict[str, int], tuple[tuple[tuple[int, int], ...], ...]]
@@ -229,7 +229,7 @@ def totals_of(window: Window) -> tuple[Cell, Totals]:
 
 
 def cell_of(window: Window) -> Cell:
-    """Return the kind of request that a window is about."""
+    """Return the kind of the requests that a window sums up."""
     return Cell(window.tenant, window.lane, window.route, window.model, window.policy_version, window.service_class)
 
 

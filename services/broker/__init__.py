@@ -1,30 +1,32 @@
 """The embedded broker: enough of Kafka's protocol, in one process, for development, tests and demos.
 
-With it the whole product runs from a plain `pip install`: the same client code talks to it and to Apache Kafka, and
-one contract suite tests both for the same behaviour. It starts in a fraction of a second, answers waiting fetches as
-soon as a record arrives, and listens on loopback only.
+With the embedded broker, the whole product runs from a plain `pip install`. The same client code talks to this broker
+and to Apache Kafka, and one contract suite checks that both behave the same. The broker starts in a fraction of a
+second, answers waiting fetches as soon as a record arrives, and listens on loopback only.
 
-With a data directory a restart is as Kafka's: records, committed offsets, idempotent producers and stable consumer
-groups are restored, and the members of such a group continue without a rebalance. Records are served from segment
-files with sparse indexes; only the newest of each partition are in memory, at most 64 MiB in all. With
-`message.timestamp.type=LogAppendTime` a partition's time never decreases, where Kafka's follows a clock that is set
-back. A topic with `cleanup.policy=compact` keeps the newest record of each key: segments of 256 KiB are compacted when
-they are closed, as soon as half of the closed ones is new.
+With a data directory, the broker restarts as Kafka does: records, committed offsets, idempotent producers and stable
+consumer groups are restored, and the members of a stable group continue without a rebalance. Records are served from
+segment files with sparse indexes. Only the newest records of each partition are in memory, at most 64 MiB for all
+partitions together. With `message.timestamp.type=LogAppendTime`, the timestamps in a partition never decrease. Kafka's
+timestamps decrease when the clock is set back. A topic with `cleanup.policy=compact` keeps the newest record of each
+key. Its segments are closed at 256 KiB, and the closed segments are compacted once half of their bytes are new.
 
-It does **not** support, and reports when a client asks for it:
+The broker does **not** support the following. If a client requests such a feature, the broker reports that it is not
+supported:
 
 * replication: one node leads every partition; a replication factor other than 1 is rejected;
 * transactions: a transactional id is rejected; idempotent producers are fully supported;
 * authentication, authorisation and TLS;
-* durability beyond the operating system: with a data directory every batch is written to the operating system before
-  it is acknowledged, so a killed process loses nothing; files are synced to the disk only at a clean stop.
+* durability beyond the operating system: with a data directory, every batch is written to the operating system before
+  it is acknowledged, so a killed process loses nothing. Files are synced to the disk only at a clean stop.
 
-Without one, memory is bounded: each partition's records by its `retention.bytes` (256 MiB by default), those of all
-partitions together by `--memory-bytes` (1 GiB); beyond that the oldest segments are dropped. With buffers and what the
-allocator keeps, the process may take up to twice that. With one, only a topic's own retention drops records (1 GiB a
-partition by default). Requests, connections, groups, members, producers and partitions are bounded too, each where it
-is stored.
+Without a data directory, memory is bounded. `retention.bytes` limits the records of each partition (256 MiB by
+default), and `--memory-bytes` limits the records of all partitions together (1 GiB by default). Beyond these limits,
+the oldest segments are dropped. With buffers and the memory that the allocator retains, the process may take up to
+twice as much. With a data directory, records are dropped only by the retention of their topic (1 GiB per partition by
+default). The numbers of connections, groups, members, producers and partitions, and the size of requests, are limited
+too. Each limit is defined in the module that enforces it.
 
-Hot paths (produce, fetch) use `struct` directly. Of aiokafka only the record codec (`aiokafka.record`) is used, for
-the checksum and for compressed batches; only `services.bus` uses its clients.
+The hot paths, produce and fetch, use `struct` directly. This package uses only aiokafka's record codec
+(`aiokafka.record`), for checksums and compressed batches. Only `services.bus` uses aiokafka's clients.
 """

@@ -1,4 +1,4 @@
-"""`python -m services.broker`: serve until SIGTERM or SIGINT."""
+"""Run the embedded broker until SIGTERM or SIGINT: `python -m services.broker`."""
 
 import argparse
 import asyncio
@@ -11,7 +11,7 @@ from services.runtime.process import run, say_ready
 
 
 def arguments(argv: Sequence[str] | None = None) -> BrokerSettings:
-    """Parse the command line; end the process with code 2 on what argparse rejects."""
+    """Parse the command line. If argparse rejects it, the process exits with code 2."""
     default = BrokerSettings()
     parser = argparse.ArgumentParser(
         prog="python -m services.broker",
@@ -56,7 +56,7 @@ async def serve(settings: BrokerSettings) -> None:
 
 
 def main() -> None:
-    """Exit with code 0 after a clean stop, 2 for the user's mistake."""
+    """Run the broker. The process exits with code 0 after a clean stop, and with code 2 after a user's mistake."""
     settings = arguments()
     run(lambda: serve(settings), "broker")
 

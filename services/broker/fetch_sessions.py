@@ -1,7 +1,7 @@
-"""Fetch sessions (KIP-227): the broker remembers what a reader asks for, and answers with what has changed.
+"""Fetch sessions (KIP-227): the broker remembers the partitions of a consumer, and returns only changed ones.
 
-A reader of many partitions, of which few have something new, would otherwise name all of them in each request, and
-read about all of them in each answer. A session is found by its id from any connection, as in Kafka.
+Without a session, a consumer names all its partitions in each request and gets all of them in each response, even if
+only a few have new records. A request may use a session from any connection by the session's id, as in Kafka.
 """
 
 import secrets
@@ -13,28 +13,31 @@ from services.broker.log_waiters import LogWaiter, LogWaiters
 from services.broker.storage.partition_log import PartitionLog
 
 MOST_SESSIONS: Final = 1_000
-"""Kafka's default (``max.incremental.fetch.session.cache.slots``). Who gets none names all partitions each time."""
+"""Maximum number of sessions, as in Kafka (``max.incremental.fetch.session.cache.slots``).
+
+A consumer that gets no session names all its partitions in each request.
+"""
 
 MOST_PARTITIONS: Final = 100_000
-"""Maximum number of partitions in all sessions together; they take about 20 MB."""
+"""Maximum number of partitions in all sessions together. They take about 20 MB of memory."""
 
 IDLE_S: Final = 120.0
-"""A session may be removed for another when it was not used for this long, as in Kafka."""
+"""Time in seconds. A session that was unused for this long may be removed for a new one, as in Kafka."""
 
 _LARGEST_ID: Final = 2**31 - 1
 
 
 class FetchedPartition:
-    """A partition that a reader asks for.
+    """A partition that a client fetches.
 
     Attributes:
-        topic: Name, encoded.
-        partition: Number.
-        offset: Offset of the first record wanted.
-        max_bytes: Maximum bytes of its records in one answer.
-        log: None when there is no such partition.
-        told_end: The log's end as this session last said; -1 for not yet, or an error.
-        told_start: The log's start as this session last said; -1 as in ``told_end``.
+        topic: Topic name, encoded as UTF-8.
+        partition: Partition number.
+        offset: Offset of the first record to return.
+        max_bytes: Maximum number of bytes of this partition's records in one response.
+        log: The log of the partition; None if the partition does not exist.
+        told_end: Log end in the session's last response for this partition; -1 before the first, or after an error.
+        told_start: Log start in the session's last response for this partition; -1 as for ``told_end``.
     """
 
     __slots__ = ("log", "max_bytes", "offset", "partition", "told_end", "told_start", "topic")
@@ -52,20 +55,20 @@ FindLog = Callable[[str, int], PartitionLog | None]
 
 
 class WaitingFetch(Protocol):
-    """A fetch of a session that waits."""
+    """A fetch request in a session that waits for new records."""
 
     def on_growth(self) -> None: ...
 
 
 class FetchSession(LogWaiter):
-    """The partitions that one reader fetches. It learns of new records even while no fetch waits.
+    """The partitions that one client fetches. Their logs notify the session of appends even while no fetch waits.
 
     Attributes:
-        session_id: A number above 0.
-        next_epoch: The epoch that the next fetch must have.
-        partitions: The partitions; those that come first get room in an answer first.
-        waiting: The fetch that waits for new records, if there is one.
-        used_s: When it was last used, on the monotonic clock.
+        session_id: Id of the session, above 0.
+        next_epoch: Session epoch that the next fetch request must have.
+        partitions: The partitions by topic and partition number. A response is filled in this order.
+        waiting: The fetch that waits for new records; None if there is none.
+        used_s: Time of the last use, in seconds on the monotonic clock.
     """
 
     __slots__ = ("_find_log", "_logs", "_waiters", "next_epoch", "partitions", "session_id", "used_s", "waiting")
@@ -88,7 +91,7 @@ class FetchSession(LogWaiter):
             self.waiting.on_growth()
 
     def update(self, asked: list[FetchedPartition], forgotten: list[tuple[bytes, int]]) -> None:
-        """Add or reposition some partitions, and remove others."""
+        """Add partitions, or change the offset and limit of known ones. Remove the forgotten partitions."""
         changed = bool(forgotten)
         for each in asked:
             known = self.partitions.get((each.topic, each.partition))
@@ -103,7 +106,7 @@ class FetchSession(LogWaiter):
             self._watch()
 
     def give_way(self, served: FetchedPartition) -> None:
-        """Let the other partitions have room in the next answer first."""
+        """Move a served partition to the end, so that the next response is filled with other partitions first."""
         key = (served.topic, served.partition)
         self.partitions[key] = self.partitions.pop(key)
 
@@ -111,7 +114,7 @@ class FetchSession(LogWaiter):
         self._waiters.remove(self, self._logs)
 
     def _find_recreated(self) -> bool:
-        """Look for partitions that were missing or deleted and exist now; return whether there is one."""
+        """Find the current logs of partitions that were missing or deleted. Return whether any log has changed."""
         found = False
         for each in self.partitions.values():
             if each.log is None or each.log.deleted:
@@ -127,7 +130,7 @@ class FetchSession(LogWaiter):
 
 
 class FetchSessions:
-    """All sessions of one broker, least recently used first."""
+    """All fetch sessions of one broker, the least recently used first."""
 
     def __init__(self, find_log: FindLog, waiters: LogWaiters) -> None:
         self._find_log = find_log
@@ -136,7 +139,7 @@ class FetchSessions:
         self._partitions = 0
 
     def find(self, session_id: int) -> FetchSession | None:
-        """Return a session, and note that it is used."""
+        """Return a session and mark it as used now. Return None if there is no session with this id."""
         session = self._by_id.pop(session_id, None)
         if session is not None:
             session.used_s = time.monotonic()
@@ -144,7 +147,7 @@ class FetchSessions:
         return session
 
     def open(self, partitions: list[FetchedPartition]) -> FetchSession | None:
-        """Return a new session; None while there is no room for one."""
+        """Return a new session; None if the maximum number of sessions or partitions is reached."""
         now_s = time.monotonic()
         while self._full(len(partitions)):
             oldest = next(iter(self._by_id.values()), None)
@@ -159,7 +162,7 @@ class FetchSessions:
         return session
 
     def update(self, session: FetchSession, asked: list[FetchedPartition], forgotten: list[tuple[bytes, int]]) -> bool:
-        """Change what a session asks for; close it and return false when there is no room for so many partitions."""
+        """Update the partitions of a session. If they would exceed `MOST_PARTITIONS`, close it and return false."""
         more = sum((each.topic, each.partition) not in session.partitions for each in asked)
         if more and self._partitions + more > MOST_PARTITIONS:
             self.close(session.session_id)
@@ -170,7 +173,7 @@ class FetchSessions:
         return True
 
     def close(self, session_id: int) -> None:
-        """Forget a session, if there is one."""
+        """Remove the session if it exists."""
         session = self._by_id.pop(session_id, None)
         if session is not None:
             self._partitions -= len(session.partitions)

@@ -1,4 +1,4 @@
-"""Keep track of who waits for which partition to grow."""
+"""Keep track of the fetches and fetch sessions that wait for new records, by partition."""
 
 import asyncio
 from collections.abc import Iterable
@@ -7,17 +7,17 @@ from services.broker.storage.partition_log import PartitionLog
 
 
 class LogWaiter:
-    """Waits for partitions to grow."""
+    """An object that is called when one of its partitions gets new records or is deleted."""
 
     __slots__ = ()
 
     def on_growth(self) -> None:
-        """Note that one of the partitions has new records or was deleted."""
+        """React to new records in one of the partitions, or to its deletion."""
         raise NotImplementedError
 
 
 class LogWaiters:
-    """All waiters of a broker. Used on one event loop."""
+    """All waiters of one broker. It must be used from one event loop only."""
 
     def __init__(self) -> None:
         self._by_log: dict[PartitionLog, dict[LogWaiter, None]] = {}
@@ -37,7 +37,7 @@ class LogWaiters:
         self._woken.pop(waiter, None)
 
     def wake(self, log: PartitionLog) -> None:
-        """Wake the waiters of this log, once per turn of the event loop however much is appended."""
+        """Schedule a call of this log's waiters. Several appends before that call cause only one call."""
         waiting = self._by_log.get(log)
         if waiting:
             if not self._woken:

@@ -1,4 +1,4 @@
-"""The broker as an object: for `python -m services.broker`, and for tests that run it in their own event loop."""
+"""The broker as an object, used by `python -m services.broker` and by tests that run it in their own event loop."""
 
 import asyncio
 import dataclasses
@@ -20,19 +20,19 @@ LIMITATIONS = (
     "no authentication or TLS; files are synced to the disk only at a clean stop"
 )
 _BACKLOG = 128
-_FAREWELL_S = 2.0  # for a client that does not read its last response
+_FAREWELL_S = 2.0  # longest wait, at the stop, for clients to read their last responses
 
 
 class BrokerService:
-    """One broker. `port` is known once `start` has returned; keyword arguments are those of `BrokerSettings`."""
+    """One broker. The keyword arguments are those of `BrokerSettings`. `port` is valid once `start` has returned."""
 
     def __init__(self, host: str = "127.0.0.1", port: int = 0, data_dir: Path | None = None, **more: Any) -> None:
-        # One name, one address: localhost may also be ::1, with another port when any free one is taken.
+        # localhost may also stand for ::1. With port 0, the two addresses would get different ports, so use only one.
         host = "127.0.0.1" if host == "localhost" else host
         self.settings = BrokerSettings(host=host, port=port, data_dir=data_dir, **more)
         self._broker: BrokerState | None = None
         self._server: asyncio.Server | None = None
-        self.connections: set[KafkaConnection] = set()  # open ones
+        self.connections: set[KafkaConnection] = set()  # open connections
         self._sweeper: asyncio.TimerHandle | None = None
         self._full = False
         self._all_closed = asyncio.Event()
@@ -44,17 +44,17 @@ class BrokerService:
 
     @property
     def port(self) -> int:
-        """Return the port it listens on; 0 before `start`."""
+        """Return the port that the broker listens on; 0 before `start`."""
         return self._broker.port if self._broker is not None else 0
 
     @property
     def address(self) -> str:
-        """Return HOST:PORT, as a client's bootstrap server."""
+        """Return HOST:PORT, which clients use as their bootstrap server."""
         host = self.settings.host
         return f"[{host}]:{self.port}" if ":" in host else f"{host}:{self.port}"
 
     async def start(self) -> None:
-        """Load what is stored, and serve; raises `BadSetting`."""
+        """Load the stored state and start to listen. Raises `BadSetting` if a setting cannot be used."""
         self.settings.check()
         broker = BrokerState(self.settings)
         try:
@@ -125,7 +125,7 @@ class BrokerService:
             self._all_closed.set()
 
     def _sweep(self) -> None:
-        """Close connections that sent nothing for a long time, half a request included."""
+        """Close connections that sent no bytes for `idle_connection_ms`, even if a request is incomplete."""
         oldest_s = time.monotonic() - self.settings.idle_connection_ms / 1000
         for connection in [each for each in self.connections if each.last_received_s < oldest_s]:
             connection.close()

@@ -13,20 +13,20 @@ DISK_RETENTION_BYTES = 1024 * 1024 * 1024
 
 
 class BadSetting(UserError):
-    """A setting cannot be used."""
+    """A setting of the broker has a value that cannot be used."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerSettings:
-    """Settings of one broker. Sizes in bytes, times in milliseconds."""
+    """Settings of one broker. Sizes are in bytes, and times in milliseconds."""
 
     host: str = "127.0.0.1"
-    port: int = 9092  # 0: any free one
+    port: int = 9092  # 0 means any free port
     data_dir: Path | None = None
-    partitions: int = 1  # of a topic that is created by its first use
-    auto_create_topics: bool = True  # as Kafka's default has it
-    retention_bytes: int | None = None  # per partition, unless the topic says otherwise; None: see `default_retention`
-    memory_bytes: int = 1024 * 1024 * 1024  # all partitions together, without a data directory
+    partitions: int = 1  # of a topic that is created when a client first uses it
+    auto_create_topics: bool = True  # the default is the same as Kafka's
+    retention_bytes: int | None = None  # per partition, unless the topic sets its own; None: see `default_retention`
+    memory_bytes: int = 1024 * 1024 * 1024  # for all partitions together; only without a data directory
     max_request_bytes: int = 32 * 1024 * 1024
     max_connections: int = 1000
     idle_connection_ms: int = 600_000  # Kafka's connections.max.idle.ms
@@ -36,13 +36,13 @@ class BrokerSettings:
 
     @property
     def default_retention(self) -> int:
-        """Return retention.bytes of a topic that does not say otherwise: memory is scarcer than disk."""
+        """Return the `retention.bytes` of a topic that sets none. It is smaller in memory than on disk."""
         if self.retention_bytes is not None:
             return self.retention_bytes
         return MEMORY_RETENTION_BYTES if self.data_dir is None else DISK_RETENTION_BYTES
 
     def check(self) -> None:
-        """Raise `BadSetting` for what cannot work."""
+        """Raise `BadSetting` if a setting has a value that cannot be used."""
         if not is_loopback(self.host):
             raise BadSetting(
                 f"--host {self.host}: the embedded broker has no authentication and listens on loopback only; "

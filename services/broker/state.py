@@ -1,4 +1,4 @@
-"""The broker's state, and what changes it outside a request: retention, the memory limit."""
+"""The broker's state, and its periodic maintenance: retention, compaction and the memory limit."""
 
 import asyncio
 import logging
@@ -24,11 +24,11 @@ RETENTION_INTERVAL_S = 1.0
 
 
 class BrokerState:
-    """All state of one broker. Used on one event loop."""
+    """All state of one broker. It must be used from one event loop only."""
 
     def __init__(self, settings: BrokerSettings) -> None:
         self.settings = settings
-        self.port = 0  # known once it listens
+        self.port = 0  # 0 until the broker listens
         self.storage: Storage | NoStorage = Storage(settings.data_dir) if settings.data_dir else NoStorage()
         self.topics = Topics(TopicConfig(retention_bytes=settings.default_retention), self.storage)
         self.offsets = CommittedOffsets(self.storage)
@@ -40,7 +40,7 @@ class BrokerState:
         self._maintenance: asyncio.TimerHandle | None = None
 
     def start(self) -> None:
-        """Load what is stored, and start maintenance."""
+        """Load the stored state and start periodic maintenance."""
         self.storage.load(self.topics, self.offsets, now_ms())
         self.groups.restore(self.storage.load_groups())
         self._run_maintenance()
@@ -57,7 +57,7 @@ class BrokerState:
         return found.partition(partition) if found is not None else None
 
     def appended(self, log: PartitionLog, size: int) -> None:
-        """Note a new batch of this size; wake waiters and check memory."""
+        """Wake the waiters of a log after an append. After many appended bytes, also call `drop_expired`."""
         self.waiters.wake(log)
         self._bytes_since_check += size
         if self._bytes_since_check > self.settings.memory_bytes // 16:
@@ -73,7 +73,7 @@ class BrokerState:
         return (log for topic in self.topics for log in topic.partitions)
 
     def drop_expired(self) -> None:
-        """Drop records beyond their retention, and those that compaction drops; bound the memory they take."""
+        """Enforce retention and compact logs. Without a data directory, also enforce the memory limit."""
         self._bytes_since_check = 0
         for log in self._logs():
             try:
@@ -85,7 +85,7 @@ class BrokerState:
             self._bound_memory()
 
     def _bound_memory(self) -> None:
-        """Drop the oldest records of the largest partitions while the total is over the limit."""
+        """While all records together exceed the memory limit, drop the oldest segment of the largest partition."""
         logs = list(self._logs())
         total = sum(log.memory_bytes for log in logs)
         while total > self.settings.memory_bytes:
@@ -104,7 +104,7 @@ class BrokerState:
 
 
 class ApiRequest(NamedTuple):
-    """One request, its body still to be read."""
+    """One request with its parsed header. The handler reads the body."""
 
     broker: BrokerState
     key: int

@@ -1,19 +1,21 @@
 """The bus: the only code that talks to Kafka.
 
-``Producer`` writes the events of its role, ``GroupReader`` shares partitions among workers, ``TailReader`` follows
-chosen partitions, ``ensure_topics`` creates what is missing. Handlers are synchronous: the loop never awaits the work.
+``Producer`` writes the events of its role. ``GroupReader`` reads the partitions that a consumer group assigns to it.
+``TailReader`` reads partitions that the caller chooses. ``ensure_topics`` creates missing topics. Handlers are
+synchronous, and the read loop never awaits the work on a record.
 
-* Delivery is at least once. An event is on the log twice only when a producer opened a new session while a batch was
-  unanswered, or when a caller posted it twice. A worker gets a record again after a rebalance or a crash before the
-  commit. Folds ignore what they have read already.
-* ``post`` returns when the event is buffered. It waits while the buffer holds 32 MiB. A buffered event survives any
-  outage of the broker while the process lives. ``stop`` waits ten seconds for acknowledgements, and logs what is
-  missing.
-* Only chunks after a run's first linger (``RAILBUS_KAFKA_LINGER_MS``). An urgent event sends everything that lingers
-  with it.
-* ``services.bus.read`` fetches over aiokafka's connections with a loop of its own: aiokafka's consumer cost three times
-  the CPU, and a new ``follow`` had to wait until the pending long poll ended.
-* A ``GroupReader`` without a handler only assigns partitions, for an edge's home partitions.
+* Delivery is at least once. An event is on the log twice only if a producer opened a new session while a batch was
+  unanswered, or if a caller posted it twice. A worker gets a record again if a rebalance or a crash comes before the
+  commit. Folds ignore records that they have already read.
+* ``post`` returns when the event is buffered. It waits while the buffer is full (32 MiB). As long as the process lives,
+  a buffered event survives any outage of the broker. ``stop`` waits ten seconds for acknowledgements, and logs how many
+  events have none.
+* The chunks of a run after its first may wait for ``RAILBUS_KAFKA_LINGER_MS`` to share a batch. All other events are
+  sent at once, together with the chunks that are waiting.
+* ``services.bus.read`` fetches over aiokafka's connections with its own read loop. aiokafka's consumer needed three
+  times the CPU, and a new ``follow`` had to wait until the pending long poll ended.
+* A ``GroupReader`` without a handler reads nothing. An edge uses it only to be assigned its home partitions, to
+  which its new requests go.
 """
 
 from services.bus.errors import BusError, EventRejected, NotAcknowledged, ProducerClosed

@@ -2,17 +2,17 @@
 
 BusError
  |- ProducerClosed   the producer was stopped before it accepted the event
- |- NotAcknowledged  accepted, but not acknowledged before the producer ended
+ |- NotAcknowledged  the producer accepted the event, but ended before the broker acknowledged it
  `- EventRejected    the broker refused the event; sending it again would not help
 """
 
 
 class BusError(Exception):
-    """The bus could not do what was asked."""
+    """Base class of the bus's errors."""
 
 
 class ProducerClosed(BusError):
-    """The producer is not running: start it before posting, post nothing after stopping it."""
+    """The producer is not running. Start it before posting, and do not post after stopping it."""
 
 
 class NotAcknowledged(BusError):
@@ -20,4 +20,4 @@ class NotAcknowledged(BusError):
 
 
 class EventRejected(BusError):
-    """The broker refused the event, and would again: it is too large, for example."""
+    """The broker refused the event and would refuse it again, for example because it is too large."""

@@ -1,4 +1,4 @@
-"""Backpressure between a handler and the loop that reads for it."""
+"""Backpressure from a handler to the read loop that calls it."""
 
 import asyncio
 
@@ -6,11 +6,12 @@ from services.runtime.metrics import READS_PAUSED
 
 
 class InFlightLimit:
-    """A number of slots: a handler acquires one for each record it keeps, and releases it when that is done.
+    """A limited number of slots for records that a handler is working on.
 
-    While no slot is free, the loop delivers nothing, and it never asks for more records than slots are free. So at most
-    ``limit`` records are kept at once, if the handler acquires one slot for a record. The rest of
-    one fetch response of each broker may wait as well, at most ``services.bus.read.fetch_connection.ANSWER_BYTES``.
+    The handler acquires a slot for each record that it keeps, and releases the slot when the record is done. While no
+    slot is free, the read loop delivers nothing, and it never delivers more records at once than slots are free. So the
+    handler keeps at most ``limit`` records. In addition, each broker's latest fetch response may be in memory
+    undelivered, at most ``services.bus.read.fetch_connection.ANSWER_BYTES``.
     """
 
     __slots__ = ("_free", "_limit", "_waiters")
@@ -29,11 +30,11 @@ class InFlightLimit:
 
     @property
     def free(self) -> int:
-        """Return the number of free slots; negative when a handler acquired more than there were."""
+        """Return the number of free slots; negative if a handler acquired more than were free."""
         return self._free
 
     def acquire(self, n: int = 1) -> None:
-        """Take slots without waiting, because a handler may not wait."""
+        """Take slots at once, even if too few are free, because a handler must not wait."""
         self._free -= n
 
     def release(self, n: int = 1) -> None:
@@ -48,14 +49,13 @@ class InFlightLimit:
             self._waiters.clear()
 
     def set_in_flight(self, taken: int) -> None:
-        """Set the number of slots in use, for a handler that counts for itself."""
+        """Set the number of slots in use, for a handler that counts them itself."""
         free = self._limit - taken
         if free != self._free:
             self._free = free
             self.release(0)
 
     async def wait(self) -> None:
-        """Wait until a slot is free."""
         if self._free <= 0:
             READS_PAUSED.inc()
         while self._free <= 0:

@@ -1,4 +1,4 @@
-"""Map a request id to its partition: Kafka's murmur2 of the key, as every standard client computes it."""
+"""Map a request id to its partition with Kafka's murmur2 hash of the key, as every standard client does."""
 
 from functools import lru_cache
 from typing import Final
@@ -10,7 +10,7 @@ _R: Final = 24
 
 
 def murmur2(data: bytes) -> int:
-    """MurmurHash2 (Austin Appleby, public domain), 32 bits, with Kafka's seed."""
+    """Return the 32-bit MurmurHash2 (Austin Appleby, public domain) of ``data``, with Kafka's seed."""
     length = len(data)
     whole = length - length % 4
     h = _SEED ^ length
@@ -26,5 +26,5 @@ def murmur2(data: bytes) -> int:
 
 @lru_cache(maxsize=8_192)
 def partition_for(request_id: str, count: int) -> int:
-    """Return the partition of a request, of ``count`` partitions. The results for the latest 8,192 ids are cached."""
+    """Return a request's partition number in a topic of ``count`` partitions. The latest 8,192 results are cached."""
     return (murmur2(request_id.encode()) & 0x7FFFFFFF) % count

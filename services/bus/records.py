@@ -1,4 +1,4 @@
-"""Types that the bus gives to its callers and takes from them."""
+"""Types of the arguments and results of the bus."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -10,28 +10,33 @@ from schemas.registry import RoleName, read_kinds
 from schemas.topics import Topic
 
 UNKNOWN_OFFSET = -1
-"""Stands for the offset of an event that a retry found on the log, if the broker no longer knows its offset."""
+"""Replaces the offset of an event if a retry found that the event is already on the log, and the broker no longer knows
+its offset."""
 
 
 class Position(NamedTuple):
-    """Where an event is in its topic; see ``UNKNOWN_OFFSET``."""
+    """The partition number of an event in its topic, and its offset, which may be ``UNKNOWN_OFFSET``."""
 
     partition: int
     offset: int
 
 
 class AtTime(NamedTuple):
-    """The first record appended at or after this time: milliseconds since the epoch, by the broker's clock."""
+    """A start position: the first record appended at or after this time.
+
+    ``time_ms`` is in milliseconds since the epoch, by the broker's clock.
+    """
 
     time_ms: int
 
 
 class Received(NamedTuple):
-    """An event and its position. A tuple, because one is made for each record.
+    """An event and its position. This is a tuple, because one is created for each record.
 
     Attributes:
-        timestamp_ms: When the broker appended the record, milliseconds since the epoch by the broker's clock. Within a
-            partition it does not decrease. Only a record from before its topic was altered has its writer's time.
+        timestamp_ms: When the broker appended the record, in milliseconds since the epoch, by the broker's clock.
+            Within a partition it does not decrease. Only a record that was written before its topic used
+            ``LogAppendTime`` has its writer's time instead.
         traceparent: W3C Trace Context of the record; None when it has none or an invalid one.
     """
 
@@ -86,13 +91,13 @@ class UnreadableRecord:
 
 
 RecordHandler = Callable[[Sequence[Received | UnreadableRecord]], None]
-"""Must return without waiting: the loop never awaits the work on a record. An error ends reading."""
+"""Receives records. It must return without waiting, because the read loop calls it. An exception ends reading."""
 
 StoredRecordHandler = Callable[[Sequence[StoredRecord]], None]
-"""As ``RecordHandler``, for records that are not decoded."""
+"""Like ``RecordHandler``, for records that are not decoded."""
 
 RecordFilter = Callable[[str, bytes | None], bool]
-"""Whether to decode a record of this kind and key. Called for known and unknown kinds alike."""
+"""Returns whether to decode a record of this kind and key. It is called for known and unknown kinds."""
 
 Partition = tuple[str, int]
 """A topic's name and a partition number."""
@@ -101,6 +106,6 @@ TopicPartitions = frozenset[Partition]
 
 
 def filter_for_role(role: RoleName, *topics: Topic) -> RecordFilter:
-    """Let through the kinds that a role reads on these topics, by the registry."""
+    """Return a filter that accepts the kinds of events which, by the registry, a role reads on these topics."""
     kinds = read_kinds(role, *topics)
     return lambda kind, _key: kind in kinds

@@ -1,4 +1,4 @@
-"""How to connect to the broker."""
+"""The settings for Kafka: how to connect, and how to create topics."""
 
 import ssl
 from dataclasses import dataclass, field
@@ -22,21 +22,23 @@ class BusSettings:
 
     Attributes:
         bootstrap: The brokers to connect to first, as ``HOST:PORT``, several separated by commas.
-        partitions: Partitions of the request topics and of ``railbus.streams``. All services must have the same number.
-        replication: Replicas of each partition of a topic that a service creates. 0: three where the cluster has at
-            least three brokers, else one on each.
-        min_insync_replicas: How many replicas must have a record before it is acknowledged, of a topic that a service
-            creates. 0: two of three or more, else one.
-        linger_ms: How long the producer may collect chunks of an answer into one batch. The first chunk of an answer
-            and all other events are sent at once. At 64 streams of 50 chunks a second, 10 ms cost 80 us of CPU per
-            chunk in producer, broker and two readers, and 5 ms cost 130 us (tests/bench/bus_hop.py).
-        session_timeout_ms: A group member that sends no heartbeat for so long loses its partitions.
+        partitions: Number of partitions of each request topic and of ``railbus.streams``. All services must use the
+            same number.
+        replication: Number of replicas of each partition, for topics that a service creates. 0 means three if the
+            cluster has at least three brokers, else one on each broker.
+        min_insync_replicas: Number of replicas that must have a record before it is acknowledged, for topics that a
+            service creates. 0 means two if there are three replicas or more, else one.
+        linger_ms: Maximum time that the producer collects chunks of an answer into one batch. The first chunk of an
+            answer and all other events are sent at once. With 64 streams of 50 chunks a second, a value of 10 ms costs
+            80 us of CPU per chunk in producer, broker and two readers together; 5 ms costs 130 us
+            (tests/bench/bus_hop.py).
+        session_timeout_ms: A group member that sends no heartbeat for this many milliseconds loses its partitions.
         security_protocol: As in Kafka's ``security.protocol``.
         sasl_mechanism: As in Kafka's ``sasl.mechanism``.
         sasl_username: User name for SASL.
         sasl_password: Password for SASL. It is never logged.
-        ssl_cafile: PEM file of the certificate authorities to trust. Not set: those of the system.
-        ssl_certfile: PEM file of the client's certificate, for brokers that ask for one.
+        ssl_cafile: PEM file of the certificate authorities to trust. If it is not set, the system's are trusted.
+        ssl_certfile: PEM file of the client's certificate, for brokers that require one.
         ssl_keyfile: PEM file of the client's key.
     """
 
@@ -78,7 +80,7 @@ class BusSettings:
         """Reject combinations that cannot work.
 
         Raises:
-            UserError: Naming the variables and the remedy.
+            UserError: Settings contradict each other, or one is missing. The message has the variables and the remedy.
         """
         _check_addresses(self.bootstrap)
         if self.sasl and (self.sasl_username is None or self.sasl_password is None):
@@ -116,7 +118,7 @@ class BusSettings:
         """Return the TLS context; None when the connection is not encrypted.
 
         Raises:
-            UserError: A file cannot be read or is no PEM file.
+            UserError: A file cannot be read or is not a PEM file.
         """
         if not self.tls:
             return None

@@ -1,4 +1,5 @@
-"""``railbus``: subcommands (``commands``), the tree of processes (``tree``), clients of edge and log (``client``).
+"""``railbus``: subcommands (``commands``), processes of ``railbus up`` (``tree``), clients of edge or log (``client``).
 
-Output for people is in ``show``; ``demo`` and ``bench`` hold what their subcommands run.
+Output for people is formatted in ``show``. ``audit``, ``batch``, ``bench``, ``demo`` and ``host`` have the code of
+subcommands.
 """

@@ -1,4 +1,4 @@
-"""``railbus``, or ``python -m services.cli``: one subcommand a file, under ``services/cli/commands``."""
+"""``railbus``, or ``python -m services.cli``: run one of the subcommands in ``services/cli/commands``."""
 
 import argparse
 import os
@@ -36,11 +36,11 @@ FIRST_STEP: Final = "`railbus up --ask` starts everything and asks a sample ques
 
 
 def main(argv: Sequence[str] | None = None, interrupt_handler: Any = None) -> int:
-    """Run one subcommand and return its exit code; 2 is a user's mistake, 130 is Ctrl-C.
+    """Run one subcommand and return its exit code: 2 for a user's mistake, 130 for Ctrl-C, others by the subcommand.
 
     Args:
-        argv: The arguments after the program's name; by default those of the process.
-        interrupt_handler: What handles Ctrl-C while the subcommand runs; by default what does so now.
+        argv: The arguments after the program's name; None takes those of the process.
+        interrupt_handler: Handler of SIGINT while the subcommand runs; None keeps the present handler.
     """
     given = list(sys.argv[1:] if argv is None else argv)
     with _silent_interrupts(signal.getsignal(signal.SIGINT) if interrupt_handler is None else interrupt_handler):
@@ -54,7 +54,7 @@ def main(argv: Sequence[str] | None = None, interrupt_handler: Any = None) -> in
             return EXIT_USER
         args = parser.parse_args(given)
         command = _module(args.command)
-    os.environ.setdefault(LEVEL_VARIABLE, "WARNING")  # the terminal is for the answer; services under `up` inherit it
+    os.environ.setdefault(LEVEL_VARIABLE, "WARNING")  # keeps logs away from the answer; services of `up` inherit it
     try:
         configure_logging()
         return int(command.run(args))
@@ -64,14 +64,14 @@ def main(argv: Sequence[str] | None = None, interrupt_handler: Any = None) -> in
         sys.stderr.write(f"railbus {args.command}: {error}\n")
         return EXIT_USER
     except BrokenPipeError:
-        # The reader of our output has ended (`railbus tail | head`). Python flushes once more when it exits.
+        # The program that reads the output has ended (`railbus tail | head`). Python would flush to it again at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
 
 
 @contextmanager
 def _silent_interrupts(handler: Any) -> Iterator[None]:
-    """Let Ctrl-C end the process at once, as ``services.cli.entry`` does; afterwards set its handler."""
+    """Let Ctrl-C end the process without a traceback while the block runs; then set ``handler`` for SIGINT."""
     if handler is not signal.default_int_handler:
         yield
         return
@@ -98,16 +98,16 @@ def _parser(given: Sequence[str]) -> argparse.ArgumentParser:
     subparsers = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name, about in COMMANDS.items():
         subparser = subparsers.add_parser(name, help=about, description=f"railbus {name}: {about}.")
-        if name in given:  # a subcommand's libraries are imported only where it runs
+        if name in given:  # only the libraries of the given subcommand are imported
             _module(name).add_arguments(subparser)
     return parser
 
 
 class _Version(argparse.Action):
-    """Print the installed version; it is read only when it is asked for."""
+    """Print the installed version. It is looked up only for ``--version``."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
-        from importlib import metadata  # 36 ms: before `main` runs, Ctrl-C still ends in a traceback
+        from importlib import metadata  # takes 36 ms; at the top it would delay the handling of Ctrl-C
 
         try:
             found = metadata.version("railbus")

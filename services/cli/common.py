@@ -1,4 +1,4 @@
-"""What subcommands share: running coroutines, finding the tree, reaching the broker, and common options."""
+"""What subcommands share: run a coroutine, find the running services, connect to the broker, parse options."""
 
 import argparse
 import asyncio
@@ -21,20 +21,20 @@ from services.runtime.settings import load_settings
 from services.runtime.task_groups import first_error
 
 CONNECT_TIMEOUT_S: Final = 15.0
-"""Longest wait for the broker."""
+"""Maximum time to wait for the broker's first answer."""
 
 MAX_CLOCK_SKEW_MS: Final = 60_000
-"""How far the clock that made a request id may be ahead of the broker's."""
+"""Maximum time by which the clock that made a request id may be ahead of the broker's clock."""
 
 POLL_S: Final = 0.02
-"""Time between two looks at a reader's position; the bus has no event for it."""
+"""Time between two checks of a reader's position, because the bus has no event for a new position."""
 
 
 def run_coroutine(main: Coroutine[Any, Any, int]) -> int:
     """Run a subcommand's coroutine and return its exit code.
 
     Raises:
-        UserError: Also where a task group wrapped it.
+        UserError: The coroutine raised it, perhaps in the exception group of a task group.
     """
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
@@ -54,7 +54,7 @@ def add_kafka_option(parser: argparse.ArgumentParser) -> None:
 
 
 def bus_settings(kafka: str | None) -> BusSettings:
-    """Return the broker's settings: from the flag, else from the tree that runs here, else from the environment.
+    """Return the broker's settings: the flag's, else those of ``railbus up`` in this folder, else the environment's.
 
     Raises:
         UserError: A setting is wrong.
@@ -72,16 +72,16 @@ def with_broker(settings: BusSettings, kafka: str) -> BusSettings:
     """Return the settings with the broker of ``--kafka``.
 
     Raises:
-        UserError: It is no address.
+        UserError: The value is not a valid address.
     """
     try:
         return dataclasses.replace(settings, bootstrap=kafka)
-    except UserError as error:  # it names the variable, which nobody has set
+    except UserError as error:  # its message names the variable instead of the flag
         raise UserError(str(error).replace("RAILBUS_KAFKA_BOOTSTRAP=", "--kafka ")) from None
 
 
 def edge_url(url: str | None) -> str:
-    """Return the edge's address: from the flag, else that of the tree that runs here, else the default port."""
+    """Return the edge's address: the flag's, else that of ``railbus up`` in this folder, else the default."""
     if url is not None:
         return url.rstrip("/")
     found = find_running_tree(state_dir())
@@ -92,7 +92,7 @@ def edge_url(url: str | None) -> str:
 async def reaching_broker(
     settings: BusSettings, remedy: str = "start it, or name another with --kafka"
 ) -> AsyncIterator[None]:
-    """Bound the wait for the first contact with the broker; the bus itself would wait without end.
+    """Limit the time of the block, which connects to the broker. The bus itself would wait for ever.
 
     Raises:
         UserError: The block took longer than ``CONNECT_TIMEOUT_S``.
@@ -105,7 +105,7 @@ async def reaching_broker(
 
 
 async def read_through(reader: TailReader, ends: Mapping[tuple[Topic, int], int]) -> None:
-    """Return when the reader has passed the given end offset of every partition."""
+    """Wait until the reader has reached the given end offset of every partition."""
     while any((reader.position(*partition) or 0) < end for partition, end in ends.items()):  # noqa: ASYNC110 - see POLL_S
         await asyncio.sleep(POLL_S)
 
@@ -114,7 +114,7 @@ def start_position(text: str) -> StartPosition:
     """Parse the value of ``--from``.
 
     Raises:
-        UserError: It is not a time.
+        UserError: The value is not a time.
     """
     try:
         return parse_time_spec(text, now_ms())
@@ -123,7 +123,7 @@ def start_position(text: str) -> StartPosition:
 
 
 def request_start(request_id: str) -> AtTime:
-    """Return the time from which a request's events are on the log."""
+    """Return a time before the first record of a request: the time in the request id, less ``MAX_CLOCK_SKEW_MS``."""
     return AtTime(max(0, time_ms(request_id) - MAX_CLOCK_SKEW_MS))
 
 
@@ -131,7 +131,7 @@ def topic_by_name(text: str) -> Topic:
     """Return the topic that ``--topic`` names, with or without the prefix ``railbus.``.
 
     Raises:
-        UserError: There is none of this name.
+        UserError: No topic has this name.
     """
     topic = TOPIC_NAMED.get(text) or TOPIC_NAMED.get(f"railbus.{text}")
     if topic is None:
@@ -143,7 +143,7 @@ def check_request_id(text: str | None) -> None:
     """Check the value of ``--request``.
 
     Raises:
-        UserError: It is not a request id.
+        UserError: The value is not a request id.
     """
     if text is not None and not is_uuid7(text):
         raise UserError(f"--request {text[:64]!r}: must be a UUIDv7 in lower case, as `railbus ask` prints it")

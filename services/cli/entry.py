@@ -1,8 +1,9 @@
-"""What the installed program ``railbus`` calls first.
+"""Entry point of the installed program ``railbus``.
 
-Until a command runs, Ctrl-C ends the process at once: Python's own handler would raise ``KeyboardInterrupt`` in the
-middle of an import, which prints a traceback. So this module imports nothing that takes time: ``_signal`` is compiled
-into the interpreter, and ``signal`` needs ``enum``. The interpreter's own start, which comes before, is not covered.
+Until a subcommand runs, Ctrl-C ends the process at once, because Python's own handler would raise ``KeyboardInterrupt``
+in the middle of an import, which prints a traceback. To replace that handler early, this module imports nothing that
+takes time. It uses ``_signal``, which is compiled into the interpreter, because ``signal`` imports ``enum``. Ctrl-C
+during the interpreter's own start can still print a traceback.
 """
 
 import _signal  # type: ignore[import-not-found]  # typeshed has only signal

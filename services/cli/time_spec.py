@@ -1,4 +1,4 @@
-"""``--from``: a moment in the log as people write it. Pure."""
+"""Parse the value of ``--from``, a time at which to start reading the log. Pure functions."""
 
 import re
 from datetime import UTC, datetime
@@ -13,10 +13,12 @@ _UNIT_MS: Final = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400
 
 
 def parse_time_spec(text: str, now_ms: int) -> StartPosition:
-    """``beginning``, ``end``, ``10m`` (that long before ``now_ms``), or a date and time; without an offset it is local.
+    """Parse ``beginning``, ``end``, ``10m`` (ten minutes before ``now_ms``), or a date and time.
+
+    A date and time without a UTC offset is in local time.
 
     Raises:
-        ValueError: It is none of these.
+        ValueError: The text is none of these.
     """
     if text == "beginning":
         return "beginning"

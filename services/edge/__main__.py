@@ -1,4 +1,4 @@
-"""``python -m services.edge``: one edge process."""
+"""Start one edge process: ``python -m services.edge``."""
 
 import os
 
@@ -9,7 +9,6 @@ from services.runtime.process import return_large_blocks, say_ready
 
 
 async def main() -> None:
-    """Serve until the process is stopped."""
     await EdgeService(settings.load_settings(Settings, os.environ)).run(_say_ready)
 
 
@@ -18,5 +17,5 @@ def _say_ready(url: str) -> None:
 
 
 if __name__ == "__main__":
-    return_large_blocks()  # because clients choose how much they send
+    return_large_blocks()  # because clients may send large bodies
     process.run(main, "edge")

@@ -1,4 +1,4 @@
-"""The codes that an error of the edge may have: what each means, and what to do about it."""
+"""The codes of the edge's errors: what each code means, and what can be done about it."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -7,10 +7,10 @@ from typing import Final
 
 @dataclass(frozen=True, slots=True)
 class ErrorDescription:
-    """The meaning of an error code, and what a client can do.
+    """The meaning of an error code, and what can be done about it.
 
     Attributes:
-        statuses: The HTTP statuses it comes with.
+        statuses: The HTTP statuses of errors with this code.
         meaning: What happened.
         remedy: What the client, or the operator, can do.
     """
@@ -219,4 +219,4 @@ ERROR_CODES: Final[Mapping[str, ErrorDescription]] = {
         (400,), "The parameter would change the answer and is not supported, such as `tools`.", "Leave it out.",
     ),
 }  # fmt: skip
-"""Every code that an error of the edge may have."""
+"""Every error code of the edge, with its description."""

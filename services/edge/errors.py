@@ -1,4 +1,4 @@
-"""Errors for clients, in OpenAI's envelope, and their HTTP status codes."""
+"""Errors for clients, with their HTTP status, in the JSON format of OpenAI's API."""
 
 from typing import Final
 
@@ -28,14 +28,15 @@ _CODES_OF_OUTCOMES: Final[dict[Outcome, tuple[int, str]]] = {
 
 
 class ApiError(Exception):
-    """An error with its HTTP status.
+    """An error that is sent to a client.
 
     Attributes:
         status: HTTP status.
-        message: What is wrong and what to do; never prompt text.
-        code: One word for programs, of ``services.edge.error_codes``.
-        param: The field at fault, as a path into the body such as ``messages[0].role``.
-        retry_after_s: Seconds after which to try again; None if a retry does not help.
+        message: What is wrong and what the client can do. It never contains text of a prompt.
+        code: A code for programs, one of ``services.edge.error_codes.ERROR_CODES``.
+        param: Path of the wrong field in the body, such as ``messages[0].role``, or the name of the wrong header or
+            parameter; None if the error concerns none of them.
+        retry_after_s: Seconds after which the client should try again; None if the edge names no time.
     """
 
     def __init__(
@@ -50,7 +51,7 @@ class ApiError(Exception):
 
     @property
     def type(self) -> str:
-        """OpenAI's error type."""
+        """The error type of OpenAI's API."""
         if self.status == 401:
             return "authentication_error"
         if self.status == 429:
@@ -59,7 +60,7 @@ class ApiError(Exception):
 
     @property
     def body(self) -> dict[str, str | None]:
-        """The object under ``error``."""
+        """The object in the field ``error`` of the response."""
         return {"message": self.message, "type": self.type, "param": self.param, "code": self.code}
 
     @property
@@ -69,7 +70,7 @@ class ApiError(Exception):
 
 
 def error_for_close(close: Close, failure: Failed | None) -> ApiError | None:
-    """Return the error for a request that closed without an answer; None when the close is not an error."""
+    """Return the error to send for this ``Close`` op, or None if the request did not end with an error."""
     known = _CODES_OF_OUTCOMES.get(close.outcome)
     if known is None:
         return None
@@ -80,7 +81,7 @@ def error_for_close(close: Close, failure: Failed | None) -> ApiError | None:
 
 
 def error_for_failure(failure: Failed) -> ApiError:
-    """Return the error for an engine's failure."""
+    """Return the error to send for an attempt that failed."""
     status, code = CODES_OF_FAILURES[failure.error_class]
     param = failure.param if failure.error_class == "bad_request" else None
     if param == "model":

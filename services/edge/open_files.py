@@ -1,4 +1,4 @@
-"""The process's limit of open files. Each connection takes one file."""
+"""Raise the process's limit of open files, and compute how many connections fit. Each connection is an open file."""
 
 import resource
 from typing import Final, NamedTuple
@@ -11,10 +11,10 @@ _log = logger("edge")
 
 MAX_BACKLOG: Final = 1_024
 MIN_BACKLOG: Final = 128
-"""Connections that the kernel holds for the edge. The edge accepts all of them at once, before it can close any."""
+"""Minimum length of the listen backlog. The edge may accept all of it at once, before it closes any connection."""
 
 OWN_FILES: Final = 64
-"""Files of the process itself: brokers, Redis, the listening socket, standard streams."""
+"""Open files other than client connections: brokers, Redis, the listening socket, standard streams."""
 
 RESERVED_FILES: Final = MIN_BACKLOG + OWN_FILES + MAX_REFUSED
 
@@ -22,23 +22,23 @@ MIN_CONNECTIONS: Final = 16
 
 
 class ConnectionLimits(NamedTuple):
-    """What the limit of open files allows."""
+    """The number of connections and the length of the listen backlog that the limit of open files allows."""
 
     connections: int
     backlog: int
 
 
 def connection_limits(wanted: int) -> ConnectionLimits:
-    """Raise the process's limit of open files to its maximum; return the connections that it allows.
+    """Raise the soft limit of open files for ``wanted`` connections. Return what the raised limit allows.
 
     Raises:
-        UserError: The maximum allows too few connections.
+        UserError: The hard limit of open files allows too few connections.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     limit = raised_limit(soft, hard, wanted)
     try:
         resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
-    except (OSError, ValueError):  # macOS allows less than its hard limit says
+    except (OSError, ValueError):  # macOS refuses some values below the hard limit
         limit = soft
     fit = connections_that_fit(limit, wanted)
     if fit < wanted:
@@ -50,7 +50,7 @@ def connection_limits(wanted: int) -> ConnectionLimits:
 
 
 def raised_limit(soft: int, hard: int, wanted: int) -> int:
-    """Return the soft limit to set: enough for the connections, never less than before, never above the hard one."""
+    """Return the soft limit to set: enough for ``wanted`` connections, at least ``soft``, and at most ``hard``."""
     if soft == resource.RLIM_INFINITY:
         return soft
     needed = max(soft, wanted + RESERVED_FILES + MAX_BACKLOG - MIN_BACKLOG)
@@ -58,7 +58,7 @@ def raised_limit(soft: int, hard: int, wanted: int) -> int:
 
 
 def connections_that_fit(limit: int, wanted: int) -> int:
-    """Return how many connections a limit of open files allows, at most ``wanted``.
+    """Return how many connections this limit of open files allows, at most ``wanted``.
 
     Raises:
         UserError: The limit allows too few connections.
@@ -73,7 +73,7 @@ def connections_that_fit(limit: int, wanted: int) -> int:
 
 
 def backlog_that_fits(limit: int, connections: int) -> int:
-    """Return how many connections the kernel may hold, so that taking all of them leaves files for the rest."""
+    """Return the longest listen backlog for which there are enough files when all of it is accepted at once."""
     if limit == resource.RLIM_INFINITY:
         return MAX_BACKLOG
     return min(MAX_BACKLOG, limit - connections - OWN_FILES - MAX_REFUSED)

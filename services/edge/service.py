@@ -1,4 +1,4 @@
-"""One edge process: wires its parts, and starts and stops them in order."""
+"""Create the parts of one edge process, and start and stop them in order."""
 
 import asyncio
 import secrets
@@ -34,11 +34,11 @@ from services.runtime.errors import UserError
 from services.runtime.logging import logger
 
 FLUSH_S: Final = 3.0
-"""Maximum time for writing the last receipts when the process stops."""
+"""Maximum time for writing the last receipts when the process stops, in seconds."""
 
 
 class EdgeService:
-    """The edge process."""
+    """One edge process with all its parts."""
 
     def __init__(self, settings: Settings) -> None:
         instance = secrets.token_hex(3)
@@ -79,10 +79,10 @@ class EdgeService:
         )
 
     async def run(self, on_ready: Callable[[str], None]) -> None:
-        """Serve until cancelled; call ``on_ready`` with the URL once the log is followed.
+        """Serve until cancelled. Call ``on_ready`` with the URL as soon as the edge can accept requests.
 
         Raises:
-            UserError: The port is taken, or the broker refuses the connection.
+            UserError: The port is in use, or the broker refuses the connection.
         """
         runner = web.AppRunner(
             self._app, handler_cancellation=True, shutdown_timeout=1.0, **self._http_options,
@@ -130,7 +130,7 @@ class EdgeService:
                     task.cancel()
 
     async def _stop(self) -> None:
-        """End the streams and write their receipts, while the log is still followed."""
+        """End the streams and write their receipts. Until this returns, the edge must keep reading its partitions."""
         self._partitions.retire()
         await self._hub.stop(self._settings.edge_drain_ms)
         await self._sockets.stop()
@@ -138,7 +138,7 @@ class EdgeService:
             async with asyncio.timeout(FLUSH_S):
                 await self._receipts.flush()
         except TimeoutError:
-            pass  # the producer logs what it could not send
+            pass  # the producer logs the receipts that it could not send
 
     async def _listen(self, runner: web.AppRunner, connections: Connections, backlog: int) -> str:
         host, port = self._settings.edge_host, self._settings.edge_port

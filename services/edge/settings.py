@@ -1,4 +1,4 @@
-"""The edge's settings."""
+"""The settings of the edge."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,68 +16,77 @@ from services.stream import Governance
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """The edge: where it listens, whom it lets in, and what a client may use.
+    """The address of the edge, the access to it, and the limits for its clients.
 
     Attributes:
-        edge_host: Address to listen on. Any but a loopback address needs API keys.
-        edge_port: Port to listen on. 0 takes a free one.
-        edge_tls_cert: PEM file of a certificate: the edge then speaks HTTPS only. Not set: HTTP, for loopback or behind
-            a proxy that ends TLS.
-        edge_tls_key: PEM file of the certificate's key, without a password. Not set: it is in the same file.
-        edge_instance: A name that no other edge has. A restart under the same name within the session timeout causes no
-            rebalance.
-        api_keys_file: TOML or JSON file with a table ``keys``: SHA-256 of a key, in hex, to the tenant's name. Not set:
-            no key is needed, and every request belongs to the tenant ``local``.
-        metrics_tenants: Tenants whose keys may read ``/metrics``, separated by commas. Not set: every key may. The
-            metrics are sums over all tenants. At ``/ledger`` these tenants see every tenant's sums, others only their
-            own.
-        input_gate: ``hold``: no text is shown before the verdict of a rails service, whatever a worker says. ``off``
-            only where none runs, and for the router and the workers too.
-        output_check: ``on``: text beyond the exposure limit waits for a safety service, whatever a worker says. ``off``
-            only where none runs, and for the router and the workers too.
-        policy: Folder of the policy. The edge reads its ``[deadlines]`` and ``[classes]``, again after each change: a
-            request that asks for other deadlines is refused.
-        redis_url: ``redis://HOST:PORT`` for rate limits and idempotency keys, so that several edges share them. Not
-            set: each edge keeps its own.
-        allowed_origins: Web origins whose pages may use this edge besides its own page, separated by commas.
-        client_buffer_bytes: A client for which more bytes than this are waiting is disconnected. It can resume the
-            stream.
-        max_streams: Most streams open at once.
-        max_tenant_streams: Most streams of one tenant open at once, on this edge. 0 means no limit of its own.
-        max_socket_streams: Most requests at once on one websocket.
-        max_connections: Most connections open at once, whatever they do. A new one beyond the limit replaces the one
-            that has been waiting longest for its client; if none waits, it gets 503, and only health checks work.
-        max_address_connections: The same for one client address, or for one IPv6 network of 64 bits: 429.
-        body_memory_mb: Most MiB that the bodies and messages have which clients are sending or which are not on the log
-            yet. Beyond it, those that began first and are not whole are dropped with 503; the process may need twice as
-            much for them.
-        trusted_proxies: Addresses or networks of the proxies before this edge, separated by commas. For their
-            connections, the limit per address counts the address of the client that a request names in the header
-            ``proxy_header``. Not set: all clients of a proxy have its address.
+        edge_host: Address to listen on. An address other than a loopback address requires API keys.
+        edge_port: Port to listen on. 0 means any free port.
+        edge_tls_cert: PEM file of a certificate. If set, the edge speaks only HTTPS. If not set, it speaks HTTP, which
+            is meant for loopback addresses or for an edge behind a proxy that terminates TLS.
+        edge_tls_key: PEM file of the certificate's private key, without a password. If not set, the certificate's file
+            must also contain the key.
+        edge_instance: A name that no other edge has. A restart under the same name within the consumer group's session
+            timeout causes no rebalance.
+        api_keys_file: TOML or JSON file with a table ``keys``, which maps the SHA-256 of each key, in hex, to a
+            tenant's name. If not set, no key is needed, and every request belongs to the tenant ``local``.
+        metrics_tenants: Tenants whose keys may read ``/metrics``, separated by commas. If not set, every key may. The
+            metrics are sums over all tenants. At ``/ledger`` these tenants see the sums of every tenant, and any other
+            tenant sees only its own sums.
+        input_gate: ``hold`` means that no text is shown before the verdict of a rails service, even if the worker's
+            ``Started`` event requires no verdict. Set ``off`` only where no rails service runs, and set it for the
+            router and the workers too.
+        output_check: ``on`` means that text beyond the exposure limit is not shown before a safety service has cleared
+            it, even if the worker's ``Started`` event requires no check. Set ``off`` only where no safety service runs,
+            and set it for the router and the workers too.
+        policy: Folder of the policy. The edge reads the tables ``[deadlines]`` and ``[classes]``, and reads them again
+            after each change. It refuses a request whose deadlines are outside the policy's bounds.
+        redis_url: ``redis://HOST:PORT`` of the Redis in which several edges share rate limits and idempotency keys. If
+            not set, each edge has its own.
+        allowed_origins: Web origins whose pages may use this edge, in addition to its own page, separated by commas.
+        client_buffer_bytes: Maximum number of bytes that wait in the edge for one client to read them. A client that
+            exceeds it is disconnected, and can resume the stream.
+        max_streams: Maximum number of open streams. A stream is the delivery of one answer to one client.
+        max_tenant_streams: Maximum number of open streams of one tenant on this edge. 0 means that only ``max_streams``
+            limits them.
+        max_socket_streams: Maximum number of unfinished requests on one websocket.
+        max_connections: Maximum number of open connections, idle ones included. Beyond the limit, a new connection
+            replaces the one that has waited longest for its client to send something. If none waits, the new one is
+            answered with 503, except for health checks.
+        max_address_connections: Maximum number of open connections of one client address, or of one IPv6 network of 64
+            bits. Beyond it, the same happens as for ``max_connections``, with 429.
+        body_memory_mb: Maximum size, in MiB, of all bodies and messages that are arriving or not on the log yet. Beyond
+            it, the incomplete ones whose first bytes came earliest are dropped with 503. The process may need twice
+            this memory for them.
+        trusted_proxies: Addresses or networks of the proxies in front of this edge, separated by commas. On connections
+            from them, ``max_address_connections`` counts the client's address that the header ``proxy_header`` of a
+            request names. If not set, all clients of a proxy count under the proxy's address.
         proxy_header: The header to which the proxies append the address of their client.
-        request_timeout_ms: How long a client may take to send the head of its first request, and to send each body.
-        hello_timeout_ms: How long a client may take to send the first valid message on a websocket: ``hello`` with its
-            key where keys are needed and the handshake had none.
-        idle_timeout_ms: How long a connection may stay open between two requests.
-        rate_per_minute: Most requests of a tenant in a minute. 0 means no limit.
-        rate_burst: Most requests of a tenant at once, within the limit of the minute.
-        tokens_per_minute: Most tokens of a tenant in a minute, of prompts and answers. A request is charged its
-            ``max_tokens``, and a token for each 4 characters of its prompt; when the answer is complete, what it did
-            not use is given back. 0 means no limit.
-        tokens_burst: Most tokens at once, within the limit of the minute. A request that may need more passes alone.
-        resumes_per_minute: How often a tenant may resume a stream or read an answer again in a minute. 0 means no
-            limit.
-        resume_burst: How often at once, within the limit of the minute: when an edge ends, all its clients come.
-        resume_ms: For how long after its total deadline an answer can be read again.
-        batch_dir: Folder of the files of batch jobs, shared with the batch service. Not set: ``/v1/files`` and
+        request_timeout_ms: Maximum time for a client to send the head of its first request, and to send each body.
+        hello_timeout_ms: Maximum time for a client to send the first valid message on a websocket. Where keys are
+            needed and the handshake had none, that message is ``hello`` with a key.
+        idle_timeout_ms: Maximum time that a connection may stay open between two requests.
+        rate_per_minute: Maximum number of a tenant's requests per minute. 0 means no limit.
+        rate_burst: Maximum number of requests that a tenant may send at one moment. ``rate_per_minute`` limits the
+            average.
+        tokens_per_minute: Maximum number of a tenant's tokens per minute, in prompts and answers. A request is charged
+            its ``max_tokens``, and one token for every 4 characters of its prompt. When the answer is complete, the
+            tokens that it did not use are given back. 0 means no limit.
+        tokens_burst: Maximum number of tokens that a tenant may use at one moment. ``tokens_per_minute`` limits the
+            average. A request that may need more tokens is charged as if it needed this number.
+        resumes_per_minute: Maximum number of times per minute that a tenant may resume a stream or read an answer
+            again. 0 means no limit.
+        resume_burst: Maximum number of times that a tenant may resume at one moment. ``resumes_per_minute`` limits the
+            average. When an edge stops, all its clients resume at one moment.
+        resume_ms: Time after a request's total deadline during which its answer can be read again.
+        batch_dir: Folder of the files of batch jobs, shared with the batch service. If not set, ``/v1/files`` and
             ``/v1/batches`` are off.
-        batch_file_mb: Largest file that may be uploaded, in MiB.
-        batch_tenant_files: Most files of a tenant, those that its jobs wrote included.
-        batch_tenant_jobs: Most jobs of a tenant that have not ended.
+        batch_file_mb: Maximum size of an uploaded file, in MiB.
+        batch_tenant_files: Maximum number of files of a tenant, including those that its jobs wrote.
+        batch_tenant_jobs: Maximum number of unfinished jobs of a tenant.
         edge_notice: A sentence at the top of the page, for example that a part of the installation is emulated.
-        operator_page: Whether the page keeps text that was taken back, struck through, for an operator who looks at a
-            policy. People who are given answers must not be able to read it.
-        edge_drain_ms: How long open streams may continue when the process is told to stop.
+        operator_page: Whether the page keeps text that was taken back, struck through, for an operator who examines a
+            policy. Turn it on only where the people to whom the answers are addressed cannot open the page.
+        edge_drain_ms: Maximum time that open streams may continue after the process was told to stop.
     """
 
     edge_host: str = setting("127.0.0.1", "address to listen on")
@@ -141,10 +150,10 @@ class Settings:
     bus: BusSettings = field(default_factory=BusSettings)
 
     def __post_init__(self) -> None:
-        """Refuse malformed and contradictory settings.
+        """Refuse malformed or contradictory settings.
 
         Raises:
-            UserError: They contradict each other, or one is malformed.
+            UserError: A setting is malformed, or two contradict each other.
         """
         trusted_proxies(self.trusted_proxies, self.proxy_header)
         if self.api_keys_file is None and not is_loopback(self.edge_host):
@@ -155,12 +164,11 @@ class Settings:
 
     @property
     def governance(self) -> Governance:
-        """Return which checks are required before text is shown."""
         return Governance(input_gate=self.input_gate, output_check=self.output_check)
 
     @property
     def rates(self) -> dict[Quota, Rate]:
-        """The limits per tenant and minute that are set."""
+        """The rate limits of each tenant. A rate that is 0 is left out, because it means no limit."""
         limits: dict[Quota, tuple[int, int]] = {
             "requests": (self.rate_per_minute, self.rate_burst),
             "tokens": (self.tokens_per_minute, self.tokens_burst),
@@ -170,15 +178,13 @@ class Settings:
 
     @property
     def proxies(self) -> TrustedProxies:
-        """The proxies before this edge."""
         return trusted_proxies(self.trusted_proxies, self.proxy_header)
 
     @property
     def metrics_readers(self) -> frozenset[str]:
-        """The set of ``metrics_tenants``; empty for all."""
+        """The tenants whose keys may read the metrics; empty if every key may."""
         return frozenset(name.strip() for name in self.metrics_tenants.split(",") if name.strip())
 
     @property
     def origins(self) -> frozenset[str]:
-        """The set of ``allowed_origins``."""
         return frozenset(origin.strip().rstrip("/") for origin in self.allowed_origins.split(",") if origin.strip())

@@ -1,1 +1,1 @@
-"""The self-hosted engines, and the worker that runs requests on one of them."""
+"""The generator: the worker that runs requests on a self-hosted engine, and all self-hosted engines."""

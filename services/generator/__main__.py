@@ -1,4 +1,4 @@
-"""``python -m services.generator``."""
+"""``python -m services.generator``: start the generator."""
 
 import asyncio
 import os
@@ -16,7 +16,7 @@ from services.worker.worker import WorkerService
 
 
 async def main() -> None:
-    """Load the engine, join the group and process requests until cancelled."""
+    """Load the engine, join the consumer group and process requests until cancelled."""
     settings, bus, health = load_settings(GeneratorSettings), load_settings(BusSettings), load_settings(HealthSettings)
     bind_to_cores(settings.generator_cores)
     engine = make(settings.engine, os.environ)

@@ -1,4 +1,4 @@
-"""Bind the generator to cores: ``RAILBUS_GENERATOR_CORES``."""
+"""Bind the generator to the CPU cores in ``RAILBUS_GENERATOR_CORES``."""
 
 import os
 import re
@@ -12,7 +12,7 @@ _PART: Final = re.compile(r"(\d{1,4})(?:-(\d{1,4}))?")
 
 
 def parse_cores(text: str) -> set[int]:
-    """Return the core numbers in a text such as ``0-3,8``; an empty set for an empty text.
+    """Return the core numbers in a text such as ``0-3,8``. An empty text gives an empty set.
 
     Raises:
         UserError: The text is not a list of cores.
@@ -28,7 +28,7 @@ def parse_cores(text: str) -> set[int]:
 
 
 def bind_to_cores(text: str) -> None:
-    """Bind this process and its children to these cores. Do nothing for an empty text.
+    """Bind this process and its child processes to the cores in ``text``. Do nothing if ``text`` is empty.
 
     Raises:
         UserError: A core does not exist or is not allowed, or the system cannot bind processes to cores.

@@ -1,4 +1,4 @@
-"""End the worker when an engine with processes of its own dies, even while no request runs."""
+"""End the worker when its engine dies, even while no request runs. This is for engines with child processes."""
 
 import asyncio
 from collections.abc import Coroutine
@@ -7,7 +7,7 @@ from typing import Any, Final, Protocol, runtime_checkable
 from services.worker.worker import EngineDied
 
 GRACE_S: Final = 5.0
-"""How many seconds open requests may take to fail, each with its own reason, after the engine has died."""
+"""How many seconds the running requests have, after the engine has died, to fail and write their ``Failed`` events."""
 
 
 @runtime_checkable
@@ -15,7 +15,7 @@ class MonitoredEngine(Protocol):
     """An engine that reports its own death."""
 
     async def wait_until_dead(self) -> None:
-        """Return once the engine has died."""
+        """Return when the engine has died."""
 
 
 async def run_while_alive(work: Coroutine[Any, Any, None], engine: object) -> None:

@@ -1,4 +1,4 @@
-"""The generator's own settings; each engine has further ones."""
+"""The settings of the generator that do not depend on its engine. Each engine has further settings."""
 
 from dataclasses import dataclass, field
 from typing import Literal
@@ -10,23 +10,26 @@ from services.worker.scheduler import WorkerConfig
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GeneratorSettings:
-    """The generator, whatever its engine.
+    """The settings that apply to the generator with any engine.
 
     Attributes:
-        engine: The engine that generates.
-        generator_slots: Most executions at once. 0 means as many as the engine can run.
-        generator_batch_slots: Most of these executions for the batch lane. 0 means three quarters of them. Where there
-            is more than one slot, one stays free for interactive requests.
-        generator_queue: Accepted requests that may wait for a slot. When so many wait, the generator reads no more
-            requests.
-        generator_drain_ms: How long running answers may take to finish when the generator is asked to stop. What has
-            not begun is left to another generator at once.
-        generator_instance: A name that no other generator has. A restart under the same name within the session timeout
-            causes no rebalance.
-        generator_cores: Cores that the generator may run on, such as ``0-3,8``. Not set: all that it was started with.
-        input_gate: ``hold``: no text is shown before the verdict of a rails service. ``off`` where none runs. The
-            generator writes the value to the log; edges and router believe ``off`` only if they are set to it as well.
-        output_check: ``on``: a safety service checks the answers. ``off`` where none runs. As for ``input_gate``.
+        engine: Name of the engine that generates the answers.
+        generator_slots: Maximum number of answers generated at the same time. 0 means as many as the engine can run.
+        generator_batch_slots: Maximum number of slots that the batch lane may use. 0 means three quarters of the slots.
+            If there is more than one slot, one stays free for interactive requests.
+        generator_queue: Maximum number of accepted requests that wait for a slot. While this number waits, the
+            generator reads no more requests.
+        generator_drain_ms: Maximum time that running answers may take to finish after the generator was told to stop.
+            Requests that have not started are handed to another generator at once.
+        generator_instance: A name that no other generator has. A restart under the same name within the consumer
+            group's session timeout causes no rebalance.
+        generator_cores: CPU cores that the generator may use, such as ``0-3,8``. If not set, it may use all cores that
+            the process may use at its start.
+        input_gate: ``hold`` means that no text is shown before the verdict of a rails service. Set ``off`` only where
+            no rails service runs. The generator writes the value into each ``Started`` event. Edges and routers accept
+            ``off`` only if their own setting is ``off`` too.
+        output_check: ``on`` means that a safety service checks the answers. Set ``off`` only where no safety service
+            runs. Edges and routers accept ``off`` only if their own setting is ``off`` too.
     """
 
     engine: EngineName = field(default="llama", metadata={"help": "engine that generates"})

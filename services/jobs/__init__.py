@@ -1,1 +1,1 @@
-"""Batch jobs: their ids, files, lines and results, for the batch service, the edge and the command line."""
+"""Batch jobs: their ids, files, lines and results. The batch service, the edge and the command line use them."""

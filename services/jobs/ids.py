@@ -1,8 +1,9 @@
-"""Ids of jobs and of their requests. Pure.
+"""Ids of jobs and of their requests. No I/O, no clock.
 
-A request's id is the job's id with the line and the attempt in its last digits. So the id of a line's request is known
-before the request is written. A service that was killed between writing a request and noting it finds the request on
-the log by its id. A service that writes the same request twice has written one request. The id's time is the job's.
+A request's id is the job's id with the line's position and the attempt in its last digits. So the id of the request for
+a line is known before the request is written. If the batch service is killed after it wrote a request and before it
+recorded that, it finds the request on the log by this id. A request that is written twice has the same id both times,
+so it counts as one request. The timestamp in a request's id is the timestamp in the job's id.
 """
 
 from typing import Final, NamedTuple
@@ -12,14 +13,20 @@ from schemas.ids import uuid7
 BATCH_PREFIX: Final = "batch_"
 FILE_PREFIX: Final = "file-"
 JOB_CHARS: Final = 26
-"""Number of first characters of a request id that are the same for a whole job."""
+"""Length of the prefix, in characters, that the request ids of a job share."""
 
 _LOW_BITS: Final = 40
-"""Number of low bits of an id that hold the attempt (8) and the line (32)."""
+"""Number of low bits of a request id that contain the attempt (8 bits) and the line's position (32 bits)."""
 
 
 class LineRequest(NamedTuple):
-    """Which request of a job this is: ``line`` counts from 0 in the order of submission, ``attempt`` from 1."""
+    """The parts of a request id.
+
+    Attributes:
+        job: The prefix that all request ids of the job share.
+        line: The line's position in the order of submission, from 0.
+        attempt: Number of the attempt, from 1.
+    """
 
     job: str
     line: int
@@ -27,28 +34,33 @@ class LineRequest(NamedTuple):
 
 
 def new_batch_id(now_ms: int, random_bits: int) -> str:
-    """Return the id of a new job, from the time and 34 random bits."""
+    """Return the id of a new job.
+
+    Args:
+        now_ms: The current time, in milliseconds since the epoch.
+        random_bits: A random number of 34 bits.
+    """
     return BATCH_PREFIX + uuid7(now_ms, random_bits << _LOW_BITS).replace("-", "")
 
 
 def job_of(batch_id: str) -> str:
-    """Return the common prefix of the ids of a job's requests."""
+    """Return the prefix that the ids of the job's requests share."""
     digits = batch_id.removeprefix(BATCH_PREFIX)
     return "-".join((digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:22]))
 
 
 def line_request_id(batch_id: str, line: int, attempt: int) -> str:
-    """Return the id of a line's request."""
+    """Return the id of the request for a line. ``line`` is its position in the order of submission, from 0."""
     return f"{job_of(batch_id)}{attempt:02x}{line:08x}"
 
 
 def parse_request_id(request_id: str) -> LineRequest:
-    """Return the line and attempt that a request id stands for, if its job is known."""
+    """Return the parts of a request id. The id must belong to a job, because the format of other ids is not checked."""
     return LineRequest(request_id[:JOB_CHARS], int(request_id[28:], 16), int(request_id[26:28], 16))
 
 
 def created_s(batch_id: str) -> int:
-    """Return when the job was made, in seconds since the epoch."""
+    """Return when the job was created, in seconds since the epoch."""
     return int(batch_id.removeprefix(BATCH_PREFIX)[:12], 16) // 1_000
 
 

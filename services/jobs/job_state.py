@@ -1,4 +1,4 @@
-"""The fold of ``railbus.batches``: the state of each job. Pure."""
+"""Compute the state of each job from the events on ``railbus.batches``. No I/O, no clock."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -8,7 +8,7 @@ from schemas.base import AnyEvent
 from schemas.batches import BatchControl, BatchCreated, BatchFinished, BatchProgress, BatchTotals
 
 MOST_FINISHED: Final = 10_000
-"""Maximum number of finished jobs that are remembered. The oldest are forgotten first."""
+"""Maximum number of finished jobs that are kept. The job that finished first is dropped first."""
 
 JobStatus = Literal[
     "validating", "failed", "in_progress", "paused", "finalizing", "completed", "expired", "cancelling", "cancelled"
@@ -17,15 +17,15 @@ JobStatus = Literal[
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobState:
-    """One job. Times are milliseconds by the broker's clock.
+    """The state of one job. Times are the broker's timestamps, in milliseconds since the epoch.
 
     Attributes:
         created: The event that submitted the job.
         created_ms: When the job was submitted.
-        progress: The newest progress event that counts.
-        began_ms: When a batch service first took the job.
-        paused: Whether the job is paused. A paused job submits nothing.
-        cancelled_ms: When somebody cancelled the job.
+        progress: The newest progress event that ``holds`` accepts.
+        began_ms: When a batch service first wrote progress of the job.
+        paused: Whether the job is paused. While it is paused, no requests are submitted.
+        cancelled_ms: When the job was cancelled.
         finished: The event that ended the job.
         finished_ms: When the job ended.
     """
@@ -68,14 +68,19 @@ class JobState:
 
 
 class Jobs:
-    """All jobs on the topic."""
+    """The states of all jobs on the topic."""
 
     def __init__(self) -> None:
         self._jobs: dict[str, JobState] = {}
-        self._finished: dict[str, None] = {}  # in the order of their end
+        self._finished: dict[str, None] = {}  # ids of finished jobs, in the order in which they finished
 
     def feed(self, event: AnyEvent, log_ms: int) -> JobState | None:
-        """Fold the next event; return the job if it has changed."""
+        """Apply the next event. Return the new state of its job, or None if no job has changed.
+
+        Args:
+            event: The event.
+            log_ms: Its timestamp on the log, in milliseconds since the epoch.
+        """
         if isinstance(event, BatchCreated):
             if event.batch_id in self._jobs:
                 return None
@@ -102,11 +107,11 @@ class Jobs:
         return self._jobs.get(batch_id)
 
     def active(self) -> Iterator[JobState]:
-        """Return the jobs that are not finished, oldest first."""
+        """Return the unfinished jobs, oldest first."""
         return (job for job in tuple(self._jobs.values()) if job.finished is None)
 
     def of_tenant(self, tenant: str | None) -> list[JobState]:
-        """Return a tenant's jobs, or all, newest first."""
+        """Return the jobs of a tenant, newest first. None means the jobs of all tenants."""
         return [job for job in reversed(self._jobs.values()) if tenant is None or job.created.tenant == tenant]
 
 
@@ -125,7 +130,14 @@ def _changed(job: JobState, event: BatchControl | BatchProgress | BatchFinished,
 
 
 def holds(event: BatchProgress, newest: BatchProgress | None) -> bool:
-    """Return whether a progress event counts. It does if its writer had not been replaced when it was appended."""
+    """Return whether a progress event counts.
+
+    It counts unless another batch service had taken over the job before the event was appended.
+
+    Args:
+        event: The progress event.
+        newest: The last progress event of the job that counted; None if there was none.
+    """
     if newest is None or event.epoch > newest.epoch:
         return True
     return event.epoch == newest.epoch and event.source == newest.source

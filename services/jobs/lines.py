@@ -1,4 +1,4 @@
-"""One line of a job's input, in the form of OpenAI's Batch API. An invalid line raises ``BadLine``. Pure."""
+"""Parse one line of a job's input, in the format of OpenAI's Batch API. No I/O, no clock."""
 
 from dataclasses import dataclass
 from typing import Annotated, Any, Final
@@ -11,7 +11,7 @@ from services.runtime.chat_body import REFUSED_UNLESS, BadBody, ChatBody, conver
 
 ENDPOINT: Final = "/v1/chat/completions"
 MAX_LINE_BYTES: Final = 900_000
-"""Maximum length of a line, in bytes. The line's request must fit into a record of the log."""
+"""Maximum length of a line in bytes. It is limited because the request must fit into one Kafka record."""
 
 CustomId = Annotated[str, Meta(min_length=1, max_length=512)]
 
@@ -20,9 +20,9 @@ class BadLine(Exception):
     """A line is not a valid request.
 
     Attributes:
-        code: One word for programs.
-        message: What is wrong; never prompt text.
-        param: The field at fault, as a path into the line such as ``body.messages[0].role``.
+        code: The error as a code for programs.
+        message: One sentence for people. It never contains text of the prompt.
+        param: Path of the invalid field in the line, such as ``body.messages[0].role``.
         custom_id: The line's ``custom_id``, if it has one.
     """
 
@@ -42,12 +42,13 @@ class _Line(Struct):
 
 
 _REFUSED_UNLESS: Final = {**REFUSED_UNLESS, "stream": (None, False)}
-"""A line cannot ask for a stream: its result is a line of a file."""
+"""Fields that are refused unless they have one of the given values. A line cannot request a stream, because its result
+is a line of a file."""
 
 
 @dataclass(frozen=True, slots=True)
 class JobLine:
-    """A line that is a request."""
+    """A valid line, as a request."""
 
     custom_id: str
     model: str
@@ -59,7 +60,7 @@ def parse_line(raw: bytes) -> JobLine:
     """Parse and validate one line.
 
     Raises:
-        BadLine: It is not a valid request.
+        BadLine: The line is not a valid request.
     """
     if len(raw) > MAX_LINE_BYTES:
         raise BadLine("line_too_long", f"The line is longer than {MAX_LINE_BYTES:,} bytes.")

@@ -1,4 +1,4 @@
-"""An order of prompts in which those with a common prefix are neighbours, so that a prefix cache has hits. Pure."""
+"""Order prompts so that prompts with a common prefix are neighbours and a prefix cache has hits. No I/O, no clock."""
 
 import hashlib
 from collections.abc import Iterable, Iterator, Sequence
@@ -9,11 +9,16 @@ LEVELS: Final = tuple(sorted({int(256 * 1.25**step) for step in range(23)}))
 """Lengths of the prefixes that are compared, in characters: 256 to about 34,000."""
 
 WIDTH: Final = 4
-"""Bytes of hash for each prefix length. A collision only places two lines next to each other that share no prefix."""
+"""Length of the hash of a prefix, in bytes. The only effect of a collision is that two lines without a common prefix
+become neighbours."""
 
 
 def prefix_key(texts: Iterable[str]) -> bytes:
-    """Return the hashes of a prompt's prefixes, so that prompts with a common prefix have keys with a common prefix."""
+    """Return the hashes of a prompt's prefixes as its key. Prompts with a common prefix have keys with a common prefix.
+
+    Args:
+        texts: The parts of the prompt.
+    """
     text = "\x00".join(texts)
     hasher, parts, done = hashlib.blake2b(digest_size=WIDTH), [], 0
     for level in LEVELS:
@@ -25,14 +30,14 @@ def prefix_key(texts: Iterable[str]) -> bytes:
 
 
 def prefix_order(keys: Sequence[bytes]) -> list[int]:
-    """Return the indices of the keys, so ordered that keys with a common beginning are neighbours.
+    """Return the indices of the keys in an order in which keys with a common prefix are neighbours.
 
-    Groups, and the keys in each, stay in order of first appearance, so that prompts which share nothing are not
-    reordered.
+    Groups of such keys are in the order of their first keys, and the keys of a group are ordered in the same manner.
+    So prompts without a common prefix keep their order.
     """
     ranked = sorted(range(len(keys)), key=keys.__getitem__)
     found: list[int] = []
-    waiting = [(0, len(ranked), 0)] if ranked else []  # runs of equal beginnings, the next one last
+    waiting = [(0, len(ranked), 0)] if ranked else []  # ranges of keys with an equal prefix; the last one is next
     while waiting:
         low, high, depth = waiting.pop()
         if high - low == 1 or depth * WIDTH >= len(keys[ranked[low]]):
@@ -48,14 +53,20 @@ def prefix_order(keys: Sequence[bytes]) -> list[int]:
 
 
 def _common(first: bytes, last: bytes, depth: int) -> int:
-    """Return the number of levels that all keys of a sorted range share."""
+    """Return the number of leading hashes that all keys of a sorted range share.
+
+    Args:
+        first: First key of the range.
+        last: Last key of the range.
+        depth: A number of leading hashes that the keys are known to share.
+    """
     while depth * WIDTH < len(first) and first[: (depth + 1) * WIDTH] == last[: (depth + 1) * WIDTH]:
         depth += 1
     return depth
 
 
 def _runs(keys: Sequence[bytes], ranked: Sequence[int], low: int, high: int, depth: int) -> Iterator[tuple[int, int]]:
-    """Split a sorted range at each place where the keys differ in the next level."""
+    """Split a sorted range of keys wherever two neighbours differ in the hash at index ``depth``."""
     begin, end = depth * WIDTH, (depth + 1) * WIDTH
     cuts = [
         place for place in range(low + 1, high) if keys[ranked[place]][begin:end] != keys[ranked[place - 1]][begin:end]

@@ -1,7 +1,7 @@
-"""Read a job's input once: find what is wrong with its lines, and the order in which the others are submitted.
+"""Read a job's input once. Find the invalid lines, and the order in which the valid lines are submitted.
 
-The input is streamed. What stays in memory is about 150 bytes a line; what is needed later is in two small files of the
-job's folder, so that a service that takes the job over does not read the input again.
+The input is streamed, and about 150 bytes per line are kept in memory. The result is written to small files in the
+job's folder, so that a batch service that takes the job over does not read the whole input again.
 """
 
 import hashlib
@@ -25,20 +25,21 @@ PLAN: Final = "plan.json"
 INDEX: Final = "index"
 MAX_LINES: Final = 50_000_000
 MAX_FAULTS: Final = 100
-"""Maximum number of faults listed when a job is refused. A job that only reports its bad lines may have any number."""
+"""Maximum number of faults in the list when a job is refused. There is no such limit for a job that runs and only
+reports its invalid lines."""
 
 _ENTRY: Final = Struct("<QII")
-"""Offset and length of a line in the input, and its line number, from 1."""
+"""Entry of the index: offset and length of a line in the input, and its line number, from 1."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobPlan:
-    """The facts about a job's input that are kept in memory.
+    """A summary of a job's input.
 
     Attributes:
         good: Number of lines that are valid requests.
-        bad: Number of lines that are not.
-        refused: The first reasons why no line may run.
+        bad: Number of invalid lines.
+        refused: Up to ``MAX_FAULTS`` reasons to refuse the whole job; empty if the job is accepted.
     """
 
     good: int
@@ -52,17 +53,17 @@ class JobPlan:
 
 @dataclass(slots=True)
 class _Scan:
-    """Facts about each line, kept while the input is read."""
+    """Data of each valid line, kept while the input is read. Entry n of each list is about the n-th valid line."""
 
     offsets: "array[int]" = field(default_factory=lambda: array("Q"))
     lengths: "array[int]" = field(default_factory=lambda: array("L"))
     numbers: "array[int]" = field(default_factory=lambda: array("L"))
-    names: "array[int]" = field(default_factory=lambda: array("Q"))  # hashes of the custom ids
+    names: "array[int]" = field(default_factory=lambda: array("Q"))  # hashes of the lines' ``custom_id``
     keys: list[bytes] = field(default_factory=list)
 
 
 def prepare(store: JobStore, batch_id: str, input_file: str, *, refuse_bad: bool) -> JobPlan:
-    """Return the job's plan; make it if that was not done before.
+    """Return the plan of a job. If it was not made before, read the input and make it.
 
     Raises:
         OSError: The input cannot be read.
@@ -89,12 +90,16 @@ def prepare(store: JobStore, batch_id: str, input_file: str, *, refuse_bad: bool
 
 
 def numbered_lines(file: BinaryIO) -> Iterator[tuple[int, int, bytes]]:
-    """Yield number, offset and bytes of each line that is not blank, cut one byte after the longest allowed length."""
+    """Yield the line number, the offset and the bytes of each line that is not blank.
+
+    Of a line that is too long, only the first bytes are yielded. They are more than ``MAX_LINE_BYTES``, so that
+    ``parse_line`` refuses them.
+    """
     number = offset = 0
     while raw := file.readline(MAX_LINE_BYTES + 2):
         number += 1
         begin, offset = offset, offset + len(raw)
-        while not raw.endswith(b"\n") and (rest := file.readline(1 << 20)):  # the rest of a line that is too long
+        while not raw.endswith(b"\n") and (rest := file.readline(1 << 20)):  # skip the end of a line that is too long
             offset += len(rest)
             if rest.endswith(b"\n"):
                 break
@@ -126,7 +131,10 @@ def _name_hash(custom_id: str) -> int:
 
 
 def _duplicates(file: BinaryIO, scan: _Scan) -> list[LineFault]:
-    """Return the lines whose ``custom_id`` another line has. Where hashes are equal, the full ids are compared."""
+    """Return a fault for each line whose ``custom_id`` an earlier line has, up to ``MAX_FAULTS``.
+
+    Only lines with equal hashes are read again, to compare the ids themselves.
+    """
     by_name = sorted(range(len(scan.names)), key=scan.names.__getitem__)
     pairs = [(a, b) for a, b in pairwise(by_name) if scan.names[a] == scan.names[b]]
     suspects = sorted({n for pair in pairs for n in pair})
@@ -148,18 +156,20 @@ def _duplicates(file: BinaryIO, scan: _Scan) -> list[LineFault]:
 
 
 class JobLines:
-    """The lines of a prepared job, by position in the order of submission. Each is read from the files on request."""
+    """Access to the lines of a prepared job by their ``place``, which is the position in the order of submission.
+
+    Each call reads the line from the files.
+    """
 
     def __init__(self, store: JobStore, batch_id: str, input_file: str) -> None:
         self._index = (store.work_folder(batch_id) / INDEX).open("rb")
         self._input = store.open(input_file)
 
     def number(self, place: int) -> int:
-        """Return the line's number in the input, from 1."""
+        """Return the line number in the input, from 1."""
         return self._entry(place)[2]
 
     def line(self, place: int) -> JobLine:
-        """Return the line."""
         offset, length, _ = self._entry(place)
         self._input.seek(offset)
         return parse_line(self._input.read(length))
@@ -175,5 +185,5 @@ class JobLines:
 
 
 def read_faults(folder: Path) -> list[LineFault]:
-    """Return the bad lines of a prepared job."""
+    """Return the faults of the invalid lines of a prepared job, in the order of the input."""
     return msgspec.json.decode((folder / "faults").read_bytes(), type=list[LineFault])

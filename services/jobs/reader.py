@@ -1,4 +1,4 @@
-"""Follow ``railbus.batches`` and know every job."""
+"""Read ``railbus.batches`` and keep the state of every job."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -10,16 +10,16 @@ from services.bus import BusSettings, Received, TailReader, UnreadableRecord, fi
 from services.jobs.job_state import Jobs, JobState
 
 POLL_S: Final = 0.02
-"""Interval at which the reader's position is polled; the bus does not signal it."""
+"""Seconds between two checks of the reader's position. It is polled, because the bus does not signal its changes."""
 
 
 class JobReader:
-    """The jobs on the topic, from its beginning on.
+    """A reader of ``railbus.batches`` from the beginning of the topic. It keeps the state of every job.
 
     Args:
-        settings: How to reach the broker.
-        role: The service that reads.
-        on_change: Called with a job whenever it has changed.
+        settings: Settings of the connection to the broker.
+        role: The name of the service that reads.
+        on_change: Called with the new state of a job after each change.
     """
 
     def __init__(
@@ -35,7 +35,7 @@ class JobReader:
         """Read until cancelled.
 
         Raises:
-            UserError: The broker refuses the credentials, or does not let us read.
+            UserError: The broker refuses the credentials, or the permission to read the topic.
         """
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._tail.run())
@@ -45,13 +45,13 @@ class JobReader:
             await asyncio.Event().wait()
 
     async def read_to_end(self) -> None:
-        """Wait until everything is read that is on the topic now."""
+        """Wait until all records are read that are on the topic at the time of the call."""
         end = await self._tail.end_offset(BATCHES, 0)
         while (self._tail.position(BATCHES, 0) or 0) < end:  # noqa: ASYNC110 - see POLL_S
             await asyncio.sleep(POLL_S)
 
     async def changed(self, timeout_s: float) -> None:
-        """Wait until a job changes, at most for this time."""
+        """Wait until new records are read, or until ``timeout_s`` seconds have passed."""
         self._changed.clear()
         try:
             async with asyncio.timeout(timeout_s):

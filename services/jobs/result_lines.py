@@ -1,4 +1,4 @@
-"""One line of a result file, in the form of OpenAI's Batch API. Pure."""
+"""Encode one line of a result file, in the format of OpenAI's Batch API. No I/O, no clock."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -14,9 +14,9 @@ class LineAnswer:
     """The answer to a line.
 
     Attributes:
-        text: As a reader of the log sees it: redacted text is redacted here, too.
+        text: The final text of the answer, without text that was redacted.
         model: The model that answered.
-        finish_reason: Why the answer ended.
+        finish_reason: Reason why the answer ended.
         usage: Token counts.
     """
 
@@ -28,12 +28,12 @@ class LineAnswer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LineError:
-    """Why a line has no answer.
+    """The reason why a line has no answer.
 
     Attributes:
         code: The reason, as a code for programs.
         message: One sentence for people.
-        param: The field at fault.
+        param: Path of the invalid field in the line; None if no field is invalid.
     """
 
     code: str
@@ -45,7 +45,16 @@ LineResult = LineAnswer | LineError
 
 
 def result_line(batch_id: str, place: int, attempt: int, number: int, custom_id: str, result: LineResult) -> bytes:
-    """Return the line of a result file."""
+    """Return the result of a line, as a line of a result file.
+
+    Args:
+        batch_id: Id of the job.
+        place: The line's position in the order of submission, from 0.
+        attempt: Number of the attempt, from 1.
+        number: The line number in the input, from 1.
+        custom_id: The line's ``custom_id``.
+        result: The answer or the error.
+    """
     request_id = line_request_id(batch_id, place, attempt)
     response, error = None, None
     if isinstance(result, LineAnswer):

@@ -1,4 +1,4 @@
-"""A job's part files, and how its result files are put together from them."""
+"""Write the result files of a job from its part files. A part file has the results of some of the job's lines."""
 
 import contextlib
 from array import array
@@ -21,12 +21,26 @@ _SEPARATOR: Final = b"\t"
 
 
 def part_record(place: int, *, is_answer: bool, line: bytes) -> bytes:
-    """Return a line's record in a part file: its position, whether it has an answer, and its result line."""
+    """Return the record of a line in a part file.
+
+    Args:
+        place: The line's position in the order of submission, from 0.
+        is_answer: Whether the result is an answer and not an error.
+        line: The line of the result file.
+    """
     return b"%d%s%d%s%s" % (place, _SEPARATOR, is_answer, _SEPARATOR, line)
 
 
 def part_records(file: BinaryIO, length: int) -> Iterator[tuple[int, bool, int, bytes]]:
-    """Yield each record's place, whether it is an answer, the offset of its result line, and the result line."""
+    """Yield the records of a part file.
+
+    Each has the line's position in the order of submission, whether the result is an answer, the offset of the result
+    line in the file, and the result line.
+
+    Args:
+        file: The part file.
+        length: Length of the part file in bytes. Later bytes are not read.
+    """
     offset = 0
     while offset < length:
         raw = file.readline()
@@ -37,7 +51,14 @@ def part_records(file: BinaryIO, length: int) -> Iterator[tuple[int, bool, int, 
 
 @dataclass(frozen=True, slots=True)
 class ResultFiles:
-    """The ids of the files that were written; None for one that would be empty."""
+    """The written result files.
+
+    Attributes:
+        output_file: Id of the file with the answers; None if there is no answer.
+        error_file: Id of the file with the errors; None if there is no error.
+        completed: Number of lines with an answer.
+        failed: Number of lines without an answer, including invalid lines.
+    """
 
     output_file: str | None
     error_file: str | None
@@ -49,12 +70,13 @@ def write_results(
     store: JobStore, batch_id: str, input_file: str, *, tenant: str, parts: Sequence[ResultPart], good: int,
     outcome: BatchOutcome, now_s: int,
 ) -> ResultFiles:  # fmt: skip
-    """Write the result files of a job: each line once, in the order of the input.
+    """Write the result files of a job. Each line of the input has one result, in the order of the input.
 
-    A line without a result in any part file was given up. The result of a line that is no valid request is its fault.
+    If no part file has a result of a line, its result is an error with the code ``batch_expired`` or
+    ``batch_cancelled``. The result of an invalid line is an error that describes its fault.
     """
     folder = store.work_folder(batch_id)
-    where = array("Q", [_NONE]) * good  # part number and offset of each place's result
+    where = array("Q", [_NONE]) * good  # index of the part file, and offset of the result in it
     answered = bytearray(good)
     with ExitStack() as stack:
         lines = stack.enter_context(contextlib.closing(JobLines(store, batch_id, input_file)))
@@ -95,7 +117,7 @@ def _write(store: JobStore, file_id: str, filename: str, lines: Iterator[bytes],
 def _errors(
     batch_id: str, folder: Path, lines: JobLines, places: Sequence[int], result: Callable[[int], bytes]
 ) -> Iterator[bytes]:
-    """Yield the lines without an answer and the bad lines, in the order of the input."""
+    """Yield the results of lines without an answer and of invalid lines, in the order of the input."""
     faults = read_faults(folder)
     bad = 0
     for place in places:

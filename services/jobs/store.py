@@ -1,7 +1,7 @@
-"""Files of jobs: what clients uploaded, what jobs produced, and each job's working files.
+"""Store the files of jobs: files that clients uploaded, files that jobs wrote, and working files of each job.
 
-``JobStore`` is the interface of a store. ``FolderStore`` implements it with a folder that the edge, the batch service
-and the command line share.
+``JobStore`` is the interface of a store. ``FolderStore`` implements it with a folder. The edge, the batch service and
+the command line share this folder.
 """
 
 import contextlib
@@ -27,15 +27,15 @@ _FILE_ID: Final = re.compile(r"file-[0-9a-z]{1,40}")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredFile:
-    """A file's metadata.
+    """The metadata of a file.
 
     Attributes:
         file_id: The file's id.
         tenant: The tenant that owns the file.
-        filename: The name that the owner gave it.
-        purpose: ``batch`` for input, ``batch_output`` for what a job wrote.
+        filename: The name that the tenant gave the file.
+        purpose: ``batch`` for the input of a job, ``batch_output`` for a file that a job wrote.
         length: Length in bytes.
-        created_s: When it was stored, seconds since the epoch.
+        created_s: When the file was stored, in seconds since the epoch.
     """
 
     file_id: str
@@ -47,19 +47,19 @@ class StoredFile:
 
 
 class JobStore(Protocol):
-    """A store of files and of jobs' working folders."""
+    """The interface of a store of files and of the jobs' working folders."""
 
     def writing(self, file_id: str, tenant: str, filename: str, purpose: FilePurpose, created_s: int) -> "Writing":
-        """Open a new file. It appears under its name only when the block ends without an error."""
+        """Return a context manager that opens a new file. The file exists only if the block ends without an error."""
 
     def find(self, file_id: str) -> StoredFile | None:
-        """Return a file's metadata; None if there is no such file."""
+        """Return the metadata of a file, or None if there is no such file."""
 
     def open(self, file_id: str) -> BinaryIO:
         """Open a file for reading."""
 
     def files(self, tenant: str) -> list[StoredFile]:
-        """Return a tenant's files, newest first."""
+        """Return the metadata of a tenant's files, newest first."""
 
     def delete(self, file_id: str) -> None:
         """Delete a file."""
@@ -72,7 +72,7 @@ Writing = contextlib.AbstractContextManager[BinaryIO]
 
 
 class FolderStore:
-    """A store in a folder.
+    """A ``JobStore`` in a folder.
 
     Raises:
         UserError: The folder cannot be used.
@@ -90,7 +90,7 @@ class FolderStore:
     def writing(
         self, file_id: str, tenant: str, filename: str, purpose: FilePurpose, created_s: int
     ) -> Iterator[BinaryIO]:
-        """Open a new file; it exists, whole and on disk, when the block ends without an error."""
+        """Open a new file. It exists, complete and synced to disk, when the block ends without an error."""
         fresh = self._files / f".{file_id}.{secrets.token_hex(4)}"
         try:
             with fresh.open("xb") as file:
@@ -135,7 +135,6 @@ class FolderStore:
         return folder
 
     def clean(self, batch_id: str) -> None:
-        """Remove a finished job's working files."""
         shutil.rmtree(self._jobs / batch_id, ignore_errors=True)
 
 

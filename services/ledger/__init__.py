@@ -1,1 +1,1 @@
-"""The ledger: a Faust application that keeps the books of the accounts and receipts, and publishes their windows."""
+"""The ledger, a Faust application that sums accounts and receipts by window of time, and publishes the sums."""

@@ -15,7 +15,7 @@ DEFAULT_WINDOW_S = 3_600
 
 
 async def main() -> None:
-    """Keep the books until the process is asked to stop."""
+    """Run the ledger until the process is asked to stop."""
     try:
         from services.ledger.service import LedgerService
     except ModuleNotFoundError as error:
@@ -24,7 +24,7 @@ async def main() -> None:
         raise UserError("the ledger needs faust-streaming: pip install 'railbus[faust]'") from None
 
     own = settings.load_settings(Settings, os.environ)
-    await ensure_topics(own.bus)  # Faust wants them there
+    await ensure_topics(own.bus)  # Faust needs existing topics
     service = LedgerService(own, f"ledger/{secrets.token_hex(3)}", _say_ready, copies=await wanted_replication(own.bus))
 
     async def ledger(request: web.Request) -> web.Response:

@@ -1,8 +1,9 @@
-"""The writer of the table's changelog: changes go out in batches, and an event is done when its batch is on the log.
+"""Write the changelog of the ledger's table in batches. An event is acknowledged when its batch is on the log.
 
-A batch has only the newest change of each key. Account and receipt of a request mostly come together, and then are one
-record. The books can be made again from any prefix of a batch (``services/books/partition.py``), because the offset up
-to which a partition was read comes after all of the partition's changes.
+A batch has only the newest change of each key. So account and receipt of a request become one record if they are in the
+same batch, as they mostly are. The ledger's state can be restored from any prefix of a batch
+(``services/books/partition.py``), because the offset up to which a partition was read is written after all of the
+partition's changes.
 """
 
 import asyncio
@@ -14,13 +15,13 @@ from services.books import TableChange, newest_of_each
 from services.runtime.metrics import LEDGER_READ
 
 BATCH_S: Final = 0.1
-"""How long changes are collected. A batch costs one write to a socket, which is the most expensive step."""
+"""Time for which changes are collected. A batch costs one write to a socket, which is the most expensive step."""
 
 BATCH_EVENTS: Final = 1_000
-"""Maximum number of events in a batch. While one batch is being written and the next is full, no event is taken."""
+"""Maximum number of events in a batch. While one batch is being written and the next is full, no event is accepted."""
 
 Send = Callable[[int, TableChange], Awaitable[Awaitable[Any]]]
-"""Gives a change of a partition to the producer; awaiting its result waits for the broker's acknowledgement."""
+"""Function that gives a change of a partition to the producer, and returns a future of the broker's acknowledgement."""
 
 
 class _Taken(NamedTuple):
@@ -31,7 +32,7 @@ class _Taken(NamedTuple):
 
 
 class Changelog:
-    """Collects what events changed, writes it, and acknowledges the events in their order.
+    """Collects the table changes of events, writes them, and acknowledges the events in their order.
 
     Args:
         send: See ``Send``. Changes of a partition are given to it in their order.
@@ -56,8 +57,8 @@ class Changelog:
             self._full.set()
 
     async def written(self) -> None:
-        """Wait until everything that was taken is on the log."""
-        self._full.set()  # at once
+        """Wait until all queued changes are on the log."""
+        self._full.set()  # do not wait for BATCH_S
         async with self._emptied:
             await self._emptied.wait_for(lambda: not self._taken and not self._writing)
 
@@ -65,7 +66,7 @@ class Changelog:
         """Write until cancelled.
 
         Raises:
-            Exception: The broker did not take a change. Events that were not acknowledged are read again.
+            Exception: The broker did not accept a change. Events that were not acknowledged are read again.
         """
         while True:
             await self._filled.wait()

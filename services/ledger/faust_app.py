@@ -1,9 +1,10 @@
-"""The Faust application around the books: what it reads, its table, and when an event counts as processed.
+"""The Faust application of the ledger: the topics that it reads, its table, and the acknowledgement of events.
 
 Faust may commit an event's offset before it has written the event's change to the table. If the process is killed in
 between, that change is lost. So this module writes the table's changelog itself. With the changes it stores the offset
-that they cover, and the next owner begins there (``services/ledger/faust_flow.py``). An event that is read again after
-a crash changes nothing (``services/books/partition.py``).
+up to which the partition was read, and the partition's next owner starts at this offset
+(``services/ledger/faust_flow.py``). An event that is read again after a crash changes nothing
+(``services/books/partition.py``).
 """
 
 import asyncio
@@ -33,22 +34,23 @@ from services.runtime.metrics import LEDGER_LATE, LEDGER_OPEN, MALFORMED, SKIPPE
 COMMIT_S: Final = 1.0
 
 LINGER_S: Final = 0.005
-"""Time the producer waits for the rest of a batch, because the changes are given to it one after the other."""
+"""Time for which the producer waits for further changes of a batch, because it gets them one after the other."""
 
 ACK_TIMEOUT_S: Final = 60.0
-"""Longest wait for the broker to acknowledge changes. Then the process ends, to begin again at the table's offsets."""
+"""Maximum time for the broker to acknowledge changes. After it the process ends. The next one starts at the table's
+offsets."""
 
 ENDS_S: Final = 10.0
-"""Longest wait for the broker to answer where its topics end."""
+"""Maximum time for the broker to return the end offsets of its topics."""
 
 SEEK_AGAIN_S: Final = 10.0
-"""How long records that Faust skipped may take to arrive after a seek."""
+"""Maximum time for records that Faust skipped to arrive after a seek."""
 
 STAND_S: Final = 5.0
-"""Time for which reading may stand still before a partition's end. After it the ledger seeks the next record again."""
+"""Maximum time without progress while a partition has unread records. After it the ledger seeks to the next record."""
 
 REVOKE_S: Final = 5.0
-"""Longest that a rebalance waits for them."""
+"""Maximum time that a rebalance waits for changes to be written."""
 
 _log = logging.getLogger("railbus.ledger")
 
@@ -63,16 +65,16 @@ class _Sought(NamedTuple):
 
 
 class LedgerApp:
-    """Faust, its one table and its one agent.
+    """The Faust application with its one table and its one agent.
 
     Args:
         settings: See ``Settings``.
-        on_ready: Called once, when the table was read back and events are taken.
-        copies: How many copies the table's changelog gets.
+        on_ready: Function that is called once, when the table was restored and events are processed.
+        copies: Replication factor of the table's changelog.
 
     Attributes:
-        books: The books of the partitions that this process holds.
-        ready: Whether events are taken.
+        books: Entries and sums of each partition that is assigned to this process, by partition number.
+        ready: Whether events are processed.
     """
 
     def __init__(self, settings: Settings, on_ready: Callable[[], None], copies: int) -> None:
@@ -96,7 +98,7 @@ class LedgerApp:
         """Run until cancelled.
 
         Raises:
-            UnavailableError: The broker refused what Faust needs, such as the table's topic.
+            UnavailableError: The broker refused a request of Faust, such as to create the table's topic.
             Exception: Any other error that ended Faust.
         """
         async with asyncio.TaskGroup() as tasks:
@@ -108,7 +110,7 @@ class LedgerApp:
                 raise self.app.crash_reason or RuntimeError("Faust stopped by itself")
             except BrokerError as error:
                 raise UnavailableError(f"the broker refused what Faust needs: {error}") from error
-            finally:  # before the tasks end: Faust waits until what was taken is acknowledged
+            finally:  # before the tasks end, because Faust waits for acknowledgements
                 self.ready = False
                 with contextlib.suppress(Exception):
                     await self.app.stop()
@@ -121,21 +123,21 @@ class LedgerApp:
                     continue
                 changes = self._changes(message)
                 read = self._read.change(message)
-                for key, value in (*changes, read):  # at once: a rebalance makes the books again from the table
+                for key, value in (*changes, read):  # at once, because a rebalance restores from the table
                     if value is None:
                         self._table.data.pop(key, None)
                     else:
                         self._table.data[key] = value
                 await self._changelog.add(event, message.partition, changes, read)
         except Exception as error:
-            await self.app.crash(error)  # Faust would start the agent again behind the events that were taken
+            await self.app.crash(error)  # else Faust would restart the agent and skip these events
             raise
 
     async def _is_next(self, message: Any) -> bool:
-        """Return whether to take a record now. If Faust skipped records before it, seek them, because they come first.
+        """Return whether to process a record now. If Faust skipped records before it, seek to them instead.
 
         Raises:
-            RecordsLost: The skipped records do not arrive.
+            RecordsLost: The skipped records did not arrive after a seek.
         """
         missing = self._read.missing(message)
         if not missing:
@@ -148,7 +150,7 @@ class LedgerApp:
             return False
         first = await first_offset(self._bus, _TOPICS[message.topic], message.partition, missing.start)
         if first is not None and first >= message.offset:
-            return True  # retention has removed them
+            return True  # retention has deleted the skipped records
         _log.warning("Faust left out %s: reading them again", text)
         self._sought[message.tp] = _Sought(missing.start, steady_us() + int(SEEK_AGAIN_S * 1e6))
         await self.app.consumer.seek_back(message.tp, missing.start)
@@ -163,7 +165,7 @@ class LedgerApp:
         except (UnknownKind, NewerVersion) as error:
             SKIPPED.labels(message.topic, type(error).__name__).inc()
             return []
-        except MalformedEvent:  # the router makes a dead letter of it
+        except MalformedEvent:  # the router writes a dead letter about it
             MALFORMED.labels(message.topic).inc()
             return []
         books = self._of(number)
@@ -188,7 +190,7 @@ class LedgerApp:
         return books
 
     async def _recovered(self) -> None:
-        self.books.clear()  # made again from the table, each when it is needed
+        self.books.clear()  # restored from the table when needed
         self._sought.clear()
         self._stands.clear()
         for number in self._held():
@@ -209,20 +211,21 @@ class LedgerApp:
         return sorted({tp.partition for tp in self.app.assignor.assigned_actives() if tp.topic in _SOURCES})
 
     async def _watch_ends(self) -> None:
-        """Tell the books which topics were read to their ends, so that a silent topic does not keep windows open."""
+        """Mark topics that were read to their end, so that a topic without new records does not keep windows open."""
         while True:
             await asyncio.sleep(COMMIT_S)
             LEDGER_OPEN.set(sum(len(books.entries) for books in self.books.values()))
             if self.ready:
-                with contextlib.suppress(BrokerError, TimeoutError):  # asked again in a second
+                with contextlib.suppress(BrokerError, TimeoutError):  # tried again after COMMIT_S
                     await self._look_at_ends()
 
     async def _look_at_ends(self) -> None:
         consumer = self.app.consumer
         asked = [TP(topic, number) for number in self.books for topic in _SOURCES]
         held = {tp: self.books[tp.partition] for tp in asked if tp in consumer.assignment()}
-        newest_ms = {tp: books.newest_ms for tp, books in held.items()}  # before the question: what is read meanwhile
-        if not held:  # may be newer than what was at the end
+        # Taken before the request for the ends, because records read meanwhile may be newer than these ends.
+        newest_ms = {tp: books.newest_ms for tp, books in held.items()}
+        if not held:
             return
         async with asyncio.timeout(ENDS_S):
             starts = await consumer.earliest_offsets(*held)
@@ -238,7 +241,10 @@ class LedgerApp:
                 await self._seek_if_it_stands(tp, read)
 
     async def _seek_if_it_stands(self, tp: TP, read: int) -> None:
-        """Seek overdue records. At a topic's end there is no later record that would show that Faust skipped some."""
+        """Seek to the next record if none was read for ``STAND_S``, because Faust may have skipped the last records.
+
+        No later record would show this gap.
+        """
         stands = self._stands.get(tp)
         if stands is None or stands.offset != read or not self.ready:
             self._stands[tp] = _Sought(read, steady_us() + int(STAND_S * 1e6))
@@ -253,7 +259,7 @@ def _headers(message: Any) -> list[tuple[str, bytes]]:
 
 
 def _make_app(settings: Settings, copies: int, begin_at: BeginAt) -> Any:
-    for name in ("faust", "mode", "services.ledger.faust_flow"):  # a line for each of its parts that starts or stops
+    for name in ("faust", "mode", "services.ledger.faust_flow"):  # they log a line at each start and stop of a part
         logging.getLogger(name).setLevel(logging.WARNING)
     bus: BusSettings = settings.bus
     addresses = ";".join(f"kafka://{host}:{port}" for host, port in bus.addresses())

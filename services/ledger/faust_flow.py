@@ -1,14 +1,16 @@
-"""Faust, with corrections of the defects by which it loses records.
+"""Faust, with corrections for defects that make it lose records.
 
-When Faust has recovered its tables, it seeks to the committed offsets and then resumes the flow of its queues. It had
-already resumed the flow to read the changelogs. Resuming also clears the queues, so records read between the two are
-dropped. While every partition is paused, Faust fetches from all of them, drops the records, and seeks only the
-partitions that have a committed offset. Faust notes a record as read although a suspended flow dropped it, and skips
-that record when a seek brings it again. It takes skipped records for gaps of the log, and commits beyond them.
+* When Faust has recovered its tables, it seeks to the committed offsets and then resumes the flow of its queues,
+  although it had already resumed the flow to read the changelogs. Resuming also clears the queues, so records that
+  were read after the seek are dropped.
+* While every partition is paused, Faust fetches from all of them and drops the records. Afterwards it seeks only in
+  partitions that have a committed offset.
+* Faust notes a record as read although a suspended flow dropped it. If the record is read again after a seek, Faust
+  skips it. It treats skipped records as gaps of the log, and commits offsets beyond them.
 
-So here the flow is cleared only if it was suspended, every partition is sought, and no record is skipped because it was
-read before. The offsets that Faust commits decide nothing. The offset to begin at is read from the ledger's own table,
-which has this offset, and the entries booked up to it, in one changelog.
+In this module, queues are cleared only if the flow was suspended, the ledger seeks in every partition, and a record
+that was read before is not skipped. The committed offsets are not used. The offset to start at is read from the
+ledger's own table. The table's changelog has both this offset and the entries up to it.
 """
 
 import asyncio
@@ -27,17 +29,17 @@ BrokerError: Final[type[Exception]] = driver.KafkaError  # type: ignore[attr-def
 """The error of a failed request to the broker."""
 
 FETCH_S: Final = 1.0
-"""Longest that a fetch waits for records."""
+"""Maximum time that a fetch waits for records."""
 
 COLLECT_MS: Final = 250
 COLLECT_BYTES: Final = 65_536
 """The broker answers a fetch once it has this many bytes, or after this time, because each answer costs both sides."""
 
 YIELD_EACH: Final = 100
-"""Number of records that are handed out before other tasks run."""
+"""Number of records after which other tasks may run."""
 
 BeginAt = Callable[[str, int], int | None]
-"""Maps a topic and partition to the offset to begin at; None for topics that the ledger does not count."""
+"""Function from topic and partition number to the offset to start at; None for a topic of Faust itself."""
 
 
 class FlowControl(FlowControlEvent):
@@ -49,7 +51,7 @@ class FlowControl(FlowControlEvent):
 
 
 class _CollectingThread(AIOKafkaConsumerThread):
-    """Faust's consumer thread, with settings that Faust lacks: how long the broker collects records."""
+    """Faust's consumer thread, with two settings that Faust lacks: minimum size and maximum wait of a fetch."""
 
     def _create_worker_consumer(self, transport: Transport) -> Any:
         consumer: Any = super()._create_worker_consumer(transport)
@@ -59,7 +61,7 @@ class _CollectingThread(AIOKafkaConsumerThread):
 
 
 class BookedConsumer(Consumer):
-    """A consumer that begins at the offsets in the ledger's table and ignores the committed ones."""
+    """A consumer that starts at the offsets in the ledger's table and ignores the committed ones."""
 
     app: "FaustApp"
 
@@ -71,7 +73,7 @@ class BookedConsumer(Consumer):
         return found
 
     async def _seek_all(self) -> dict[Any, int]:
-        """Run in the consumer's thread."""
+        """Seek in every partition of the ledger's topics. This runs in the consumer's thread."""
         consumer = self._thread._ensure_consumer()  # noqa: SLF001
         found: dict[Any, int] = {}
         for partition in consumer.assignment():
@@ -82,15 +84,15 @@ class BookedConsumer(Consumer):
         return found
 
     async def seek_back(self, partition: TP, offset: int) -> None:
-        """Read a partition from an earlier offset on."""
+        """Seek to an earlier offset of a partition."""
         await self._thread.call_thread(self._seek_one, partition, offset)
 
     async def _seek_one(self, partition: TP, offset: int) -> None:
-        """Run in the consumer's thread."""
+        """Seek in one partition. This runs in the consumer's thread."""
         self._thread._ensure_consumer().seek(partition, offset)  # noqa: SLF001
 
     async def _drain_messages(self, fetcher: Any) -> None:
-        """Hand out fetched records until stopped. Faust seeks the records again that a suspended flow dropped."""
+        """Pass fetched records on until stopped. Faust seeks again to records that a suspended flow dropped."""
         try:
             while not (self.should_stop or fetcher.should_stop):
                 await asyncio.sleep(0)
@@ -105,7 +107,7 @@ class BookedConsumer(Consumer):
                 raise
 
     async def _hand_out(self, handing: Coroutine[Any, Any, Any]) -> None:
-        """Run the coroutine's first step without a task. Usually the queue has room, so this step is also the last."""
+        """Run the coroutine's first step without a task. Usually the queue is not full, so this step is the last."""
         try:
             waits_for = handing.send(None)
         except StopIteration:
@@ -113,7 +115,10 @@ class BookedConsumer(Consumer):
         await self.wait_first(_rest(handing, waits_for), self.suspend_flow.wait())
 
     def _new_offset(self, tp: TP) -> int | None:
-        """Return the offset to commit. Events are acknowledged in order, and gaps were handled before."""
+        """Return the offset after the newest acknowledged event, to commit it; None if there is none.
+
+        No earlier event is left out, because events are acknowledged in order and gaps were handled before.
+        """
         acked = self._acked[tp]
         if not acked:
             return None
@@ -147,7 +152,7 @@ class _Transport(Transport):
 
 
 class FaustApp(faust.App):
-    """A Faust application with that flow control and that consumer.
+    """A Faust application with ``FlowControl`` and ``BookedConsumer``.
 
     Attributes:
         begin_at: See ``BeginAt``.

@@ -1,4 +1,4 @@
-"""The offsets up to which each partition was read, kept in the ledger's table with the entries."""
+"""The offsets up to which each partition was read. The ledger's table has them, together with the entries."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
@@ -9,15 +9,15 @@ from services.books import TableChange
 from services.bus import BusSettings, RawTailReader, StoredRecord
 
 LOOK_S: Final = 30.0
-"""Longest wait, in seconds, for the broker to answer whether the log has a record."""
+"""Maximum time, in seconds, to find the first record from an offset on."""
 
 
 class RecordsLost(RuntimeError):
-    """Faust skipped records. The ledger's entries end before these records, so the next process begins with them."""
+    """Faust skipped records. The ledger's table has the offset of the first one, so the next process starts there."""
 
 
 class ReadOffsets:
-    """For each partition of a topic, the offset after the last record that was taken.
+    """For each partition of a topic, the offset after the last record that was processed.
 
     Args:
         table: The present content of the ledger's table.
@@ -29,15 +29,15 @@ class ReadOffsets:
         self._sources = sources
 
     def next_offset(self, topic: str, partition: int) -> int:
-        """Return the offset to read next; 0 before the first record, wherever the log begins."""
+        """Return the offset to read next; 0 if no record was processed, even if the log starts at a later offset."""
         return int(self._table.get(_key(self._sources[topic], partition), b"0"))
 
     def missing(self, message: Any) -> range:
-        """Return the offsets that should have come before this record; none for a repeated record."""
+        """Return the offsets between the last processed record and this one; empty for a repeated record."""
         return range(self.next_offset(message.topic, message.partition), message.offset)
 
     def change(self, message: Any) -> TableChange:
-        """Return the change of the table once this record is taken. Offsets never decrease."""
+        """Return the table change that marks this record as processed. The stored offset never decreases."""
         key = _key(self._sources[message.topic], message.partition)
         return TableChange(key, b"%d" % max(self.next_offset(message.topic, message.partition), message.offset + 1))
 
@@ -47,7 +47,7 @@ def _key(source: str, partition: int) -> bytes:
 
 
 async def first_offset(bus: BusSettings, topic: Topic, partition: int, since: int) -> int | None:
-    """Return the first offset from ``since`` on at which the log has a record. None if the broker is too slow."""
+    """Return the first offset, from ``since`` on, at which the log has a record; None if that takes over ``LOOK_S``."""
     found: asyncio.Future[int] = asyncio.get_running_loop().create_future()
 
     def note(records: Sequence[StoredRecord]) -> None:

@@ -16,7 +16,7 @@ from services.runtime.clock import steady_us
 from services.runtime.metrics import LEDGER_WINDOWS
 
 PUBLISH_S: Final = 1.0
-"""How often windows that have changed are published."""
+"""Time between two publications of the windows that have changed."""
 
 PUBLISH_MOST: Final = 2_000
 """Maximum number of windows of one partition that are published at once."""
@@ -28,8 +28,8 @@ class LedgerService:
     Args:
         settings: See ``Settings``.
         source: Client id of its producer.
-        on_ready: Called once, when events are taken.
-        copies: How many copies Faust's own topics get.
+        on_ready: Function that is called once, when events are processed.
+        copies: Replication factor of Faust's own topics.
     """
 
     def __init__(self, settings: Settings, source: str, on_ready: Callable[[], None], *, copies: int) -> None:
@@ -39,11 +39,11 @@ class LedgerService:
 
     @property
     def ready(self) -> bool:
-        """Whether events are taken."""
+        """Whether events are processed."""
         return self._ledger.ready
 
     async def run(self) -> None:
-        """Keep the books until cancelled."""
+        """Process events and publish windows until cancelled."""
         await self._producer.start()
         try:
             async with asyncio.TaskGroup() as tasks:
@@ -53,7 +53,7 @@ class LedgerService:
             await self._producer.stop()
 
     def report(self, seconds: int) -> bytes:
-        """Return the sums of the last seconds as JSON, of the partitions that this process holds."""
+        """Return the sums of the last ``seconds`` as JSON, over the partitions that are assigned to this process."""
         now_us = steady_us()
         found = json_rows(self._windows(), since_at=now_us - seconds * 1_000_000, until_at=now_us)
         held = sorted(self._ledger.books)

@@ -14,27 +14,28 @@ from services.runtime.settings import setting
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """The ledger: windows, objectives, prices.
+    """Settings of the ledger: windows, objectives, prices.
 
     Attributes:
         ledger_group: Name of the consumer group, and of the topic that keeps the ledger's state
-            (``NAME-entries-changelog``). Another name begins new books from the oldest account that the log has.
-        ledger_window_s: Width of a window.
-        ledger_keep_s: How long after its end a window takes late and repeated events. The ledger remembers every
-            request for so long, at about 1 KB each.
-        ledger_show_s: How long ``GET /ledger`` shows a window. ``railbus.ledger`` has it for as long as the topic keeps
-            records.
-        policy: Folder of the policy, of which the ledger reads the objectives of ``[classes]`` when it starts.
+            (``NAME-entries-changelog``). With another name, the ledger starts new sums from the oldest
+            account on the log.
+        ledger_window_s: Width of a window, in seconds.
+        ledger_keep_s: Time after its end, in seconds, in which a window accepts late and repeated events. The ledger
+            remembers every request for this time, at about 1 KB each.
+        ledger_show_s: Time, in seconds, for which ``GET /ledger`` shows a window. On ``railbus.ledger`` a window stays
+            for the topic's retention time.
+        policy: Folder of the policy. At its start the ledger reads the objectives in the policy's ``[classes]``.
         ledger_slo_first_ms: Objective for the first text of a request of the class ``chat``, instead of the policy's.
-        ledger_slo_total_ms: Objective for the whole answer, likewise.
-        ledger_plain_token_ms: Time between two tokens without speculation, as ``railbus bench engine`` measures it:
-            ``8.5``, or ``MODEL=8.5,MODEL=4``. Without it nothing is counted as earned.
+        ledger_slo_total_ms: Objective for the whole answer of such a request, instead of the policy's.
+        ledger_plain_token_ms: Milliseconds between two tokens without speculation, as ``railbus bench engine`` measures
+            them: ``8.5``, or ``MODEL=8.5,MODEL=4``. Without it no time counts as saved by speculation.
         ledger_usd_per_engine_s: Price of one second of one request on a self-hosted engine: the GPU's price per second
-            divided by how many requests it usually has at once.
+            divided by the engine's usual number of simultaneous requests.
         ledger_instance: A name that no other ledger has. A restart under the same name within the session timeout
             causes no rebalance.
-        ledger_data_dir: Folder for Faust's own files; by default one for temporary files. Nothing in it is needed: the
-            state is on the log.
+        ledger_data_dir: Folder for Faust's own files; by default a folder for temporary files. No file in it is needed,
+            because the state is on the log.
     """
 
     ledger_group: str = setting("ledger", "consumer group and prefix of the ledger's own topic")
@@ -58,7 +59,7 @@ class Settings:
         return found
 
     def config(self) -> BooksConfig:
-        """Return the settings as the books' configuration.
+        """Return the settings as configuration for ``services.books``.
 
         Raises:
             UserError: A value cannot be read.

@@ -1,8 +1,8 @@
-"""Choose how many tokens to draft, from the load and the measured acceptance.
+"""Choose gamma, the number of tokens to draft in a step, from the load and the measured acceptance.
 
-Drafting that pays at batch 1 may cost time at batch 100, and a gamma that pays for code may not pay for poetry. So
-gamma is chosen from load and acceptance, by the model of :mod:`services.physics.pairing`. Gamma 0 is always among the
-choices, so by that model the chosen gamma is never slower than no drafting.
+Drafting that saves time at batch 1 may cost time at batch 100, and a gamma that saves time for code may not for
+poetry. So gamma is chosen from load and acceptance, by the model of :mod:`services.physics.pairing`. Gamma 0 is always
+among the choices, so by that model the chosen gamma is never slower than no drafting.
 """
 
 from collections.abc import Sequence
@@ -24,7 +24,7 @@ PRIOR_DRAFTS: Final = 8.0
 """Weight of the prior, in verified draft tokens."""
 
 PROBE_GAMMA: Final = 2
-"""Tokens drafted in an occasional step while drafting is off, to notice when it pays again."""
+"""Tokens drafted in an occasional step while drafting is off, to notice when drafting saves time again."""
 
 PROBE_SHARE: Final = 0.015
 """Maximum share of time spent in steps with ``PROBE_GAMMA`` drafts, if all these drafts are rejected."""
@@ -42,7 +42,7 @@ class GammaBand:
 def gamma_by_batch(
     pair: SpeculationPair, alpha: float, *, context: int = 512, largest: int = 256, most: int = MAX_GAMMA
 ) -> tuple[GammaBand, ...]:
-    """Return the bands from batch 1 to ``largest``; gamma is 0 where drafting does not pay.
+    """Return the bands from batch 1 to ``largest``. Gamma is 0 where drafting saves no time.
 
     Gamma never grows with the batch, because each gamma is the best of those up to the gamma of the previous band.
     """
@@ -66,7 +66,7 @@ def format_schedule(bands: Sequence[GammaBand]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class AcceptanceEstimate:
-    """A decaying estimate of the acceptance. Drafts after a rejected one are not verified and do not count.
+    """An estimate of alpha in which older drafts weigh less. Drafts after a rejected one are not verified or counted.
 
     Attributes:
         accepted: Accepted drafts, weighted by age.
@@ -78,7 +78,7 @@ class AcceptanceEstimate:
 
     @classmethod
     def expected(cls, alpha: float) -> "AcceptanceEstimate":
-        """Return the prior estimate."""
+        """Return the estimate before the first draft."""
         fraction("alpha", alpha)
         return cls(PRIOR_DRAFTS * alpha, PRIOR_DRAFTS * (1 - alpha))
 
@@ -101,7 +101,7 @@ class AcceptanceEstimate:
 
 
 def probe_after(pair: SpeculationPair, *, batch: int, context: int = 512) -> int:
-    """Return after how many idle steps a step with ``PROBE_GAMMA`` drafts costs at most ``PROBE_SHARE`` of time."""
+    """Return the number of idle steps after which ``PROBE_GAMMA`` drafts cost at most ``PROBE_SHARE`` of the time."""
     plain = pair.step_ms(batch=batch, context=context)
     return ceil((pair.cycle_ms(PROBE_GAMMA, batch=batch, context=context) - plain) / (PROBE_SHARE * plain))
 

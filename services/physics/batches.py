@@ -1,8 +1,8 @@
 """Compute the throughput of batch work whose prompts share a prefix. Times in seconds.
 
-Prefill and decode alternate on the accelerator (no overlap), so a request costs the sum of both: the arithmetic of its
-prompt, and its share of each decode step. A decode step reads the weights once and the KV cache of every sequence (Pope
-et al. 2022, sections 2 and 4). The batch is as large as memory allows.
+Prefill and decode alternate on the accelerator (no overlap). So a request takes the sum of two times: the prefill of
+its prompt and its share of each decode step. A decode step reads the weights once and the KV cache of every sequence
+(Pope et al. 2022, sections 2 and 4). The batch is as large as memory allows.
 """
 
 from dataclasses import dataclass
@@ -26,19 +26,19 @@ from services.physics.roofline import (
 )
 
 BATCH_MEMORY: Final = 0.8
-"""Share of the memory that weights and KV caches may take. The rest is for activations, graphs and fragmentation."""
+"""Share of the memory for weights and KV caches. Activations, graphs and fragmentation take the other part."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchWork:
-    """Requests of equal size, in tokens.
+    """Requests with equal numbers of tokens.
 
     Attributes:
         requests: Number of requests.
-        shared: Tokens of the prompts' common prefix.
-        own: Tokens of the rest of each prompt.
-        output: Tokens of each answer.
-        prefix_cached: Whether the KV cache of the prefix is kept once and used by all.
+        shared: Number of tokens of the common prefix of all prompts.
+        own: Number of tokens of each prompt after the common prefix.
+        output: Number of tokens of each answer.
+        prefix_cached: Whether the KV cache of the prefix is kept once and used by all requests.
     """
 
     requests: int
@@ -57,7 +57,7 @@ class Throughput:
     """The throughput of a layout of accelerators.
 
     Attributes:
-        batch: Sequences that decode together in one engine, or in one stage of a pipeline.
+        batch: Number of sequences that decode together in one engine, or in one stage of a pipeline.
         prefill_s: Prefill time of one request, in seconds.
         decode_s: One request's share of the decode steps, in seconds.
         hours: Time for all requests, in hours.
@@ -81,15 +81,15 @@ def batch_kv(gpu: Gpu) -> KvPrecision:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchLimits:
-    """Limits of an engine on its batch, and costs of communication.
+    """Limits on the batch of an engine, and costs of communication.
 
     Attributes:
         sequences: Maximum number of sequences that decode together; None if only memory limits it.
         memory: Share of the memory that weights and KV caches may take.
-        reserved_bytes: Memory that something else needs, such as a draft model.
-        all_reduce_us: Time of a small all-reduce; the link's usual one if None.
+        reserved_bytes: Memory for other data, such as a draft model, in bytes.
+        all_reduce_us: Time of a small all-reduce, in microseconds; None means the usual time of the link.
         link_share: Share of a link's rate that large messages reach.
-        balance: Share of time in which the stages of a pipeline work.
+        balance: Share of time in which the stages of a pipeline are busy.
     """
 
     sequences: int | None = None
@@ -117,7 +117,7 @@ def throughput(
     precision of batch work on this accelerator.
 
     Raises:
-        ValueError: Not even one sequence fits, or the layout does not divide the model.
+        ValueError: Not even one sequence fits into memory, or the model cannot be divided by the layout.
     """
     efficiency = practical(gpu) if efficiency is None else efficiency
     kv = batch_kv(gpu) if kv is None else kv
@@ -149,7 +149,7 @@ def throughput(
     context = prompt + work.output // 2
     step = decode_ms(model, gpu, precision, batch=batch, context=context, kv=kv, efficiency=efficiency)
     decode_s = work.output * (step + communicating_ms(batch)) / batch / 1e3
-    # Every stage of a pipeline has its share of the layers, and all of them work at once.
+    # Every stage of a pipeline has a share of the layers, and all stages work at the same time.
     engines = layout.replicas * (layout.pipeline * limits.balance if layout.pipeline > 1 else 1)
     prefill_s, decode_s = prefill_s / engines, decode_s / engines
     return Throughput(

@@ -1,9 +1,9 @@
-"""Compute how many of the best items pass a cheap first model, the screen. Pure.
+"""Compute the share of the best requests that pass a cheap first model, the screen. Pure.
 
 A cascade scores every request with a small model and gives the best ones to a larger model. The share of the truly best
-that it finds depends on how well the two scores agree. The scores' ranks are taken as those of two normal variables.
-With a rank correlation rho (Spearman) their correlation is r = 2 sin(pi rho / 6) (Pearson 1907). Given the final score
-f, the screen's score is normal with mean r f and variance 1 - r^2.
+requests that it finds depends on how well the two scores agree. The ranks of the scores are modelled as those of two
+normal variables. If their rank correlation (Spearman) is rho, their correlation is r = 2 sin(pi rho / 6) (Pearson
+1907). Given the final score f, the screen's score is normal with mean r f and variance 1 - r^2.
 """
 
 import math
@@ -14,7 +14,7 @@ from typing import Final
 from services.physics.checks import fraction, positive
 
 POINTS: Final = 400
-"""Points of the midpoint rule over the best share. More points change only the fourth digit."""
+"""Number of points of the midpoint rule over the best share. More points change only the fourth digit."""
 
 _NORMAL: Final = NormalDist()
 
@@ -24,7 +24,7 @@ def recall(rho: float, *, best: float, kept: float) -> float:
 
     Args:
         rho: Rank correlation of the screen's score and the final one.
-        best: Share of all requests that are the best, such as 0.01.
+        best: Share of all requests that count as the best, such as 0.01.
         kept: Share of all requests that the screen passes on.
 
     Raises:
@@ -36,16 +36,16 @@ def recall(rho: float, *, best: float, kept: float) -> float:
 def chain_recall(rhos: Sequence[float], *, best: float, kept: Sequence[float]) -> float:
     """Return the share of the truly best requests that passes every screen of a chain.
 
-    Given the final score, the scores of the screens are taken as independent. So an error of one screen says nothing
-    about the next.
+    Given the final score, the scores of the screens are assumed to be independent. So the error of one screen does not
+    depend on the error of another.
 
     Args:
         rhos: Rank correlation of each screen's score and the final one.
-        best: Share of all requests that are the best.
-        kept: Share of all requests that each screen passes on, each smaller than the one before.
+        best: Share of all requests that count as the best.
+        kept: Share of all requests that each screen passes on. No share is above the one before.
 
     Raises:
-        ValueError: A share is not within 0 and 1, a rho not within -1 and 1, or the shares do not fall.
+        ValueError: A share is not within 0 and 1, a rho not within -1 and 1, or a share is above the one before.
     """
     positive("best", fraction("best", best))
     if len(rhos) != len(kept) or list(kept) != sorted(kept, reverse=True):
@@ -75,7 +75,7 @@ def _above(rho: float, bar: float, final: float) -> float:
 
 
 def _bar(rho: float, share: float, finals: Sequence[float], passed: Sequence[float]) -> float:
-    """Return the bar at which this share of all requests is left, taken from those that passed the earlier screens."""
+    """Return the minimum score at which the share ``share`` of all requests passes this and the earlier screens."""
     low, high = -8.0, 8.0
     for _ in range(40):
         middle = (low + high) / 2
@@ -85,7 +85,7 @@ def _bar(rho: float, share: float, finals: Sequence[float], passed: Sequence[flo
 
 
 def rank_correlation(screen: Sequence[float], final: Sequence[float]) -> float:
-    """Return Spearman's rho of two scores of the same requests; equal scores share their mean rank.
+    """Return Spearman's rho of two scores of the same requests. Equal scores get their mean rank.
 
     Raises:
         ValueError: There are fewer than three requests, the lengths differ, or all scores of one kind are equal.

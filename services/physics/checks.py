@@ -4,10 +4,10 @@ import math
 
 
 def positive(name: str, value: float) -> float:
-    """Return the value.
+    """Return ``value`` if it is a finite number above 0.
 
     Raises:
-        ValueError: The value is not a finite number above 0.
+        ValueError: It is not.
     """
     if not (math.isfinite(value) and value > 0):
         raise ValueError(f"{name} must be a number above 0, not {value!r}")
@@ -15,10 +15,10 @@ def positive(name: str, value: float) -> float:
 
 
 def not_negative(name: str, value: float) -> float:
-    """Return the value.
+    """Return ``value`` if it is a finite number of at least 0.
 
     Raises:
-        ValueError: The value is not a finite number of at least 0.
+        ValueError: It is not.
     """
     if not (math.isfinite(value) and value >= 0):
         raise ValueError(f"{name} must be a number of at least 0, not {value!r}")
@@ -26,10 +26,10 @@ def not_negative(name: str, value: float) -> float:
 
 
 def fraction(name: str, value: float) -> float:
-    """Return the value.
+    """Return ``value`` if it is within 0 and 1, both included.
 
     Raises:
-        ValueError: The value is not within 0 and 1, both included.
+        ValueError: It is not.
     """
     if not 0 <= value <= 1:
         raise ValueError(f"{name} must be between 0 and 1, not {value!r}")
@@ -37,10 +37,10 @@ def fraction(name: str, value: float) -> float:
 
 
 def whole(name: str, value: float, *, least: int = 0) -> int:
-    """Return the value.
+    """Return ``value`` if it is a whole number of at least ``least``.
 
     Raises:
-        ValueError: The value is not a whole number of at least ``least``.
+        ValueError: It is not.
     """
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
         raise ValueError(f"{name} must be a whole number of at least {least}, not {value!r}")

@@ -11,7 +11,7 @@ from services.physics.efficiency import Efficiency, practical
 from services.physics.roofline import prefill_ms
 
 _MAX_SERVICES = 200
-"""Longest wait that is computed, in service times. The number of digits of the exact sum grows with the wait."""
+"""Longest wait that is computed, in service times. The exact sum needs more digits for longer waits."""
 
 
 def longest_prompt(
@@ -37,7 +37,7 @@ def chance_of_waiting_at_most(wait_ms: float, service_ms: float, utilisation: fl
     """Return P(wait <= t) in an M/D/1 queue: random arrivals, one server, constant service time.
 
     (1 - rho) x sum over k = 0 .. floor(t/D) of (rho (k - t/D))^k / k! x exp(-rho (k - t/D)), Erlang 1909, Crommelin
-    1932. The terms alternate in sign and cancel, so they are added with as many extra digits as they may lose.
+    1932. The terms alternate in sign and cancel, so they are added with as many extra digits as the sum may lose.
     """
     positive("service_ms", service_ms)
     if wait_ms < 0:
@@ -76,7 +76,7 @@ def response_variation(utilisation: float) -> float:
 
 
 def highest_utilisation(deadline_ms: float, service_ms: float, *, share: float = 0.99) -> float:
-    """Return the load at which this ``share`` of requests still meets the deadline for the first token; 0 if none.
+    """Return the highest load at which the ``share`` of requests meets the deadline for the first token; 0 if none.
 
     The first token is generated after the wait and one service (the prefill), so the wait may take the deadline
     minus the service time.

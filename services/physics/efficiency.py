@@ -1,9 +1,9 @@
-"""The share of a data sheet's rates that an engine achieves, and its overheads: constants with intervals.
+"""Constants with intervals: the share of a data sheet's rates that an engine achieves, and its fixed times.
 
-Every constant is a time or a share that a calibration can fit, too. The constants are fitted to the published rows in
+Every constant is a time or a share, which a calibration can fit too. The constants are fitted to the published rows in
 ``tests/data/published``: static batches in TensorRT-LLM 0.9, and closed loops over HTTP on NVIDIA NIM. An interval is
-the range that the constant takes when a source, a GPU or a model is left out of the fit, or wider where nothing
-measured it.
+the range of the constant in fits that leave out a source, a GPU or a model. It is wider if nothing measured the
+constant.
 """
 
 from collections.abc import Mapping
@@ -27,13 +27,14 @@ class Efficiency:
         bandwidth: Share of the memory rate at which weights and activations are read.
         int4_bandwidth: Share of ``bandwidth`` at which int4 weights are read, because they are unpacked first.
         kv_bandwidth: Share of the memory rate for KV caches with one head for each query head.
-        grouped_kv_bandwidth: Share of the memory rate for KV caches if several query heads share a KV head. The streams
-            are then fewer and smaller.
-        overlap: The shorter of reading and multiplying is hidden behind the longer one; this is its hidden share.
-        layer_us: Time of a layer in each step beyond its bytes and arithmetic: launches, norms, small kernels.
-        sequence_us: Time of a step for each sequence, and for each further position that is verified: sampling,
-            scheduling, detokenizing, streaming.
-        activations: Activations read and written by a token in a layer, in widths of the residual stream.
+        grouped_kv_bandwidth: Share of the memory rate for KV caches if several query heads share a KV head, which makes
+            the reads fewer and smaller.
+        overlap: Share of the shorter of reading and multiplying that is hidden behind the longer one.
+        layer_us: Time of a layer in each step, in addition to reading and multiplying: launches, norms, small kernels.
+        sequence_us: Time in each step for each sequence and for each further verified position: sampling, scheduling,
+            detokenizing, streaming.
+        activations: Number of activations that a token reads and writes in a layer, divided by the width of the
+            residual stream.
     """
 
     flops: float
@@ -65,7 +66,7 @@ FLOOR: Final = Efficiency(
 BATCHED: Final = replace(
     FLOOR, flops=0.50, step_flops=0.50, bandwidth=0.75, kv_bandwidth=0.75, grouped_kv_bandwidth=0.75
 )
-"""A plain roofline at half of the arithmetic and three quarters of the memory rate, for drawings."""
+"""A plain roofline at half of the arithmetic rate and three quarters of the memory rate, for drawings."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,11 +127,11 @@ SEQUENCE_US: Final[Mapping[Engine, Constant]] = MappingProxyType(
 LLAMA_CPP_STEP_FLOPS: Final = Constant(
     0.065, 0.05, 0.09, "verifying 4 and 8 tokens took 1.28 and 1.72 plain steps: llama.cpp, A100, 34B Q8_0"
 )
-"""llama.cpp multiplies narrow matrices by kernels that do not use the tensor cores well."""
+"""``step_flops`` of llama.cpp. Its kernels for narrow matrices do not use the tensor cores well."""
 
 
 def practical(gpu: Gpu, engine: Engine = "vllm") -> Efficiency:
-    """Return what the engine achieves on the accelerator.
+    """Return the efficiency of the engine on the accelerator.
 
     Raises:
         ValueError: The engine is not known.
@@ -149,7 +150,7 @@ def practical(gpu: Gpu, engine: Engine = "vllm") -> Efficiency:
 
 
 def variants(gpu: Gpu, engine: Engine = "vllm") -> tuple[tuple[Efficiency, Efficiency], ...]:
-    """Return what the engine achieves with each constant in turn at either end of its interval."""
+    """Return two efficiencies for each constant: with that constant at the low and at the high end of its interval."""
     usual = practical(gpu, engine)
     if gpu.generation == "cpu":
         constants = dict(GENERATIONS["cpu"])
@@ -161,7 +162,7 @@ def variants(gpu: Gpu, engine: Engine = "vllm") -> tuple[tuple[Efficiency, Effic
     if engine == "llama.cpp":
         steps = LLAMA_CPP_STEP_FLOPS
         found.append((replace(usual, step_flops=steps.low), replace(usual, step_flops=steps.high)))
-    elif "flops" in constants:  # the share in narrow steps is the same constant
+    elif "flops" in constants:  # ``step_flops`` is the same constant
         flops = constants["flops"]
         found.append((replace(usual, step_flops=flops.low), replace(usual, step_flops=flops.high)))
     return tuple(found)

@@ -1,4 +1,4 @@
-"""Compute the latency of governance and how much of it is hidden. Times in milliseconds."""
+"""Compute the latency of input rails and of recalls. Times in milliseconds."""
 
 from dataclasses import dataclass
 
@@ -12,7 +12,7 @@ class GovernedStart:
     Attributes:
         hidden_ms: Rail time that does not delay the first token.
         ttft_ms: Time from receipt to the first visible token.
-        serial_ms: That time if the rails ran before queue and prefill.
+        serial_ms: The same time if the rails ran before queue and prefill.
     """
 
     hidden_ms: float
@@ -40,7 +40,7 @@ def hidden_fraction(*, rail_ms: float, queue_ms: float, prefill_ms: float) -> fl
 
 
 def exposure_tokens(*, tokens_per_second: float, check_ms: float, bus_ms: float, chunk_tokens: float = 1.0) -> float:
-    """Return the tokens shown before a recall arrives: rate x (check + bus) + the chunk that caused the recall."""
+    """Return the tokens shown until a recall arrives: rate x (check + bus) + the chunk that caused the recall."""
     for name, value in (
         ("tokens_per_second", tokens_per_second),
         ("check_ms", check_ms),

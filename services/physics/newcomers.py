@@ -1,4 +1,4 @@
-"""Compute, for prompts that arrive together, the wait for the first token and the delay of answers by prefills."""
+"""Compute the delays of prompts that arrive together: until the first token, and by the prefills of other prompts."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -18,11 +18,11 @@ use 2,048 to 16,384."""
 
 @dataclass(frozen=True, slots=True)
 class Burst:
-    """``batch`` prompts that arrived together.
+    """The delays of prompts that arrived together.
 
     Attributes:
         first_ms: Mean time until a prompt is prefilled.
-        stall_ms: Mean total time in which a decoding sequence waits for prefills of others, over its whole answer.
+        stall_ms: Mean time, over a whole answer, in which a decoding sequence waits for prefills of other prompts.
     """
 
     first_ms: float
@@ -40,10 +40,11 @@ def burst(
     budget: int = PREFILL_BUDGET,
     efficiency: Efficiency,
 ) -> Burst:
-    """Prefill the prompts in order, in steps of whole prompts within the budget (a longer prompt has its own step).
+    """Return the delays if ``batch`` prompts are prefilled in order, with as many per step as the budget holds.
 
-    Sequences whose prompts share a step form a group and stay together. When the answers of a group end, its next
-    prompts are prefilled. So each answer waits once for the prefill of every other group.
+    A step prefills whole prompts. A prompt that is longer than the budget has its own step. Sequences whose prompts
+    share a step form a group and stay together. When the answers of a group end, its next prompts are prefilled. So
+    each answer waits once for the prefill of every other group.
     """
     whole("batch", batch, least=1)
     spent, firsts, stalls = 0.0, 0.0, 0.0

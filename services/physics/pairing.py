@@ -1,4 +1,4 @@
-"""A target and a draft model on one accelerator. Compute when drafting pays, and up to which batch."""
+"""Compute for which gamma and batch sizes drafting saves time, for a target and a draft model on one accelerator."""
 
 from dataclasses import dataclass
 
@@ -22,7 +22,7 @@ class SpeculationPair:
         kv: Precision of both models' KV caches.
         efficiency: Constants of the engine; those of ``vllm`` on this accelerator if None.
         overhead: Overhead of one cycle, divided by the time of a plain target step at the same batch.
-        launch_ms: Time of a draft step beyond that of a step of the draft model, in milliseconds.
+        launch_ms: Time of a draft step in addition to the computed time of the draft model, in milliseconds.
     """
 
     target: Model
@@ -47,7 +47,7 @@ class SpeculationPair:
         )  # fmt: skip
 
     def draft_ms(self, *, batch: int = 1, context: int = 512) -> float:
-        """Return the milliseconds of one step of the draft."""
+        """Return the milliseconds of one draft step."""
         step = decode_ms(
             self.draft, self.gpu, self.precision,
             batch=batch, context=context, kv=self.kv, efficiency=self.achieved,
@@ -59,7 +59,7 @@ class SpeculationPair:
         return self.draft_ms(batch=batch, context=context) / self.step_ms(batch=batch, context=context)
 
     def cycle_ms(self, gamma: int, *, batch: int = 1, context: int = 512) -> float:
-        """Return the milliseconds of gamma draft steps, a verify step and overhead; for gamma 0, of a plain step."""
+        """Return the milliseconds of gamma draft steps, a verify step and overhead; a plain step for gamma 0."""
         plain = self.step_ms(batch=batch, context=context)
         if gamma == 0:
             return plain
@@ -67,7 +67,7 @@ class SpeculationPair:
         return gamma * self.draft_ms(batch=batch, context=context) + verify + self.overhead * plain
 
     def speedup(self, alpha: float, gamma: int, *, batch: int = 1, context: int = 512) -> float:
-        """Return tokens per second with speculation divided by those without, at this batch."""
+        """Return the tokens per second with speculation divided by those without it, at this batch size."""
         plain = self.step_ms(batch=batch, context=context)
         verify = self.step_ms(batch=batch, context=context, positions=gamma + 1)
         cost = self.draft_ms(batch=batch, context=context) / plain
@@ -76,7 +76,7 @@ class SpeculationPair:
     def best_gamma(
         self, alpha: float, *, batch: int = 1, context: int = 512, most: int = MAX_GAMMA
     ) -> tuple[int, float]:
-        """Return the gamma with the largest speed-up at this batch, and that speed-up; 0 and 1.0 if none pays."""
+        """Return the gamma with the largest speed-up at this batch size, and the speed-up; 0 and 1.0 without a gain."""
         return max(
             ((gamma, self.speedup(alpha, gamma, batch=batch, context=context)) for gamma in range(most + 1)),
             key=lambda choice: choice[1],
@@ -85,8 +85,9 @@ class SpeculationPair:
     def pays_until(self, alpha: float, gamma: int, *, context: int = 512, most: int = 1_024) -> int:
         """Return the largest batch up to which drafting gamma tokens is faster than drafting none; 0 if it never is.
 
-        The first batch with a speed-up of at most 1 ends the search. (At much larger batches reading the KV caches may
-        again take longer than multiplying; such batches seldom fit into memory.)
+        The first batch with a speed-up of at most 1 ends the search. (At much larger batches drafting could save
+        time again, because reading the KV caches may again take longer than multiplying. Such batches seldom fit into
+        memory.)
         """
         for batch in range(1, most + 1):
             if self.speedup(alpha, gamma, batch=batch, context=context) <= 1:

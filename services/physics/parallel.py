@@ -2,8 +2,9 @@
 
 Tensor parallelism divides each matrix, so a group reads and multiplies as fast as one accelerator with the sum of the
 rates, and adds two all-reduces to each layer (Shoeybi et al., "Megatron-LM", 2019, section 3). Pipeline parallelism
-gives each accelerator a share of the layers; with as many groups of sequences in flight as there are stages, all stages
-work at once (Huang et al., "GPipe", 2019). Data parallelism is several copies of an engine, which do not communicate.
+gives each accelerator a share of the layers. If as many groups of sequences are in flight as there are stages, all
+stages work at the same time (Huang et al., "GPipe", 2019). Data parallelism runs several copies of an engine, which do
+not communicate.
 """
 
 from dataclasses import dataclass, replace
@@ -25,7 +26,7 @@ LINK_SHARE: Final = Constant(0.75, 0.5, 0.85, "all-reduce of large messages: 366
 """Share of a link's rate that a large all-reduce reaches."""
 
 PIPELINE_BALANCE: Final = Constant(0.9, 0.75, 1.0, "stages of unequal time wait for the slowest; not measured")
-"""Share of time in which a pipeline's stages work."""
+"""Share of time in which the stages of a pipeline are busy."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +55,7 @@ ONE: Final = Layout()
 
 
 def group(gpu: Gpu, layout: Layout) -> Gpu:
-    """Return one accelerator with the memory and the rates of a tensor-parallel group, and the memory of its stages."""
+    """Return one accelerator with the rates of a tensor-parallel group and the memory of all pipeline stages."""
     n = layout.tensor
     return replace(
         gpu,
@@ -67,7 +68,7 @@ def group(gpu: Gpu, layout: Layout) -> Gpu:
 
 
 def divided(model: Model, layout: Layout) -> Model:
-    """Return the model as a group holds it. If there are fewer KV heads than accelerators, the heads are copied.
+    """Return the model as a tensor-parallel group stores it. KV heads are copied if they are fewer than accelerators.
 
     Raises:
         ValueError: The query heads or layers cannot be divided.
@@ -85,8 +86,8 @@ def communication_ms(
 ) -> float:  # fmt: skip
     """Return the milliseconds that a step of ``tokens`` tokens spends in communication.
 
-    Two all-reduces a layer, each 2 (n - 1) / n times its bytes over the link (Patarasuk and Yuan 2009), and one send
-    from stage to stage.
+    Each layer needs two all-reduces, each of which sends 2 (n - 1) / n times its bytes over the link (Patarasuk and
+    Yuan 2009). Between two pipeline stages there is one send.
     """
     message = tokens * model.hidden * ACTIVATION_BYTES
     rate = gpu.link_bandwidth * link_share

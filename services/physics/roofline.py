@@ -1,9 +1,10 @@
-"""The law of a step: read weights and KV caches, multiply, and pay a fixed time per layer and per sequence.
+"""The law of a step: the formula for the time of an engine step.
 
+In a step the engine reads weights and KV caches, multiplies, and spends a fixed time per layer and per sequence.
 The roofline (Williams, Waterman, Patterson 2009) bounds a step's time from below by bytes / bandwidth and by
 FLOP / rate. The bytes and FLOP of transformers follow Pope et al., "Efficiently Scaling Transformer Inference" (2022).
-An engine stays above the bound by the constants in :mod:`services.physics.efficiency`; with ``FLOOR`` the law is the
-bound itself. Prefill, decode, draft and verify steps use the same law.
+An engine takes longer than the bound, as described by the constants in :mod:`services.physics.efficiency`. With
+``FLOOR`` as constants, the law is the bound itself. Prefill, decode, draft and verify steps use the same law.
 Times are in milliseconds, sizes in bytes, rates per second.
 """
 
@@ -35,7 +36,8 @@ def weight_bytes(model: Model, precision: Precision) -> float:
 def weight_bytes_read(model: Model, precision: Precision, tokens: float = 1) -> float:
     """Return the bytes of weights read in a step of ``tokens`` tokens.
 
-    Of an untied input embedding only single rows are read; a mixture of experts reads those that a token is routed to.
+    Of an untied input embedding a step reads only single rows, which are not counted. Of a mixture of experts it reads
+    only the experts to which one of the tokens is routed.
     """
     spec = spec_of(precision)
     return (model.read_linear_parameters(tokens) * spec.linear_bits + model.head_parameters * spec.head_bits) / 8
@@ -44,14 +46,14 @@ def weight_bytes_read(model: Model, precision: Precision, tokens: float = 1) -> 
 def kv_bytes_per_token(model: Model, *, beyond_window: bool = False, kv: KvPrecision = "bf16") -> float:
     """Return the KV cache bytes of one more token: 2 x layers x KV heads x head width x bytes per value.
 
-    Beyond the window the local layers drop a token for each new one, so only the global layers' caches grow.
+    Beyond the window, local layers drop a token for each new one. So only the caches of global layers grow.
     """
     layers = model.global_layers if beyond_window else model.layers
     return 2 * layers * model.kv_heads * model.head_dim * _kv_value_bytes(kv)
 
 
 def kv_bytes(model: Model, context: int, kv: KvPrecision = "bf16") -> float:
-    """Return the KV cache bytes of a sequence of ``context`` tokens; each decode step reads them once."""
+    """Return the KV cache bytes of a sequence of ``context`` tokens. Each decode step reads them once."""
     whole("context", context)
     within = context if model.window is None else min(context, model.window)
     beyond = (context - within) * kv_bytes_per_token(model, beyond_window=True, kv=kv)
@@ -61,8 +63,8 @@ def kv_bytes(model: Model, context: int, kv: KvPrecision = "bf16") -> float:
 def prefill_flop(model: Model, tokens: int, *, cached: int = 0) -> float:
     """Return the FLOP to prefill ``tokens`` prompt tokens after ``cached`` ones that are in the KV cache.
 
-    2 per linear parameter and token (Kaplan et al. 2020, section 2.1), the head for the last token only, and 4 x
-    heads x head width for each pair of tokens in attention.
+    The sum is: 2 per linear parameter and token (Kaplan et al. 2020, section 2.1), 2 per parameter of the output head
+    for the last token only, and 4 x heads x head width for each pair of tokens in attention.
     """
     whole("tokens", tokens)
     whole("cached", cached)
@@ -73,7 +75,7 @@ def prefill_flop(model: Model, tokens: int, *, cached: int = 0) -> float:
 
 
 def attended_pairs(tokens: int, cached: int, window: int | None) -> float:
-    """Return the pairs of tokens in causal attention: token i attends to i tokens, at most to the window."""
+    """Return the number of token pairs in causal attention. Token i attends to i tokens, but at most to ``window``."""
 
     def upto(n: int) -> float:
         if window is None or n <= window:
@@ -122,7 +124,7 @@ def decode_ms(
         context: Tokens in each sequence's KV cache.
         positions: Tokens verified per sequence; gamma + 1 with speculation.
         kv: Precision of the KV cache.
-        efficiency: Achieved share of the data sheet's rates, and costs beyond them.
+        efficiency: Shares of the data sheet's rates that the engine achieves, and its fixed times.
     """
     whole("batch", batch, least=1)
     whole("positions", positions, least=1)
@@ -131,7 +133,7 @@ def decode_ms(
     )
 
 
-def step_ms(  # noqa: PLR0913 - the engine decides about a step by as many numbers
+def step_ms(  # noqa: PLR0913 - the time of a step depends on all of them
     model: Model,
     gpu: Gpu,
     precision: Precision,
@@ -146,8 +148,8 @@ def step_ms(  # noqa: PLR0913 - the engine decides about a step by as many numbe
 ) -> float:
     """Return the milliseconds of one engine step that decodes sequences and prefills parts of prompts.
 
-    layer time x layers + sequence time x sampled positions + activations + the longer of reading and multiplying +
-    the part of the shorter that is not hidden behind it.
+    The sum is: layer time x layers + sequence time x sampled positions + time of activations + the longer of reading
+    and multiplying + the part of the shorter one that is not hidden behind the longer one.
     """
     tokens = batch * positions
     reading = read_ms(
@@ -175,7 +177,7 @@ def read_ms(
 ) -> float:
     """Return the milliseconds to read the weights and the KV caches of ``batch`` sequences of ``context`` tokens.
 
-    ``tokens`` is the number of tokens in the step, which decides how many experts of a mixture are read.
+    ``tokens`` is the number of tokens in the step, which determines how many experts of a mixture are read.
     """
     spec = spec_of(precision)
     share = efficiency.bandwidth * (efficiency.int4_bandwidth if spec.unpacked else 1)
@@ -223,7 +225,10 @@ def require_fit(
 
 
 def largest_batch(model: Model, gpu: Gpu, precision: Precision, context: int, *, headroom: float = 0.9) -> int:
-    """Return how many sequences of ``context`` tokens fit, with the weights, into the share ``headroom`` of memory."""
+    """Return the maximum number of sequences of ``context`` tokens that fit into memory with the weights.
+
+    Weights and KV caches may take the share ``headroom`` of the memory.
+    """
     positive("headroom", headroom)
     free = gpu.memory_bytes * headroom - weight_bytes(model, precision)
     per_sequence = kv_bytes(model, whole("context", context, least=1))

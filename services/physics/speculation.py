@@ -2,7 +2,7 @@
 
 Formulas from Leviathan, Kalman, Matias, "Fast Inference from Transformers via Speculative Decoding" (2023), extended
 by an overhead per cycle. alpha is the probability that a drafted token is accepted, gamma the number of drafted tokens,
-c the time of a draft step over the time of a target step. None of these has a unit.
+c the time of a draft step divided by the time of a target step. None of these has a unit.
 """
 
 import math
@@ -12,11 +12,11 @@ from typing import Final
 from services.physics.checks import fraction, not_negative, positive, whole
 
 OVERHEAD: Final = 0.05
-"""Sampling, bookkeeping and launches of a cycle, as a share of a target step (approximate, from other systems)."""
+"""Sampling, bookkeeping and launches in a cycle, as a share of a target step (approximate, from other systems)."""
 SMALLEST_DEVIATION: Final = 0.002
 """Standard deviation of alpha below which its effect is negligible."""
 _REACH: Final = 8.0
-"""Half-width of the tanh-sinh rule: alpha comes within exp(-4,600) of 0 and 1."""
+"""Half-width of the tanh-sinh rule. With it, alpha comes within exp(-4,600) of 0 and 1."""
 
 MAX_GAMMA: Final = 16
 """Largest gamma that is considered. Published engines use smaller ones."""
@@ -35,7 +35,10 @@ def tokens_per_step(alpha: float, gamma: int) -> float:
 
 
 def tokens_per_step_by_position(acceptance: Sequence[float]) -> float:
-    """Return tau = 1 + p1 + p1 p2 + ..., with p_i the probability of draft i given those before it."""
+    """Return tau = 1 + p1 + p1 p2 + ... for acceptances that differ by position.
+
+    p_i is the probability that draft i is accepted, given that all drafts before it are.
+    """
     total, alive = 1.0, 1.0
     for position, chance in enumerate(acceptance, start=1):
         alive *= fraction(f"acceptance of position {position}", chance)
@@ -44,7 +47,7 @@ def tokens_per_step_by_position(acceptance: Sequence[float]) -> float:
 
 
 def tokens_per_step_spread(mean: float, deviation: float, gamma: int, *, points: int = 8_000) -> float:
-    """Return tau, the mean over requests whose alpha follows a Beta distribution with this mean and standard deviation.
+    """Return the mean tau of requests whose alpha follows a Beta distribution with this mean and standard deviation.
 
     The time for an answer is proportional to 1 / tau, so the mean is harmonic: 1 / E[1 / tau(alpha)]. The integral uses
     ``points`` points of the tanh-sinh rule (Takahasi and Mori 1974), because a Beta density may be infinite at 0 and 1.
@@ -80,8 +83,8 @@ def _softplus(x: float) -> float:
 def speedup(alpha: float, gamma: int, draft_cost: float, *, overhead: float = OVERHEAD) -> float:
     """Return S, tokens per second with speculation divided by those without: tau / (1 + gamma c + o); 1 if gamma is 0.
 
-    Theorem 3.8 of Leviathan et al. with the overhead o of a cycle added to its time. It holds while a verify step costs
-    no more than a plain one; :func:`speedup_in_batch` has a ``verify_cost`` for the other case.
+    Theorem 3.8 of Leviathan et al. with the overhead o of a cycle added to its time. It holds if a verify step takes no
+    longer than a plain step. Otherwise use :func:`speedup_in_batch`, which has a ``verify_cost``.
     """
     return speedup_in_batch(alpha, gamma, draft_cost, verify_cost=1.0, overhead=overhead)
 
@@ -101,7 +104,7 @@ def speedup_in_batch(
 def best_gamma(
     alpha: float, draft_cost: float, *, overhead: float = OVERHEAD, most: int = MAX_GAMMA
 ) -> tuple[int, float]:
-    """Return the gamma with the largest speed-up, and that speed-up; 0 and 1.0 if drafting never pays."""
+    """Return the gamma with the largest speed-up, and that speed-up; 0 and 1.0 if drafting is never faster."""
     whole("most", most)
     return max(
         ((gamma, speedup(alpha, gamma, draft_cost, overhead=overhead)) for gamma in range(most + 1)),
@@ -110,9 +113,9 @@ def best_gamma(
 
 
 def budget_holds(draft_ms: float, target_ms: float, gamma: int, alpha: float) -> bool:
-    """Return whether T_draft x gamma < T_target x (tau - 1), which is a speed-up above 1 without overhead.
+    """Return whether T_draft x gamma < T_target x (tau - 1), which is a speed-up above 1 if the overhead is 0.
 
-    It is a minimum requirement: at alpha 0.6 and c 0.16 it allows gamma 9, where 2 is best.
+    This is a minimum requirement only. For example, at alpha 0.6 and c 0.16 it allows gamma 9, although 2 is best.
     """
     not_negative("draft_ms", draft_ms)
     positive("target_ms", target_ms)
@@ -120,7 +123,7 @@ def budget_holds(draft_ms: float, target_ms: float, gamma: int, alpha: float) ->
 
 
 def largest_gamma_in_budget(alpha: float, draft_cost: float, *, most: int = 64) -> int:
-    """Return the largest gamma that the budget allows; 0 if none."""
+    """Return the largest gamma that :func:`budget_holds` allows; 0 if none."""
     return max((gamma for gamma in range(1, most + 1) if budget_holds(draft_cost, 1.0, gamma, alpha)), default=0)
 
 

@@ -1,4 +1,4 @@
-"""Percentiles and their confidence intervals. Pure: seeded."""
+"""Percentiles and their confidence intervals. Pure, because the random numbers are seeded."""
 
 import random
 from collections.abc import Callable, Sequence
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 
 RESAMPLES: Final = 400
-"""Number of bootstrap resamples. It is enough for two digits of an interval's ends."""
+"""Number of bootstrap resamples. It gives two digits of the ends of an interval."""
 
 BLOCK: Final = 8
 """Number of neighbouring requests that are resampled together, because they waited in the same queue."""
@@ -47,9 +47,9 @@ def median(values: Sequence[float]) -> float:
 def bootstrap(
     values: Sequence[float], measure: Callable[[Sequence[float]], float], *, seed: int = 0, block: int = BLOCK
 ) -> Interval:
-    """Return ``measure`` with its 95 % interval by the moving block bootstrap (Kuensch 1989).
+    """Return ``measure(values)`` with its 95 % interval by the moving block bootstrap (Kuensch 1989).
 
-    Neighbours stay together, because requests in the same queue are correlated.
+    Neighbouring values are resampled together, because requests in the same queue are correlated.
     """
     rng = random.Random(seed)  # noqa: S311 - it must be repeatable
     resampled = sorted(measure([values[i] for i in _blocks(len(values), block, rng)]) for _ in range(RESAMPLES))
@@ -59,7 +59,7 @@ def bootstrap(
 def bootstrap_ratio(
     above: Sequence[float], below: Sequence[float], measure: Callable[[Sequence[float]], float], *, seed: int = 0
 ) -> Interval:
-    """Return ``measure(above) / measure(below)`` with its 95 % interval; both are resampled independently."""
+    """Return ``measure(above) / measure(below)`` with its 95 % interval. Both lists are resampled independently."""
     rng = random.Random(seed)  # noqa: S311 - it must be repeatable
 
     def once() -> float:
@@ -71,12 +71,12 @@ def bootstrap_ratio(
 
 
 def _interval(value: float, resampled: Sequence[float]) -> Interval:
-    # With few and equal times the value itself could be outside.
+    # With few and partly equal times, the value itself could be outside the interval of the resamples.
     return Interval(value, min(value, percentile(resampled, 0.025)), max(value, percentile(resampled, 0.975)))
 
 
 def _blocks(size: int, block: int, rng: random.Random) -> list[int]:
-    """Return the indexes of one block-bootstrap resample: random runs of neighbours, ``size`` in all."""
+    """Return the ``size`` indexes of one block-bootstrap resample, made of random runs of neighbours."""
     length = max(1, min(block, size // 2))
     indexes: list[int] = []
     while len(indexes) < size:

@@ -1,1 +1,1 @@
-"""What a machine can do and what a plan costs: latency budgets, bench results read, models calibrated."""
+"""Plan latency, batch jobs and serving capacity, report on bench results, and calibrate the models to them."""

@@ -19,7 +19,7 @@ def find_gpu(name: str) -> Gpu:
     """Return the accelerator with this name.
 
     Raises:
-        UserError: It is not in the catalogue; the message names those that are.
+        UserError: The name is not in the catalogue. The message lists the known names.
     """
     return _or_user_error(lambda: gpu_named(name))
 

@@ -16,7 +16,7 @@ DrawPanel = Callable[["Axes"], None]
 
 
 def draw_panels(panels: dict[str, DrawPanel], to: Path) -> Iterator[Path]:
-    """Draw all panels into the file ``to``, or one file per panel if ``to`` is a folder; yield the files.
+    """Draw all panels into the file ``to``, or one file per panel if ``to`` is a folder. Yield their paths.
 
     Raises:
         UserError: matplotlib is missing, or the path cannot be written.

@@ -22,8 +22,8 @@ Use::
     reloader.current; await reloader.watch()      # take `current` once per request and keep it
 
 ``engines`` has Rego, its decision log, NeMo and Presidio. NeMo and Presidio are heavy, so import them only where they
-run. If Rego cannot answer, ``RulingError`` is raised. The caller must fail closed and never read it as "allowed". Use a
-``Policy`` from one thread at a time.
+run. If Rego cannot answer, ``RulingError`` is raised. The caller must fail closed and never treat it as "allowed".
+Use a ``Policy`` from one thread at a time.
 """
 
 from services.policy.errors import BrokenPolicy, PolicyError, PolicyFault, RulingError

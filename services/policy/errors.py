@@ -1,8 +1,8 @@
-"""Why a policy cannot be used.
+"""The errors for policies that cannot be used.
 
 PolicyError
  |- BrokenPolicy    its files have faults, each with file and line
- `- RulingError     Rego gave no usable answer; never read it as "allowed"
+ `- RulingError     Rego gave no usable answer; never treat it as "allowed"
 """
 
 from collections.abc import Sequence
@@ -14,8 +14,8 @@ class PolicyFault:
     """A fault in a policy's files.
 
     Attributes:
-        path: File, relative to the policy's folder.
-        line: 1-based; 0 for the whole file.
+        path: Path of the file, relative to the policy's folder.
+        line: Line number from 1; 0 for the whole file.
         message: What is wrong, and the remedy.
     """
 
@@ -28,11 +28,11 @@ class PolicyFault:
 
 
 class PolicyError(Exception):
-    """The root of the errors of policies."""
+    """Base class of the errors of policies."""
 
 
 class BrokenPolicy(PolicyError):
-    """A policy whose files have ``faults``. The message names one fault a line."""
+    """A policy whose files have ``faults``. The message names one fault per line."""
 
     def __init__(self, faults: Sequence[PolicyFault]) -> None:
         self.faults = tuple(faults)
@@ -44,7 +44,7 @@ class RulingError(PolicyError):
 
 
 def broken_by(error: Exception) -> BrokenPolicy:
-    """Return the refusal of a policy that could not be read or prepared because of this error."""
+    """Return the ``BrokenPolicy`` for a policy that could not be read or prepared because of this error."""
     if isinstance(error, BrokenPolicy):
         return error
     if isinstance(error, RecursionError):

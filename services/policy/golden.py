@@ -1,6 +1,6 @@
-"""``railbus policy test``: the answers that a policy must give, in its ``golden/*.jsonl``.
+"""``railbus policy test``: checks the answers that a policy must give, as listed in its ``golden/*.jsonl``.
 
-One JSON object a line, with a ``name`` and the expected answer; only the fields in ``expect`` are compared::
+Each line is a JSON object with a ``name`` and the expected answer. Only the fields in ``expect`` are compared::
 
     {"name": ..., "admit": {"tenant": "acme", "max_tokens": 9000}, "expect": {"allow": false, "reasons": ["tokens"]}}
     {"name": ..., "finding": {"tenant": "acme", "side": "output", "category": "email"}, "expect": {"action": "redact"}}
@@ -40,8 +40,8 @@ class GoldenCase:
     """A line of a golden file.
 
     Attributes:
-        path: File, relative to the policy's folder.
-        line: 1-based.
+        path: Path of the file, relative to the policy's folder.
+        line: Line number from 1.
         body: The JSON object.
     """
 
@@ -70,7 +70,7 @@ def cases(policy: Policy) -> list[GoldenCase]:
 
 
 def run_case(policy: Policy, case: GoldenCase) -> PolicyFault | None:
-    """Return None if the policy answers as expected, else a fault with its answer."""
+    """Return None if the policy answers as expected, else a fault with the policy's answer."""
     expected = case.body.get("expect")
     try:
         answer = _answer(policy, case.body)
@@ -86,7 +86,7 @@ def run_case(policy: Policy, case: GoldenCase) -> PolicyFault | None:
 
 
 def rego_questions(policy: Policy, case: GoldenCase) -> list[tuple[str, AdmissionRequest | Finding]]:
-    """Return Rego's inputs in this case, with their entry points. An OPA server must give the same answers to them."""
+    """Return the inputs for Rego in this case, with their entry points. An OPA server must give the same answers."""
     body = case.body
     if "admit" in body:
         return [(ADMISSION, _admission_request(body))]

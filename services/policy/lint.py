@@ -1,4 +1,4 @@
-"""``railbus policy lint``: the faults of a policy that can be found without a request."""
+"""``railbus policy lint``: finds the faults of a policy that can be found without a request."""
 
 import json
 from pathlib import Path
@@ -39,7 +39,7 @@ def lint(root: Path) -> tuple[PolicyFault, ...]:
 
 
 def _deadline_faults(policy: Policy) -> list[PolicyFault]:
-    """Check that each rail's deadline is earlier than the time when the verdict is due."""
+    """Return a fault for each rail whose deadline is not earlier than the time at which the verdict is due."""
     text = policy.files["policy.toml"].decode()
     rails = policy.document.rails
     due_ms = Deadlines().verdict_ms
@@ -69,7 +69,6 @@ def _pattern_faults(files: Files) -> list[PolicyFault]:
 
 
 def _example_faults(spec: PatternSpec) -> list[tuple[str, str]]:
-    """Check a pattern's examples and counterexamples."""
     automaton = Automaton([rule_of(spec)])
     faults: list[tuple[str, str]] = []
     for number, example in enumerate(spec.examples, 1):

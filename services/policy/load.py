@@ -118,7 +118,7 @@ def rule_of(spec: PatternSpec) -> Rule:
     """Build a pattern's rule.
 
     Raises:
-        BadPattern: The pattern is outside the language, unbounded, or longer than its ``max_chars``.
+        BadPattern: The pattern is outside the pattern language, or a match can be longer than its ``max_chars``.
     """
     node = _node(spec)
     if spec.folded:
@@ -127,7 +127,7 @@ def rule_of(spec: PatternSpec) -> Rule:
     if bound > spec.max_chars:
         raise BadPattern(f"a match can be {bound} characters long, above its max_chars = {spec.max_chars}")
     rule = Rule(name=spec.name, category=spec.category, node=node, guard=spec.guard, validator=spec.validator)
-    Automaton([rule])  # counts its positions here, so that a fault has this pattern's line
+    Automaton([rule])  # here, so that a fault of too many positions has this pattern's line
     return rule
 
 

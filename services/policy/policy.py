@@ -41,12 +41,12 @@ class Policy:
 
     Attributes:
         version: Hash of all files. Every verdict and recall names it.
-        document: ``policy.toml``.
-        classes: Its classes of requests, the built-in ones included.
+        document: The content of ``policy.toml``.
+        classes: The policy's classes of requests, including the built-in classes.
         rules: The patterns of ``patterns/*.toml``, sorted by name.
         automaton: The rules, ready to match. It must not be used from two threads at once.
-        folded: The words that are found even in disguise.
-        rego: ``rego/*.rego`` with ``rego/data.json``.
+        folded: The words that are found even if they are disguised.
+        rego: The compiled ``rego/*.rego``, with the data of ``rego/data.json``.
         files: The content of the files, by relative path.
     """
 
@@ -89,13 +89,13 @@ class Policy:
         return ruling
 
     def on_broken(self, rail: str) -> OnBroken:
-        """Return what happens if this rail fails or times out: the policy's default if it does not name the rail."""
+        """Return what happens if this rail fails or times out: its own setting, or else the policy's default."""
         rails = self.document.rails
         own = next((spec.on_broken for spec in rails.rail if spec.name == rail), None)
         return own or rails.on_broken
 
     def listen(self, listener: DecisionListener) -> None:
-        """Call the listener with every decision, cached ones too."""
+        """Call the listener with every later decision, including cached decisions."""
         self._listeners.append(listener)
 
     def _ask(self, entry_point: str, asked: dict[str, Any], read: Callable[[Any], T]) -> T:
@@ -132,7 +132,7 @@ class Policy:
         return texts["stop"] if ruling.action == "stop" else texts.get(category, texts["default"])
 
     def tighten(self, asked: Delivery, admission: Admission) -> Delivery:
-        """Return the delivery that policy allows and that is nearest to the requested one."""
+        """Return the delivery nearest to the requested one that the policy and ``admission`` allow."""
         return tighten(asked, self.document.delivery, admission.delivery)
 
 
@@ -152,6 +152,6 @@ def tighten(asked: Delivery, bounds: DeliveryBounds, floor: DeliveryFloor) -> De
 
 
 def _plain(ruling: Ruling) -> dict[str, Any]:
-    """Return the ruling as Rego gave it, without defaults."""
+    """Return the fields of the ruling that are not None."""
     plain: dict[str, Any] = msgspec.to_builtins(ruling)
     return {key: value for key, value in plain.items() if value is not None}

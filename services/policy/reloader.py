@@ -1,4 +1,4 @@
-"""The policy in force, replaced without a gap when its files change."""
+"""The policy in force. It is replaced without a gap when its files change."""
 
 import asyncio
 import logging
@@ -20,11 +20,12 @@ _log = logging.getLogger("railbus.policy")
 
 
 class PolicyReloader:
-    """Holds the current policy. A request keeps the version that it began with.
+    """Holds the current policy. A request keeps the policy version with which it started.
 
     Args:
         root: The policy's folder.
-        prepare: Builds what depends on a new policy, before it is used; may raise ``BrokenPolicy``.
+        prepare: Called with a new policy before it is used, to build what depends on it. If it raises ``BrokenPolicy``,
+            the new policy is rejected.
 
     Raises:
         BrokenPolicy: The first policy has faults.
@@ -40,7 +41,7 @@ class PolicyReloader:
         self.refused: BrokenPolicy | None = None
 
     async def watch(self, interval_s: float = WATCH_INTERVAL_S) -> None:
-        """Load changes until cancelled. A new policy is built in a thread and swapped in by one assignment."""
+        """Load changed policies until cancelled. A policy is built in a thread and put into force by one assignment."""
         while True:
             await asyncio.sleep(interval_s)
             policy = await asyncio.to_thread(self.poll)
@@ -50,7 +51,7 @@ class PolicyReloader:
     def poll(self) -> Policy | None:
         """Return a new policy if the files have changed, else None.
 
-        Files must be unchanged for two polls, so that no unfinished edit is read.
+        A change is read only when the files are unchanged for two polls, so that no unfinished edit is read.
         """
         return self._read() if self._change.poll(fingerprint(self._root)) else None
 

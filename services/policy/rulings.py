@@ -1,4 +1,4 @@
-"""Rego's input, and how Rego's answers are read. An invalid answer is an error and never counts as "allowed"."""
+"""The types of Rego's input and answers. An invalid answer is an error and never counts as "allowed"."""
 
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, NamedTuple, Self, TypeVar
@@ -29,8 +29,8 @@ class FoundSpan(NamedTuple):
     Attributes:
         rule: The name of the rule or recognizer, such as ``presidio/phone_number``.
         category: The category that Rego rules on.
-        start: First code point of the span.
-        end: One past the last.
+        start: Offset of the span's first code point.
+        end: One past the offset of its last code point.
     """
 
     rule: str
@@ -48,7 +48,7 @@ class Finding:
         side: Whether the finding is in the prompt (``input``) or in the answer (``output``).
         category: The category of the rule.
         rule: Name of the rule.
-        tier: 0 patterns, 1 NeMo rails, 2 classifiers.
+        tier: 0 for patterns, 1 for NeMo rails, 2 for classifiers.
     """
 
     tenant: str
@@ -69,8 +69,8 @@ class AdmissionRequest:
         attempt: The number of the attempt.
         prompt_chars: Number of code points in all messages.
         max_tokens: Maximum number of tokens of the answer, as requested.
-        mode: Delivery mode requested.
-        egress: ``forbidden`` when the request itself says so.
+        mode: The requested delivery mode.
+        egress: ``forbidden`` if the request itself forbids egress.
     """
 
     tenant: str
@@ -84,7 +84,7 @@ class AdmissionRequest:
 
     @classmethod
     def of(cls, request: Request) -> Self:
-        """Return the policy's input for a request, used by the rails and when recorded traffic is judged again."""
+        """Return Rego's input for a request. The rails use it, and so do programs that judge recorded traffic again."""
         return cls(
             tenant=request.tenant,
             model=request.model,
@@ -118,7 +118,7 @@ class Admission(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     Attributes:
         allow: Whether the request may be answered.
-        reasons: Keys of refusal texts if it may not, most important first.
+        reasons: If the request may not be answered, the keys of refusal texts, most important first.
         delivery: The least strict delivery allowed.
         egress: Whether the prompt may leave the premises.
     """
@@ -135,7 +135,7 @@ class Ruling(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     Attributes:
         action: ``stop``, ``redact`` or ``flag`` for an answer; ``deny``, ``mask`` or ``flag`` for a prompt.
         egress: ``forbidden`` keeps a prompt with this finding on the premises.
-        replacement: The text that replaces removed text; None for the category's text in ``policy.toml``.
+        replacement: The text that replaces removed text; None means the category's text in ``policy.toml``.
     """
 
     action: RulingAction

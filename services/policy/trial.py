@@ -1,7 +1,7 @@
-"""Try a policy in a process of its own, before a service uses it.
+"""Tries a policy in a separate process, before a service uses the policy.
 
-Some mistakes end the process that compiles or evaluates a policy, or keep it busy for minutes: the Rego engine is not
-Python, and has no limit of memory, of its stack or of the time that a compilation takes.
+Some mistakes in a policy end the process that compiles or evaluates it, or keep the process busy for minutes. The
+reason is that the Rego engine is not Python, and has no limits of memory, stack or compilation time.
 """
 
 import os
@@ -25,7 +25,7 @@ MAX_TRIAL_BYTES: Final = 2 << 30
 """Maximum address space of a trial in bytes. A shipped policy takes an eighth of it."""
 
 MAX_ANSWER_NS: Final = 500_000_000
-"""Longest time that an answer of Rego may take. An answer of a shipped policy takes 0.02 ms."""
+"""Maximum time of an answer of Rego, in nanoseconds. An answer of a shipped policy takes 0.02 ms."""
 
 _STEPS: Final = {
     "build": (".", "its files are compiled"),
@@ -36,7 +36,7 @@ _STEPS: Final = {
 
 
 def try_policy(files: Files) -> None:
-    """Build a policy and ask its Rego in another process.
+    """Build a policy and evaluate its Rego in another process.
 
     Raises:
         BrokenPolicy: The files have faults, or the process ended or took too long.
@@ -68,12 +68,12 @@ def _name(status: int, said: bytes) -> str:
         return f"more than {TRIAL_S} s of CPU"
     if status in {-6, -9, -11}:
         return f"signal {-status}: its memory or its stack was not enough"
-    last = said.decode(errors="replace").strip().rpartition("\n")[2]  # of a traceback, what went wrong
+    last = said.decode(errors="replace").strip().rpartition("\n")[2]  # the last line of a traceback names the error
     return f"status {status}: {last[:300]}" if last else f"status {status}"
 
 
 def main() -> None:
-    """Read the files from standard input; write each step, and at last the faults as JSON."""
+    """Read the files from standard input. Write the name of each step to standard output, then the faults as JSON."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     resource.setrlimit(resource.RLIMIT_CPU, (TRIAL_S, TRIAL_S + 2))
     resource.setrlimit(resource.RLIMIT_AS, (MAX_TRIAL_BYTES, MAX_TRIAL_BYTES))
@@ -87,12 +87,12 @@ def main() -> None:
 
 
 def _try_here(files: Files) -> None:
-    """Build the policy and ask its Rego as a service would, and run its golden cases.
+    """Build the policy, evaluate its Rego as a service would, and run its golden cases.
 
     Raises:
-        BrokenPolicy: They have faults, or an answer takes too long.
+        BrokenPolicy: The files have faults, or an answer takes too long.
     """
-    from services.policy.golden import cases, run_case  # here, because they import much
+    from services.policy.golden import cases, run_case  # imported here because they import many modules
     from services.policy.lint import admission_faults, finding_faults
     from services.policy.load import build
 

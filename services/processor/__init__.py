@@ -1,16 +1,19 @@
-"""Members of a group that work on the log: a pure core decides, and ``Processor`` does the I/O.
+"""Services that process the log as members of a consumer group. A pure core decides; ``Processor`` does the I/O.
 
-Router, safety and rails are cores. What ``Processor`` guarantees to a core:
+Router, safety and rails each have a core. ``Processor`` guarantees the following to a core:
 
-* A partition number means that partition of every topic that is read; one member has all of them. After ``gained``
-  the core knows nothing about a number. Its recent past is then read, and ``caught_up`` follows when everything was
-  read that was on the log at that moment. A number that is *kept* over a rebalance causes no call: its state stays,
-  nothing is read twice or missed. After ``lost`` nothing more is written about its requests.
-* ``read`` gets records in the order of their partition, at least once. Between the topics of a number there is no
-  order.
-* Decisions by time alone are made in ``tick``, and only when everything was read that was on the log at the time
-  given. So a late alarm, a pause, or a topic that lags never makes a core decide about what it has not read.
-* Writes are sent in the order in which they were decided.
+* A partition number stands for the partitions with this number in all topics that are read. One member holds all of
+  them. ``gained`` tells the core that it holds a partition number, for which it has no state yet. Then the recent
+  records are read. ``caught_up`` is called once all records have been read that were on the log when the partition
+  number was gained. A partition number that the member *keeps* in a rebalance causes no call: the core keeps its state,
+  and no record is read twice or missed. After ``lost``, no more events are written about the requests of this partition
+  number.
+* ``read`` gets the records of one partition in order, each at least once. There is no order between the topics of a
+  partition number.
+* Decisions that depend on time alone are made in ``tick``, which gets a time. It is called only after all records have
+  been read that were on the log at this time. So a late alarm, a pause or a slow topic never makes a core decide before
+  it has read the records that matter.
+* Events are sent in the order in which the core decided on them.
 """
 
 from services.processor.core import Core, Effect, RecordDone, RecordPosition, Write

@@ -1,4 +1,4 @@
-"""The interface of a core and the effects that it returns. No I/O, no clock."""
+"""The interface of a core, which makes a service's decisions, and the effects that it returns. No I/O, no clock."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from services.bus import Received, UnreadableRecord
 
 
 class RecordPosition(NamedTuple):
-    """Where a record is on the log."""
+    """The position of a record on the log."""
 
     topic: str
     partition: int
@@ -23,10 +23,10 @@ class RecordPosition(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Write:
-    """Put an event on a topic.
+    """An effect: write an event to a topic.
 
     Attributes:
-        done: The record whose work is over once this event is acknowledged; used if offsets are committed.
+        done: Position of the record that is done once this event is acknowledged. Used only if offsets are committed.
     """
 
     topic: Topic
@@ -37,27 +37,28 @@ class Write:
 
 @dataclass(frozen=True, slots=True)
 class RecordDone:
-    """An effect: a record is done, and nothing has to be written for it."""
+    """An effect: a record is done, and no event has to be written for it."""
 
     position: RecordPosition
 
 
 Effect = object
-"""``Write``, ``RecordDone``, or an effect of the service's own, which it performs in order."""
+"""``Write``, ``RecordDone``, or an effect that the service defines and performs. Effects are performed in order."""
 
 NOTHING: Final[Sequence[Effect]] = ()
 
 
 class Core:
-    """Decides for a service, which overrides the methods that it needs.
+    """Makes the decisions of a service. A subclass overrides the methods that it needs.
 
-    Times are microseconds since the epoch on the clock of this process. ``now_us`` is for what is written;
-    ``at_us`` is when a record was appended, and ``known_us`` the time up to which all of a number's records were read.
+    ``number`` is a partition number. Times are microseconds since the epoch on the clock of this process. ``now_us`` is
+    the current time, for the events that are written. ``at_us`` is the time at which a record was appended. All records
+    of the partition number that were appended before ``known_us`` have been read.
     """
 
     @property
     def backlog(self) -> int:
-        """Return how many records were read and are not processed; reading pauses at a limit."""
+        """Return the number of records that were read and are not processed yet. Reading pauses at a limit."""
         return 0
 
     @property
@@ -66,27 +67,30 @@ class Core:
         return False
 
     def gained(self, number: int) -> None:
-        """Begin to hold a partition number; its recent past follows."""
+        """Create the state of a partition number that this member now holds. Its recent records are read next."""
 
     def lost(self, number: int) -> None:
         """Drop all state of a partition number."""
 
     def read(self, record: Received | UnreadableRecord, at_us: int, now_us: int) -> Sequence[Effect]:  # noqa: ARG002
-        """Take a record."""
+        """Process a record, or queue it for ``step``."""
         return NOTHING
 
     def caught_up(self, number: int, known_us: int, now_us: int) -> Sequence[Effect]:  # noqa: ARG002
-        """Decide from now on, because everything that was on the log when the number was gained was read."""
+        """Start to decide. All records that were on the log when the partition number was gained have been read."""
         return NOTHING
 
     def alarm_us(self, number: int, now_us: int) -> int | None:  # noqa: ARG002
-        """Return the time of the next decision by time alone; exact unless it is after ``now_us``."""
+        """Return the time of the next decision that depends on time alone; None if there is none.
+
+        A time after ``now_us`` may be too early. A time up to ``now_us`` is exact.
+        """
         return None
 
     def tick(self, number: int, known_us: int, now_us: int) -> Sequence[Effect]:  # noqa: ARG002
-        """Decide what is due by time alone up to ``known_us``."""
+        """Make the decisions that depend on time alone and are due by ``known_us``."""
         return NOTHING
 
     def step(self, now_us: int) -> Sequence[Effect]:  # noqa: ARG002
-        """Do a slice of the waiting work, short enough not to block the event loop."""
+        """Process a part of the queued work that is small enough not to block the event loop."""
         return NOTHING

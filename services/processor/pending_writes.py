@@ -1,4 +1,4 @@
-"""Hold the writes that a core has decided on until the broker has them."""
+"""Keep the writes that a core has decided on until the broker has acknowledged them."""
 
 import asyncio
 from collections import deque
@@ -15,18 +15,18 @@ _log = logger("processor")
 
 
 class PendingWrites:
-    """Sends writes in the order of their decisions, and reports a record as done when its write was acknowledged.
+    """Sends writes in the order in which they were decided. Reports a record as done once its write is acknowledged.
 
-    While the producer's buffer is full, writes wait in a queue. It has no bound of its own: its length counts against
-    the processor's limit of records in flight.
+    While the producer's buffer is full, writes wait in a queue. The queue itself has no maximum length, but its length
+    counts against the processor's limit of records in flight.
 
     Args:
         producer: None for a core that writes nothing to the log.
-        holds: Returns whether the partition of this request is still ours. If not, the write is dropped.
+        holds: Returns whether this process still holds the request's partition. If not, the write is dropped.
         on_sent: Called after each write that left the queue.
-        on_finished: Called with the position of a record whose write will not be tried again.
-        on_written: Called with every event that was given to the producer.
-        on_not_written: Called with every write that the broker did not take; it is logged already.
+        on_finished: Called with the position of a record once its write is acknowledged, dropped or refused for good.
+        on_written: Called with every write that was given to the producer.
+        on_not_written: Called with every write for which the broker returned an error. The error is logged before.
     """
 
     def __init__(
@@ -53,22 +53,22 @@ class PendingWrites:
         self._unacknowledged = 0
 
     def __len__(self) -> int:
-        """Return how many writes were not given to the producer yet."""
+        """Return the number of writes that were not given to the producer yet."""
         return len(self._queue)
 
     @property
     def busy(self) -> bool:
-        """Return whether a write waits, or was sent and is not acknowledged."""
+        """Return whether a write is queued, or was sent and is not acknowledged yet."""
         return bool(self._queue or self._unacknowledged)
 
     def append(self, write: Write) -> None:
-        """Give a write to the producer, at once if it has room."""
+        """Give a write to the producer at once if its buffer has room, else queue the write."""
         if self._queue or self._posting or not self._post_now(write):
             self._queue.append(write)
             self._queue_filled.set()
 
     async def send(self) -> None:
-        """Give the writes that wait to the producer until cancelled.
+        """Give the queued writes to the producer until cancelled.
 
         Raises:
             BusError: The producer takes no more writes.
@@ -81,7 +81,7 @@ class PendingWrites:
                 self._on_sent()
 
     def _post_now(self, write: Write) -> bool:
-        """Return whether the write is settled: the producer has it, or it will never be tried."""
+        """Give the write to the producer, or drop it. Return false if it must be queued instead."""
         if self._producer is None or self._is_void(write):
             return self._producer is not None
         try:
@@ -90,7 +90,7 @@ class PendingWrites:
             self._give_up(write, error)
             return True
         except BusError:
-            return False  # ``send`` raises it
+            return False  # ``send`` gets the same error and raises it
         if acknowledged is not None:
             self._note_posted(write, acknowledged)
         return acknowledged is not None
@@ -111,7 +111,7 @@ class PendingWrites:
             self._posting = False
 
     def _is_void(self, write: Write) -> bool:
-        """Finish a write whose partition another member has now; return whether it was one."""
+        """Return whether another member now holds the write's partition. If so, finish the write without sending it."""
         event = write.event
         if not isinstance(event, Event) or self._holds(event.request_id):
             return False
@@ -119,7 +119,7 @@ class PendingWrites:
         return True
 
     def _give_up(self, write: Write, error: MalformedEvent) -> None:
-        """Finish a write that no reader would take, such as a prompt that is over the size limit when written again."""
+        """Finish a write whose event is invalid, such as a prompt that exceeds the size limit when written again."""
         _log.error("%s: an event cannot be written: %s", self._group, error)
         self._finish(write)
 

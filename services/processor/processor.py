@@ -1,4 +1,4 @@
-"""The I/O around a core: membership, replay, alarms, backpressure, writes, commits, drain, readiness."""
+"""The I/O around a core: group membership, replay, alarms, back-pressure, writes, commits, draining and readiness."""
 
 import asyncio
 from collections.abc import Callable, Coroutine, Iterable, Sequence
@@ -30,35 +30,38 @@ from services.runtime.task_groups import start_in
 _log = logger("processor")
 
 SLOWEST_TICK_S: Final = 1.0
-"""Alarms are checked at least this often."""
+"""Maximum time between two checks of the alarms, in seconds."""
 
 FULL_RETRY_S: Final = 0.1
-"""How soon alarms are checked again while too many writes wait, because the broker is unreachable."""
+"""Time in seconds until the next check of the alarms while ``ProcessorConfig.limit`` is reached."""
 
 LAG_INTERVAL_S: Final = 1.0
-"""Interval at which the broker is asked for the end of the log, in seconds."""
+"""Interval between two requests to the broker for the end of the log, in seconds."""
 
 STALE_S: Final = 10.0
-"""A processor that could not reach the end of the log, or ask for it, for this long is not ready."""
+"""Time in seconds. A processor is not ready if it has not reached the end of the log for this long.
+
+If it continues at committed offsets, it is not ready if the broker has not answered for this long.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessorConfig:
-    """What a processor reads, and how.
+    """Which topics a processor reads, and how.
 
     Attributes:
         topics: The topics to read. Topics with the same number of partitions are assigned together.
-        rewind_ms: A gained number is read from this long ago. None continues at the committed offset, and commits
-            what is done.
-        progress_topic: With ``rewind_ms``: the topic to which the outcome of the work is written. Its newest record
-            says since when nobody has worked, so that an outage longer than ``rewind_ms`` is made up for.
+        rewind_ms: When a partition number is gained, reading starts this many milliseconds before the newest record.
+            With None, reading continues at the committed offset, and offsets of records that are done are committed.
+        progress_topic: With ``rewind_ms``: the topic to which the group writes its results. The newest record in it
+            shows when the group last worked. If that is longer ago than ``rewind_ms``, more records are read.
         record_filter: Records for which it returns false are skipped without decoding.
-        include_newer: Read records written for a newer reader too, as ``UnreadableRecord``.
-        instance_id: Static membership.
+        include_newer: Whether to read records of a newer format too, as ``UnreadableRecord``.
+        instance_id: Instance id for static membership in the group.
         limit: Maximum number of records read and not processed, unsent writes included.
-        drain_s: How long work in progress may take when the process is asked to stop.
+        drain_s: Maximum time for work in progress after a stop is requested, in seconds.
         least_bytes: As for ``GroupReader``.
-        clock: Microseconds since the epoch; nobody sets it.
+        clock: Returns microseconds since the epoch. Setting the host's clock must not change it.
     """
 
     group: str
@@ -75,13 +78,13 @@ class ProcessorConfig:
 
 
 class Processor:
-    """One member of a group.
+    """One member of a consumer group, which runs a core.
 
     Args:
-        producer: Started and stopped here; None for a core that writes nothing to the log.
+        producer: The processor starts and stops it. None for a core that writes no events.
         perform: Called with every effect that is neither ``Write`` nor ``RecordDone``.
-        on_written: Called with every event that was given to the producer.
-        on_not_written: Called with every write that the broker did not take; it is logged already.
+        on_written: Called with every write that was given to the producer.
+        on_not_written: Called with every write for which the broker returned an error. The error is logged before.
         on_ready: Called once, when ``ready`` is true for the first time.
     """
 
@@ -105,13 +108,13 @@ class Processor:
         self._perform = perform
         self._in_flight = InFlightLimit(config.limit)
         self._work = asyncio.Event()
-        self._held: dict[int, TopicPartitions] = {}  # number -> its partitions
+        self._held: dict[int, TopicPartitions] = {}  # partition number -> its partitions
         self._deciding: set[int] = set()
-        self._until_read: dict[int, asyncio.Task[None]] = {}  # number -> task that waits until it is read to its end
+        self._until_read: dict[int, asyncio.Task[None]] = {}  # partition number -> task that reads it to its end
         self._alarm: asyncio.TimerHandle | None = None
         self._alarm_us: int | None = None
-        self._answered_us = 0  # when the broker was last asked for the log's end, and answered
-        self._known_us = 0  # everything appended before this time was read
+        self._answered_us = 0  # time of the last request for the log's end that the broker answered
+        self._known_us = 0  # all records appended before this time were read
         self._on_ready = on_ready
         self._skews = SkewMeter()
         self._event_age = EVENT_AGE.labels(config.group)
@@ -146,16 +149,20 @@ class Processor:
 
     @property
     def ready(self) -> bool:
-        """Return whether the group was joined and the broker answers; a core that folds must also be at the end."""
+        """Return whether the group was joined and all held partition numbers are caught up.
+
+        Within the last ``STALE_S``, the broker must also have answered, or, with ``rewind_ms``, the end of the log must
+        have been reached.
+        """
         seen_us = self._answered_us if self._config.rewind_ms is None else self._known_us
         fresh = self._clock() - seen_us < STALE_S * 1e6
         return self._reader.joined and self._deciding == self._held.keys() and fresh
 
     async def run(self) -> None:
-        """Work until cancelled; then finish work in progress, write what is decided, commit, and leave the group.
+        """Process records until cancelled. Then finish work in progress, send decided writes, commit, leave the group.
 
         Raises:
-            UserError: The broker refuses the credentials, or does not let us read or write.
+            UserError: The broker refuses the credentials, or does not allow this service to read or to write.
         """
         if self._producer is not None:
             await self._producer.start()
@@ -172,7 +179,6 @@ class Processor:
                 await self._producer.stop()
 
     def perform_all(self, effects: Iterable[Effect]) -> None:
-        """Perform effects, in order."""
         self._perform_each(effects)
         if self._core.busy:
             self._work.set()
@@ -188,7 +194,7 @@ class Processor:
                 self._perform(effect)
 
     async def _read(self) -> None:
-        """Read until cancelled; finish work in progress before the group is left."""
+        """Read until cancelled. Then finish work in progress before leaving the group."""
         reader_task = asyncio.ensure_future(self._reader.run())
         try:
             await asyncio.wait({reader_task})
@@ -206,7 +212,7 @@ class Processor:
                 while self._core.backlog or self._pending_writes.busy:  # noqa: ASYNC110 - a few times only
                     await asyncio.sleep(0.005)
         except TimeoutError:
-            pass  # the next holder of the partitions does the rest
+            pass  # the next holder of the partitions does the remaining work
 
     def _on_assigned(self, assignment: Assignment) -> None:
         lost, gained = _numbers(assignment.lost), _numbers(assignment.gained)
@@ -217,7 +223,7 @@ class Processor:
         self._check_whole(held)
         for number in sorted(held.keys() - self._held.keys()):
             self._core.gained(number)
-            if self._config.rewind_ms is None:  # no past to read
+            if self._config.rewind_ms is None:  # no earlier records have to be read
                 self._deciding.add(number)
             else:
                 self._wait_until_read(number, self._catch_up(number))
@@ -288,7 +294,7 @@ class Processor:
         self._set_alarm(numbers & self._deciding)
 
     def _note_skew(self, record: Received | UnreadableRecord, now: int) -> None:
-        """Compare the writer's clock with the broker's. One record of each batch is enough."""
+        """Compare the writer's clock with the broker's clock. One record of each batch is enough."""
         if isinstance(record, UnreadableRecord):
             return
         if (found := self._skews.note(record.event, record.timestamp_ms, now)) is not None:
@@ -299,7 +305,7 @@ class Processor:
 
     def _update_limit(self) -> None:
         taken = self._core.backlog + len(self._pending_writes)
-        # draining, nothing more is read
+        # While draining, no more records are read.
         self._in_flight.set_in_flight(taken + self._config.limit if self._draining else taken)
 
     def _on_alarm(self) -> None:
@@ -307,10 +313,10 @@ class Processor:
         self._set_alarm()
 
     def _set_alarm(self, changed: Iterable[int] | None = None) -> None:
-        """Sleep until the next alarm; a number whose alarm is due is first read to its end, and then gets its ``tick``.
+        """Set a timer for the next alarm. If an alarm is due, read its partition number to the end, then call ``tick``.
 
         Args:
-            changed: The only numbers whose alarm may have changed since the last call.
+            changed: Partition numbers whose alarm may have changed since the last call. None means all.
         """
         now, full = self._clock(), self._in_flight.free <= 0
         next_us = None if changed is None else self._alarm_us
@@ -343,13 +349,13 @@ class Processor:
                 self.perform_all(self._core.step(self._clock()))
                 if self._core.busy:
                     await asyncio.sleep(0)
-            if self._alarm is None:  # what was read has its effect, and so its alarms, only now
+            if self._alarm is None:  # this work may have changed alarms
                 self._set_alarm()
 
     async def _report_lag(self) -> None:
-        """Measure the lag, the time up to which everything was read, and when the broker last answered.
+        """Measure the lag, the time up to which all records were read, and the time of the broker's last answer.
 
-        Each costs a request to the broker, so one serves all while the log is read as fast as it is written.
+        Each measurement costs a request to the broker. While reading keeps up with the log, one request serves all.
         """
         group, began_us = self._config.group, self._clock()
         to_end: asyncio.Future[None] | None = None

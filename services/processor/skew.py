@@ -1,4 +1,4 @@
-"""How far the clocks of writers are from the broker's. No I/O, no clock."""
+"""Measure the difference between the clocks of event writers and the broker's clock. No I/O, no clock."""
 
 from collections import OrderedDict
 from typing import Final, get_args
@@ -8,14 +8,14 @@ from schemas.registry import RoleName
 from schemas.requests import Request
 
 WINDOW_US: Final = 30_000_000
-"""A source is judged after this time: by then one of its events was written without a delay."""
+"""Minimum time in microseconds for which a source is measured. By then, one of its events was sent without delay."""
 
 LEAST_SAMPLES: Final = 3
 
 WARN_MS: Final = 500.0
 
 MAX_SOURCES: Final = 1_000
-"""Maximum number of sources remembered; the one not heard of for the longest time is forgotten."""
+"""Maximum number of sources remembered. Beyond it, the source that was silent for longest is forgotten."""
 
 _SERVICES: Final = frozenset(get_args(RoleName))
 
@@ -32,17 +32,18 @@ class _Source:
 
 
 class SkewMeter:
-    """Compares what events say of their own time with the timestamps of their records.
+    """Compares the time that a writer puts into an event with the broker's timestamp of the record.
 
-    An event is written before it is appended, and mostly shortly before. So the greatest difference in a window is how
-    far the writer's clock is ahead of the broker's, less the shortest way.
+    An event is created before its record is appended, usually shortly before. So the largest difference in a window
+    (time in the event minus timestamp) shows how far the writer's clock is ahead of the broker's. The result is too
+    small by the shortest delay between creation and append.
     """
 
     def __init__(self) -> None:
         self._sources: OrderedDict[str, _Source] = OrderedDict()
 
     def note(self, event: AnyEvent, timestamp_ms: int, now_us: int) -> tuple[str, float] | None:
-        """Take one event. Return its source and skew in milliseconds where it is large, once for each source."""
+        """Measure one event. Return its source and skew in milliseconds if the skew is large, once per source."""
         written_us = _written_us(event)
         if written_us is None or not isinstance(event, Event) or timestamp_ms <= 0:
             return None
@@ -65,7 +66,7 @@ class SkewMeter:
         return name, source.skew_ms
 
     def worst_ms(self) -> dict[str, float]:
-        """Return the largest skew of each service; ``other`` for sources that are none of ours."""
+        """Return the largest skew of each service in milliseconds. Unknown sources count as the service ``other``."""
         worst: dict[str, float] = {}
         for name, source in self._sources.items():
             service = name.partition("/")[0]
@@ -80,4 +81,4 @@ def _written_us(event: AnyEvent) -> int | None:
         return None
     if not isinstance(event, Request):
         return event.at
-    return event.at + int(event.waited_ms * 1_000) if event.attempt == 1 else None  # a router wrote it again
+    return event.at + int(event.waited_ms * 1_000) if event.attempt == 1 else None  # routers write later attempts

@@ -12,14 +12,14 @@ from services.runtime.process import say_ready
 from services.runtime.settings import load_settings
 
 GIL_SWITCH_S: Final = 0.0005
-"""How long a thread that reads a text may keep the interpreter from the event loop.
+"""Maximum time in seconds for which a thread that reads a text may keep the interpreter from the event loop.
 
-Python's default is 5 ms, and a request would wait so long at each of about thirty points.
+With Python's default of 5 ms, a request would wait that long at each of about thirty points.
 """
 
 
 async def main() -> None:
-    """Load the policy, join the groups, evaluate requests until asked to stop."""
+    """Load the policy, join the groups, and evaluate requests until the process is asked to stop."""
     from services.rails.service import RailsService  # here, because the classifier's processes import this file too
 
     sys.setswitchinterval(GIL_SWITCH_S)

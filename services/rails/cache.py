@@ -1,4 +1,4 @@
-"""A cache of rails' answers by prompt, both in the process and in Redis. It holds spans and reasons, but no prompts.
+"""A cache of the rails' answers by prompt, in the process and in Redis. It contains spans and reasons, but no prompts.
 
 Admission is not cached, because it depends on more than the prompt and costs less than a round trip to Redis.
 """
@@ -24,13 +24,13 @@ from services.runtime import metrics
 from services.runtime.logging import logger
 
 WAIT_S: Final = 0.05
-"""Longest wait for Redis. It is short because a cached answer saves no more than the classifier's time."""
+"""Maximum seconds to wait for Redis. It is short, because a cached answer saves no more than the classifier's time."""
 
 CONNECT_S: Final = 2.0
-"""Longest wait for a connection to Redis. Requests do not wait for it."""
+"""Maximum seconds to wait for a connection to Redis. Requests do not wait for it."""
 
 PAUSE_S: Final = 1.0
-"""Pause between two attempts to reconnect."""
+"""Seconds between two attempts to reconnect."""
 
 TTL_S: Final = 3_600
 
@@ -49,7 +49,7 @@ def key_of(policy: Policy, request: Request) -> str:
 
 
 class LocalCache:
-    """The answers that this process used last, each for as long as Redis would keep it."""
+    """The answers that this process used most recently. Each is kept for as long as Redis would keep it."""
 
     def __init__(self, size: int = MAX_LOCAL, ttl_s: float = TTL_S) -> None:
         self._size = size
@@ -57,7 +57,7 @@ class LocalCache:
         self._kept: OrderedDict[str, tuple[float, RailAnswers]] = OrderedDict()
 
     def find(self, key: str, now_s: float) -> RailAnswers | None:
-        """Return the answers, unless they are too old."""
+        """Return the answers; None if they are not cached or too old."""
         kept = self._kept.get(key)
         if kept is None:
             return None
@@ -68,7 +68,7 @@ class LocalCache:
         return kept[1]
 
     def keep(self, key: str, answers: RailAnswers, now_s: float) -> None:
-        """Keep answers. If there are too many, drop the least recently used."""
+        """Keep answers. If too many are kept, drop those that were not used for the longest time."""
         self._kept[key] = (now_s + self._ttl_s, answers)
         self._kept.move_to_end(key)
         if len(self._kept) > self._size:
@@ -76,10 +76,10 @@ class LocalCache:
 
 
 class RailCache:
-    """The cache of one rails process. If Redis is slow, unreachable or holds invalid data, there is no answer.
+    """The cache of one rails process. If Redis is slow, unreachable or has invalid data, nothing is found in it.
 
-    It has one connection, which is made in the background. Without a connection, only the local cache is used. Keys
-    that are looked up while a round trip is running share the next round trip.
+    It has one connection, which is opened in the background. Without a connection, only the local cache is used. Keys
+    that are looked up during a round trip share the next round trip.
     """
 
     def __init__(self, url: str) -> None:
@@ -128,7 +128,7 @@ class RailCache:
         if not self._connected:
             return None
         try:
-            async with asyncio.timeout(2 * WAIT_S):  # for the running round trip, and the next
+            async with asyncio.timeout(2 * WAIT_S):  # for the current round trip and the next
                 body = await asyncio.shield(self._want(key))
             answers = None if body is None else msgspec.json.decode(body, type=RailAnswers)
         except (TimeoutError, msgspec.DecodeError):

@@ -1,4 +1,4 @@
-"""Decides which requests get a verdict, once each. Pure."""
+"""Decide which requests the rails evaluate, once each. Pure."""
 
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Sequence
@@ -32,15 +32,16 @@ class EvaluateRequest:
 
 
 class RailsCore(Core):
-    """The requests of one lane. A request read again after a crash or a rebalance is evaluated again if need be.
+    """The requests of one lane. After a crash or a rebalance, a request that is read again may be evaluated again.
 
-    Tenants take turns. No tenant may have more than three quarters of ``room``, so that others find room at once.
+    Tenants take turns. One tenant may have at most three quarters of ``room``, so that the requests of other tenants
+    are evaluated at once.
 
     Args:
-        room: Maximum number of requests evaluated at once.
-        most_waiting: Maximum number of requests of one tenant that wait to be evaluated. Further ones are denied; with
-            None, none is.
-        classes: Returns the policy's classes of requests, which say what deadlines a request may have.
+        room: Maximum number of requests that are evaluated at the same time.
+        most_waiting: Maximum number of requests of one tenant that wait to be evaluated. Further ones are denied. None
+            means that there is no maximum.
+        classes: Returns the policy's classes of requests, which have the bounds of a request's deadlines.
     """
 
     def __init__(
@@ -51,8 +52,8 @@ class RailsCore(Core):
         self._share = room - room // 4
         self._most_waiting = most_waiting
         self._waiting: FairQueue[EvaluateRequest] = FairQueue()  # bounded by the processor's limit
-        self._running: Counter[str] = Counter()  # by tenant; none is 0
-        self._full: set[str] = set()  # tenants with all of their share
+        self._running: Counter[str] = Counter()  # by tenant, without zeros
+        self._full: set[str] = set()  # tenants that use all of their share
         self._evaluated: OrderedDict[str, None] = OrderedDict()
         self._pending: dict[RecordPosition, str] = {}  # bounded by the processor's limit
 
@@ -68,7 +69,7 @@ class RailsCore(Core):
         self._waiting.retain(lambda effect: effect.place.partition != number)
 
     def read(self, record: Received | UnreadableRecord, at_us: int, now_us: int) -> Sequence[Effect]:
-        """Queue a request that is new and whose deadline has not passed. Return the evaluations that begin now."""
+        """Queue a request that is new and whose deadline has not passed. Return the evaluations that start now."""
         place = RecordPosition.of(record)
         request = record.event if isinstance(record, Received) else None
         if not isinstance(record, Received) or not isinstance(request, Request):
@@ -88,7 +89,10 @@ class RailsCore(Core):
         return self._begin()
 
     def evaluated(self, effect: EvaluateRequest, verdict: Verdict | None) -> Sequence[Effect]:
-        """Write the verdict. It is None if the evaluation failed; nothing will be shown for the request then."""
+        """Write the verdict, and start the evaluations that are possible now.
+
+        ``verdict`` is None if the evaluation failed. Then no text is shown for the request.
+        """
         if not effect.crowded:
             self._leave(effect.request.tenant)
         begun = self._begin()
@@ -99,7 +103,7 @@ class RailsCore(Core):
         return (Write(STREAMS, verdict, effect.traceparent, effect.place), *begun)
 
     def unwritten(self, request_id: str) -> None:
-        """Note that a verdict was not written, so that the request is evaluated when its record is read again."""
+        """Forget a request whose verdict was not written, so that it is evaluated when its record is read again."""
         self._evaluated.pop(request_id, None)
 
     def _leave(self, tenant: str) -> None:
@@ -109,7 +113,7 @@ class RailsCore(Core):
             del self._running[tenant]
 
     def _begin(self) -> list[EvaluateRequest]:
-        """Return the waiting requests for which there is room now."""
+        """Return the waiting requests that may be evaluated now."""
         begun: list[EvaluateRequest] = []
         while self._running.total() < self._room and (turn := self._waiting.get(self._full)) is not None:
             tenant, effect = turn

@@ -1,4 +1,4 @@
-"""Turns the rails' reports into the verdict. Pure."""
+"""Turn the rails' reports into the verdict. Pure."""
 
 from collections.abc import Sequence
 from typing import Final, NamedTuple
@@ -13,7 +13,7 @@ BROKEN_REFUSAL: Final = "broken"
 """Key of the refusal text of a request for which a rail gave no answer."""
 
 UNKNOWN_ADMISSION: Final = Admission(allow=False, delivery=DeliveryFloor(mode="gated"), egress="forbidden")
-"""The admission if Rego gave none. Nothing is shown before it was checked, and the prompt stays on the premises."""
+"""The admission if Rego gave none. No text is shown before it is checked, and the prompt stays on the premises."""
 
 MAX_DETAIL: Final = 200
 
@@ -42,7 +42,7 @@ def decide(
     Args:
         policy: The policy in force.
         request: The request.
-        reports: How each rail ended, most decisive first.
+        reports: How each rail ended. If several refuse the prompt, the reason of the first one counts.
         admission: Rego's answer on the request; None if it gave none.
     """
     admission = admission or UNKNOWN_ADMISSION
@@ -83,7 +83,7 @@ def _refused(policy: Policy, reports: Sequence[RailReport]) -> str | None:
 
 
 def _egress(request: Request, reports: Sequence[RailReport], admission: Admission) -> Egress:
-    """Return ``allowed`` only if all rails answered and none forbids it."""
+    """Return ``allowed`` only if all rails answered, and no rail forbids it, nor the request or the admission."""
     answers = [one.answer.egress if one.answer is not None else "forbidden" for one in reports]
     answers += [request.egress, admission.egress]
     return "forbidden" if "forbidden" in answers else "allowed"

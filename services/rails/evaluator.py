@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from services.rails.nemo import NemoRails
 
 BATCH_DEADLINE_S: Final = 60.0
-"""Deadline of every rail for a batch request.
+"""Deadline of every rail for a batch request, in seconds.
 
-It is long because a batch request waits while interactive requests have their turns, which is no fault of the rail.
+It is long, because a batch request waits while interactive requests have their turns. The rail must not fail for that.
 """
 
 ADMISSION = "admission"
@@ -49,12 +49,12 @@ class Evaluation(NamedTuple):
 
     @property
     def unanswered(self) -> bool:
-        """Return whether a rail broke or was late. If asked again, it may answer."""
+        """Return whether a rail broke or was late. Another evaluation may succeed."""
         return any(one.result in {"broke", "timeout"} for one in self.content.rails)
 
 
 class RailsEvaluator:
-    """Evaluates requests by one policy; made by ``build_evaluator``."""
+    """Evaluates requests with the rails of one policy version. ``build_evaluator`` creates it."""
 
     def __init__(
         self,
@@ -81,11 +81,11 @@ class RailsEvaluator:
 
     @property
     def has_classifier(self) -> bool:
-        """Return whether the policy asks the jailbreak classifier."""
+        """Return whether the policy uses the jailbreak classifier."""
         return JAILBREAK in self._specs
 
     async def evaluate(self, request: Request, *, batch: bool = False) -> Evaluation:
-        """Evaluate a request within the policy's deadlines; batch requests yield to others and have more time."""
+        """Evaluate a request within the policy's deadlines. A batch request gives way to others and has more time."""
         began = time.perf_counter()
         admitted: list[Admission] = [] if ADMISSION in self._specs else [Admission(allow=True)]
         content = self._content_rails(request, batch=batch)
@@ -103,11 +103,11 @@ class RailsEvaluator:
         return Evaluation(decided, key, answers)
 
     async def judge_again(self, request: Request, left_out: Collection[str] = ()) -> VerdictContent:
-        """Evaluate an old request. Every rail runs to its end, whatever the others say, so that time decides nothing.
+        """Evaluate a recorded request. The rails run one after another, each to its end, whatever the others answer.
 
         Args:
             request: The request.
-            left_out: Rails that are not asked; they count as passed.
+            left_out: Rails that are not run. They count as passed.
         """
         admitted: list[Admission] = []
         rails = self._content_rails(request, batch=False)
@@ -122,12 +122,11 @@ class RailsEvaluator:
         return decide(self._policy, request, reports, admitted[0] if admitted else None)
 
     async def remember(self, evaluation: Evaluation) -> None:
-        """Cache the answers, for the next request with the same prompt."""
+        """Cache the answers for later requests with the same prompt."""
         if self._cache is not None and evaluation.answers:
             await self._cache.keep(evaluation.key, evaluation.answers)
 
     async def close(self) -> None:
-        """Stop the policy's engine."""
         if self._nemo is not None:
             await self._nemo.close()
 
@@ -139,7 +138,7 @@ class RailsEvaluator:
         return (self._policy.document.rails.deadline_ms if own_ms is None else own_ms) / 1_000
 
     def _content_rails(self, request: Request, *, batch: bool) -> dict[str, Rail]:
-        """Return the rails that depend on the prompt alone, in the order of reports."""
+        """Return the rails that depend on the prompt alone, in the order of their reports."""
         rails: dict[str, Rail] = {}
         classifier = self._batch_classifier if batch else self._classifier
         for name, spec in self._specs.items():

@@ -1,4 +1,4 @@
-"""The jailbreak rail: a classifier in processes of its own.
+"""The jailbreak rail, a classifier that runs in separate processes.
 
 The classifier reads at most 126 tokens, so longer texts are split into overlapping windows.
 """
@@ -26,15 +26,17 @@ CATEGORY: Final = "jailbreak"
 RULE: Final = "jailbreak/classifier"
 
 MIN_CHARS: Final = 24
-"""Shorter texts are not scored, because the classifier takes "ok" and "continue" for attacks (scores above 0.9)."""
+"""Minimum length of a text that is scored. The classifier takes texts such as "ok" and "continue" for attacks (scores
+above 0.9)."""
 
 SHORT_CHARS: Final = 126
 """A text of at most this many characters has at most as many tokens, so it is one window."""
 
 EDGE_CHARS: Final = 120
-"""Length of the beginning and of the end of a long text, which are scored by themselves too.
+"""Number of characters at the beginning and at the end of a long text that are also scored by themselves.
 
-Attacks are usually there, and two hundred innocent characters around an attack hide it from the classifier.
+Attacks are usually at one of these ends, and two hundred innocent characters around an attack hide it from the
+classifier.
 """
 
 CERTAIN_SCORE: Final = 0.95
@@ -50,14 +52,15 @@ NICE: Final = 5
 """Nice level of all processes but the first."""
 
 MAX_CACHED_SCORES: Final = 8_192
-"""Maximum number of cached scores. The next turn of a conversation begins with the text of all the previous turns."""
+"""Maximum number of cached scores. They are used again, because each turn of a conversation starts with the text of all
+previous turns."""
 
 PROCESS_ENDED: Final = "the classifier's process ended"
 
 T = TypeVar("T")
 
 ScoreKey = tuple[str, bytes]
-"""Tenant, and the digest of the text."""
+"""A tenant, and the digest of a text."""
 
 _log = logger("rails")
 
@@ -75,7 +78,7 @@ class Excerpt(NamedTuple):
 
 
 def choose_excerpts(text: str, spans: Sequence[tuple[int, int]], most: int) -> list[Excerpt]:
-    """Return the excerpts of a text to score, the likeliest places of an attack first.
+    """Return the excerpts of a text to score. Those in which an attack is most likely come first.
 
     Args:
         text: The text.
@@ -96,7 +99,7 @@ def is_attack(scored: Sequence[tuple[Excerpt, float]], windows: int, threshold: 
 
     Args:
         scored: Excerpts with their scores.
-        windows: How many windows are scored in all.
+        windows: Number of windows that are scored in total.
         threshold: The policy's threshold.
     """
     if any(score >= max(threshold, CERTAIN_SCORE) for _, score in scored):
@@ -107,7 +110,7 @@ def is_attack(scored: Sequence[tuple[Excerpt, float]], windows: int, threshold: 
 
 @dataclass(slots=True)
 class PendingScore:
-    """A score that is being computed or waits for its turn, and how many calls wait for it."""
+    """A score that is being computed or waits for its turn, and the number of calls that wait for it."""
 
     task: asyncio.Task[float] = field(init=False)
     running: Future[float] | None = None
@@ -117,12 +120,13 @@ class PendingScore:
 class JailbreakClassifier:
     """Scores texts in a bounded number of processes.
 
-    If several tenants are active, none may have all processes, so another tenant's text is scored at once. That happens
-    in the first process, to which the other processes give way. A flood is scored in the other processes.
+    If several tenants are active, no tenant may use all processes, so a text of another tenant is scored at once. It is
+    scored in the first process, to which the other processes give way. The texts of the tenant that sends most are
+    scored in the other processes.
 
     Args:
-        processes: How many texts are scored at once.
-        first_nice: Added to the first process's nice level. At 19 it runs only while nothing else wants the processor.
+        processes: Number of processes. Each scores one text at a time.
+        first_nice: Added to the first process's nice level. At 19, it runs only while nothing else needs the CPU.
         nice: Added to the nice level of each of the other processes.
     """
 
@@ -149,9 +153,9 @@ class JailbreakClassifier:
         return self._missing
 
     async def evaluate(self, policy: Policy, spec: RailSpec, tenant: str, messages: tuple[Message, ...]) -> RailAnswer:
-        """Score the messages of every role, because the client supplies all of them. If they are an attack, ask Rego.
+        """Score the messages of every role, because the client supplies all of them. Let Rego rule on an attack.
 
-        The messages of each role are one text, so that an attack cannot be diluted with the words of another role.
+        The messages of one role are scored as one text, so that words of another role cannot dilute an attack.
 
         Raises:
             RailFailed: The classifier cannot be loaded, or its process ended.
@@ -187,7 +191,6 @@ class JailbreakClassifier:
             return await self._result(asyncio.wrap_future(self._submit(place, jailbreak_model.spans, text)))
 
     def close(self) -> None:
-        """End the processes."""
         if self._restarting is not None:
             self._restarting.cancel()
         self._end_pools()
@@ -211,7 +214,7 @@ class JailbreakClassifier:
         finally:
             pending.waiting -= 1
             if not pending.waiting and (pending.running is None or pending.task.done() or pending.running.cancel()):
-                pending.task.cancel()  # no call waits for it, and it has not begun
+                pending.task.cancel()  # no call waits for it, and it has not started
                 self._pending.pop(key, None)
 
     async def _compute(self, pending: PendingScore, key: ScoreKey, window: str) -> float:
@@ -249,7 +252,7 @@ class JailbreakClassifier:
                 self._kept.popitem(last=False)
 
     def _restart_pool(self) -> None:
-        """Start the processes again, once. The rail fails until the classifier is loaded."""
+        """Start the processes again, unless they are starting. The rail fails until the classifier is loaded."""
         if self._missing is None:
             self._missing = "the classifier's process ended and is being started again"
             _log.error("%s", self._missing)
@@ -262,7 +265,7 @@ class JailbreakClassifier:
             pool.shutdown(wait=False, cancel_futures=True)
 
     def _new_pools(self) -> list[ProcessPoolExecutor]:
-        """Return a pool of one process for each place, so that a text is scored in the process of its place."""
+        """Return a pool of one process for each place of ``Turns``. A text is scored in the process of its place."""
         context = multiprocessing.get_context("spawn")
         return [
             ProcessPoolExecutor(1, mp_context=context, initializer=jailbreak_model.init_worker, initargs=(nice,))

@@ -1,9 +1,9 @@
 """The jailbreak classifier's model: a sentence embedding, and a network with two hidden layers that reads it.
 
-``jailguard`` keeps its tokenizer and its small network as JSON inside its binary module, and runs the embedding model
-on every text padded to 128 tokens, on all cores. This module extracts both and gets the same scores in a third of the
-time: without padding, on one core. ``score`` and ``spans`` run in processes of their own, because a text takes tens of
-milliseconds.
+The package ``jailguard`` has its tokenizer and its small network as JSON inside its binary module. It pads every text
+to 128 tokens, and runs the embedding model on all cores. This module extracts the tokenizer and the network. It pads no
+text and uses one core, and computes the same scores in a third of the time. ``score`` and ``spans`` run in separate
+processes, because a text takes tens of milliseconds.
 """
 
 import json
@@ -24,10 +24,11 @@ from numpy.typing import NDArray
 from tokenizers import Encoding, Tokenizer
 
 WINDOW_TOKENS: Final = 126
-"""Tokens of a window. The classifier reads 128 tokens, of which two mark the beginning and the end of the text."""
+"""Number of tokens of a window. The classifier reads 128 tokens, of which two mark the text's beginning and end."""
 
 STRIDE_TOKENS: Final = 94
-"""Distance between windows. Two neighbours share 32 tokens, so an attack of one sentence is entirely in one of them."""
+"""Number of tokens between the beginnings of two windows. Neighbouring windows share 32 tokens, so an attack of one
+sentence is entirely in one of them."""
 
 MODEL_DIR: Final = "JAILGUARD_MODEL_DIR"
 """Folder with another copy of the jailbreak classifier's embedding model; by default the installed package's."""
@@ -77,7 +78,7 @@ class JailbreakModel:
         return list(_spans(encoding, len(text)))
 
     def score(self, text: str) -> float:
-        """Return how likely the text is an attack, 0 to 1. Only the first 126 tokens are read."""
+        """Return a score from 0 to 1 of how likely the text is an attack. Only the first 126 tokens are read."""
         ids = self._encode(text, marks=True).ids
         if len(ids) > WINDOW_TOKENS + 2:
             ids = [*ids[: WINDOW_TOKENS + 1], ids[-1]]
@@ -99,7 +100,7 @@ def model_path() -> Path:
     """Return the path of the embedding model: in its package, or in the folder that ``JAILGUARD_MODEL_DIR`` names.
 
     Raises:
-        ModelUnavailable: It is missing. Nothing is ever downloaded.
+        ModelUnavailable: The model is missing. It is never downloaded.
     """
     own = os.environ.get(MODEL_DIR)
     if own:
@@ -144,7 +145,7 @@ def _model() -> JailbreakModel:
 
 
 def init_worker(nice: int = 0) -> None:
-    """Begin a worker process: ignore Ctrl-C, and end when the parent ends."""
+    """Set up a worker process, so that it ignores Ctrl-C and ends when its parent process ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.nice(nice)
     parent = multiprocessing.parent_process()
@@ -162,12 +163,10 @@ def prepare() -> str | None:
 
 
 def spans(text: str) -> list[tuple[int, int]]:
-    """Return a text's windows in code points."""
     return _model().spans(text)
 
 
 def score(text: str) -> float:
-    """Return how likely the text is an attack, 0 to 1."""
     return _model().score(text)
 
 
@@ -177,7 +176,7 @@ def _exit_with(sentinel: int) -> None:
 
 
 def _spans(encoding: Encoding, end: int) -> Iterator[tuple[int, int]]:
-    """Yield windows that begin and end with words, as long as words are shorter than a stride."""
+    """Yield windows that begin and end at word boundaries, as long as words are shorter than a stride."""
     words, offsets = encoding.word_ids, encoding.offsets
     begin = 0
     while len(words) - begin > WINDOW_TOKENS:

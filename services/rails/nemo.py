@@ -1,7 +1,7 @@
-"""The input rails of a policy's ``nemo/config.yml``, run by NeMo Guardrails' engine. Heavy: see ``evaluator``.
+"""The input rails of a policy's ``nemo/config.yml``, run by NeMo Guardrails. ``evaluator`` imports this only if needed.
 
-NeMo can run the rails concurrently as well, but then it reports only one outcome. Here each rail is run by itself and
-has its own outcome, time and cancellation.
+NeMo can run its rails concurrently, but then it reports only one outcome. Here each rail is run by itself, and has its
+own outcome, time and cancellation.
 """
 
 import logging
@@ -22,7 +22,7 @@ class NemoRails:
     """The input flows of one policy version.
 
     Attributes:
-        flows: By rail name, in the configuration's order.
+        flows: The flow of each rail, by rail name, in the order of the configuration.
     """
 
     def __init__(self, engine: Any) -> None:
@@ -44,7 +44,6 @@ class NemoRails:
         return PASSED if result.is_safe else RailAnswer(reason="default", detail="deny")
 
     async def close(self) -> None:
-        """Stop the engine."""
         await self._engine.stop()
 
 

@@ -15,7 +15,7 @@ PATH: Final = "/v1/" + ADMISSION.replace(".", "/")
 
 
 class OpaClient:
-    """A client of an OPA server. It does not retry; the rail's deadline bounds it."""
+    """A client of an OPA server. It does not retry. The rail's deadline limits the time of a request."""
 
     def __init__(self, url: str) -> None:
         if not url.startswith(("http://", "https://")):

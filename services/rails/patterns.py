@@ -25,7 +25,7 @@ class PromptSpan(NamedTuple):
     Attributes:
         rule: Name of the rule.
         category: The category that Rego rules on.
-        tier: 0 patterns, 2 classifiers.
+        tier: 0 for patterns, 2 for classifiers.
         message: Index of the message.
         start: First code point of the span.
         end: One past the last; equal to ``start`` for a finding on the whole prompt.
@@ -40,14 +40,14 @@ class PromptSpan(NamedTuple):
 
 
 class PromptScan:
-    """The scan of a prompt's messages, slice by slice. Pure."""
+    """Scans a prompt's messages with the policy's patterns, slice by slice. Pure."""
 
     def __init__(self, automaton: Automaton, messages: tuple[Message, ...]) -> None:
         self.spans: list[PromptSpan] = []
         self._slices = self._read(automaton, messages)
 
     def step(self) -> bool:
-        """Read about ``SLICE_WORK`` characters, or fewer if they cost as much. Return whether there are more."""
+        """Read about ``SLICE_WORK`` characters, or fewer if they are expensive to read. Return whether any are left."""
         return next(self._slices, False)
 
     def _read(self, automaton: Automaton, messages: tuple[Message, ...]) -> Iterator[bool]:
@@ -74,7 +74,7 @@ class PromptScan:
 
 
 class PatternRail:
-    """The rules of one rail in one policy version."""
+    """One pattern rail, with its rules in one policy version."""
 
     def __init__(self, policy: Policy, turns: Turns, *, pii: bool, presidio: "Presidio | None" = None) -> None:
         self._policy = policy
@@ -85,7 +85,7 @@ class PatternRail:
         self._folded: FoldedWords | None = None if pii else policy.folded
 
     async def evaluate(self, tenant: str, messages: tuple[Message, ...], *, batch: bool = False) -> RailAnswer:
-        """Return Rego's rulings on what the rules find in each message.
+        """Return the answer that follows from Rego's rulings on the findings in all messages.
 
         Raises:
             RulingError: Rego gave no usable answer.

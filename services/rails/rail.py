@@ -34,7 +34,7 @@ class RailAnswer:
         reason: Key of the policy's refusal texts if the prompt is refused, else None.
         edits: Spans to mask.
         egress: ``forbidden`` keeps the prompt on the premises.
-        detail: For the verdict; must not contain prompt text.
+        detail: A text for the verdict. It must not contain prompt text.
     """
 
     reason: str | None = None
@@ -59,9 +59,9 @@ class RailReport:
     Attributes:
         rail: Its name.
         result: How it ended.
-        ms: How long it took.
+        ms: How long it ran, in milliseconds.
         answer: Its answer; None if it gave none.
-        detail: For the verdict; must not contain prompt text.
+        detail: A text for the verdict. It must not contain prompt text.
     """
 
     rail: str
@@ -99,7 +99,7 @@ async def run_rails(rails: Mapping[str, Rail], deadlines_s: Mapping[str, float])
     changed = asyncio.Event()
 
     def on_end(task: asyncio.Task[RailReport]) -> None:
-        """Note that a rail ended. Wake the waiter only for the last rail, or for one that decides everything."""
+        """Record that a rail ended. Wake the waiter only if it is the last, has blocked the prompt or was cancelled."""
         if task in pending:
             pending.discard(task)
             done.append(task)
@@ -136,7 +136,7 @@ def _blocked(ended: Mapping[str, RailReport]) -> bool:
 
 
 def _in_time(ended: RailReport, deadline_s: float) -> RailReport:
-    """Return the report, or a timeout if the rail ended late because it kept the event loop until its end."""
+    """Return the report, or a timeout if the rail ended late because it blocked the event loop until its end."""
     if ended.result == "blocked" or ended.ms <= deadline_s * 1_000:
         return ended
     return no_answer(ended.rail, "timeout", ended.ms, f"no answer within {deadline_s * 1_000:.0f} ms")

@@ -29,10 +29,12 @@ GROUP: Final = "rails"
 GROUP_BATCH: Final = "rails-batch"
 
 MAX_VERSIONS: Final = 4
-"""Maximum number of policy versions whose engines are kept. A request needs its version for one deadline."""
+"""Maximum number of policy versions whose engines are kept. A request needs the engine of its version until its rails
+have ended."""
 
 DRAIN_S: Final = 2.0
-"""How long evaluations may go on after the process is asked to stop. Requests without a verdict are read again."""
+"""Seconds for which evaluations may continue after the process is asked to stop. Requests without a verdict are read
+again."""
 
 READ_ROOMS: Final = 4
 """Number of requests read ahead, as a multiple of those evaluated concurrently, so that tenants can take turns."""
@@ -44,14 +46,14 @@ Further requests of this tenant are denied unread.
 """
 
 BATCH_ROOMS: Final = 4
-"""Batch requests evaluated at once for each process of their classifier, so that no process waits for text."""
+"""Number of batch requests evaluated concurrently for each process of their classifier, so that no process is idle."""
 
 BATCH_NICE: Final = 19
 """Nice level of the batch requests' classifier, which gets only the CPU time that everything else leaves."""
 
 BATCH_RETRIES_S: Final = (1.0, 2.0, 4.0, 8.0)
-"""Waits before a batch request for which a rail broke or was late is evaluated again, so that no passing fault denies
-it."""
+"""Seconds to wait before each further evaluation of a batch request for which a rail broke or was late. So a fault that
+passes does not deny the request."""
 
 _log = logger("rails")
 
@@ -62,7 +64,7 @@ class RailsService:
     Args:
         settings: See ``Settings``.
         bus: See ``BusSettings``.
-        on_ready: Called once, when the groups of both lanes were joined.
+        on_ready: Called once, when the process has joined the groups of both lanes.
     """
 
     def __init__(self, settings: Settings, bus: BusSettings, on_ready: Callable[[], None]) -> None:
@@ -81,7 +83,7 @@ class RailsService:
         self._evaluators: dict[str, RailsEvaluator] = {}
         self._tasks: set[asyncio.Task[None]] = set()  # bounded by the lanes' limits
         self._on_ready = on_ready
-        self._lanes = (  # each with a limit of its own: batch requests never delay interactive ones
+        self._lanes = (  # each has its own limit, so batch requests never delay interactive ones
             self._lane(GROUP, REQUESTS, settings.rails_room, WAITING_ROOMS * settings.rails_room),
             self._lane(GROUP_BATCH, REQUESTS_BATCH, BATCH_ROOMS * settings.rails_batch_classifiers, None),
         )
@@ -104,7 +106,7 @@ class RailsService:
         """
         await self._prepare(self.policy)
         gc.collect()
-        gc.freeze()  # what was loaded is never freed: collecting it would take a tenth of a second
+        gc.freeze()  # loaded objects are never freed, and to collect them would take a tenth of a second
         if self._cache is not None:
             await self._cache.open()
         try:
@@ -164,7 +166,7 @@ class RailsService:
         await evaluator.remember(evaluation)
 
     async def _evaluation(self, evaluator: RailsEvaluator, effect: EvaluateRequest) -> Evaluation:
-        """Evaluate a request. If it is a batch request and a rail gives no answer, repeat that a few times."""
+        """Evaluate a request. If a rail gives no answer on a batch request, repeat the evaluation a few times."""
         if effect.place.topic != REQUESTS_BATCH.name:
             return await evaluator.evaluate(effect.request)
         if evaluator.has_classifier:

@@ -13,20 +13,22 @@ class Settings:
 
     Attributes:
         policy: Folder of the policy.
-        rails_room: Interactive requests judged at once, three quarters of them at most for one tenant. Tenants take
-            turns. Of one tenant, twice as many may wait; further ones are denied at once. Batch requests are not: they
-            wait on the log.
-        rails_classifiers: Processes of the jailbreak classifier. Each reads one prompt at a time and takes one core and
-            240 MB. With two or more, no tenant's flood has all of them; all but the first have a lower priority.
-        rails_batch_classifiers: Processes of the classifier for batch requests. They start with the first such request,
-            and run while nothing else wants the processor. Four batch requests are judged at once for each.
-        rails_instance: A name that no other rails process has. A restart under the same name within the session timeout
-            causes no rebalance.
-        opa_url: ``http://HOST:PORT`` of an Open Policy Agent server that decides on admission. Not set: the policy's
-            Rego runs in the process.
-        decision_log: File to which one JSON line is appended for each decision of the policy's Rego in the process.
-        redis_url: ``redis://HOST:PORT`` where results of rails are kept for equal prompts. Not set: they are kept in
-            the process only.
+        rails_room: Maximum number of interactive requests that are judged at the same time. One tenant may have at most
+            three quarters of this number, and tenants take turns. Of each tenant, twice this number may wait. Further
+            requests of the tenant are denied at once. Batch requests are not denied, but wait on the log.
+        rails_classifiers: Number of processes of the jailbreak classifier. Each reads one prompt at a time, and needs
+            one core and 240 MB of memory. With two or more processes, one tenant cannot occupy all of them. All but the
+            first process have a lower CPU priority.
+        rails_batch_classifiers: Number of processes of the classifier for batch requests. They start at the first batch
+            request, and run only while nothing else needs the CPU. For each process, four batch requests are judged at
+            the same time.
+        rails_instance: A name that no other rails process has, for static group membership. If a process restarts with
+            the same name within the session timeout, there is no rebalance.
+        opa_url: ``http://HOST:PORT`` of an Open Policy Agent server that decides on admission. If it is not set, the
+            policy's Rego runs in the process.
+        decision_log: File to which one JSON line is appended for each decision of the Rego that runs in the process.
+        redis_url: ``redis://HOST:PORT`` of a Redis server that keeps the results of rails, for requests with the same
+            prompt. If it is not set, only the scores of the jailbreak classifier are kept, in the process.
     """
 
     policy: Path = field(default=DEFAULT_POLICY, metadata={"help": "folder of the policy"})

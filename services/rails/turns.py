@@ -1,6 +1,6 @@
-"""Decides whose text is read next. Tenants take short turns, so that one tenant's texts do not delay another's.
+"""Decide which tenant's text is read next. Tenants take short turns, so that one tenant's texts do not delay another's.
 
-A batch request has a turn only when no interactive request waits for one.
+A batch request gets a turn only if no interactive request waits for a turn.
 """
 
 import asyncio
@@ -14,23 +14,24 @@ from typing import Final
 from services.processor.fair_queue import FairQueue
 
 SLICE_WORK: Final = 1_024
-"""Approximate work of one turn, in characters read. For prose it takes a fifth of a millisecond."""
+"""Approximate work of one turn, in characters. For prose, this takes a fifth of a millisecond."""
 
 PIECE_CHARS: Final = 16
-"""The cost of reading is checked after each piece of this many characters, as some text costs a hundred times as much
-as prose."""
+"""Number of characters after which the cost of reading is checked, because some text costs a hundred times as much as
+prose."""
 
 DEAR_PIECE_CHARS: Final = 4
-"""Length of a piece, in characters, in a stretch of text that is expensive to read."""
+"""Number of characters after which the cost is checked in text that is expensive to read."""
 
 DEAR_WORK: Final = 32
-"""Minimum cost per character at which a stretch of text counts as expensive."""
+"""Minimum cost per character at which text counts as expensive to read."""
 
 CREDIT_S: Final = 0.5
-"""How far a tenant may be ahead of its share of this process's time. The longest prompt takes half a second."""
+"""Seconds by which a tenant may be ahead of its share of this process's time. Reading the longest prompt takes half a
+second."""
 
 RECENT_S: Final = 10.0
-"""How long after its last turn a tenant counts as active, so that other tenants must leave time for it."""
+"""Seconds after its last turn for which a tenant counts as active, so that other tenants must leave time for it."""
 
 
 class TenantShares:
@@ -39,7 +40,7 @@ class TenantShares:
     The shares of all tenants together are half of the time. A tenant that is alone has no limit and never rests.
 
     Args:
-        credit_s: How far a tenant may be ahead of its share.
+        credit_s: Seconds by which a tenant may be ahead of its share.
     """
 
     def __init__(self, credit_s: float = CREDIT_S) -> None:
@@ -56,7 +57,7 @@ class TenantShares:
         self._even_at_s[tenant] = max(self._even_at_s.get(tenant, begun_s), begun_s) + 2 * sharing * took_s
 
     def resting(self, now_s: float) -> dict[str, float]:
-        """Return, for each tenant that rests, until when it rests."""
+        """Return the tenants that rest now, each with the time at which its rest ends."""
         self._forget(now_s)
         if len(self._recent_s) < 2:
             return {}
@@ -64,13 +65,13 @@ class TenantShares:
         return {tenant: rested_s for tenant, rested_s in until_s.items() if rested_s > now_s}
 
     def had_most(self, tenant: str, now_s: float) -> bool:
-        """Return whether this tenant had more time than every other tenant lately."""
+        """Return whether this tenant recently had more time than every other tenant."""
         self._forget(now_s)
         others = [at_s for name, at_s in self._even_at_s.items() if name != tenant]
         return self._even_at_s.get(tenant, now_s) > max(others, default=now_s)
 
     def has_others(self, tenant: str, now_s: float) -> bool:
-        """Return whether another tenant had a turn lately."""
+        """Return whether another tenant had a turn recently."""
         self._forget(now_s)
         return bool(self._recent_s.keys() - {tenant})
 
@@ -82,18 +83,18 @@ class TenantShares:
 
 
 class Turns:
-    """Hands out turns, first come, first served for each tenant of a lane. The service bounds how many requests wait.
+    """Hands out turns. Each tenant's requests of one lane are served in order. The caller limits how many wait.
 
-    With one place, a turn is time of this process. A request passes through some thirty callbacks of the event loop,
-    and would wait for thirty turns if one ran between every two callbacks. So if several tenants are active, a tenant
-    that had more than its share rests.
+    With one place, a turn uses time of this process. A request passes through about thirty callbacks of the event loop.
+    If a turn ran between every two callbacks, the request would wait for thirty turns. So if several tenants are
+    active, a tenant that had more than its share rests.
 
-    With more places, a turn is work in other processes. If several tenants are active, none may have all places, so
-    that no tenant waits until the work of others has ended. The tenant that had most time leaves the first place to the
-    others.
+    With more places, a turn is work in other processes. If several tenants are active, no tenant may have all places,
+    so that a tenant never waits until the work of others has ended. The tenant that had most time leaves the first
+    place to the others.
 
     Args:
-        places: Maximum number of concurrent turns.
+        places: Maximum number of concurrent turns. Each concurrent turn has a place, numbered from 0.
         credit_s: See ``TenantShares``.
     """
 
@@ -107,11 +108,14 @@ class Turns:
         self._timer: asyncio.TimerHandle | None = None
 
     def turn(self, tenant: str, *, batch: bool = False) -> "_Turn":
-        """Wait for a turn and hold its place. Between two turns, the event loop reads its sockets."""
+        """Return a context manager that waits for a turn, returns its place, and frees the place at the end.
+
+        Between two turns, the event loop reads its sockets.
+        """
         return _Turn(self, tenant, batch=batch)
 
     def ask(self, tenant: str, *, batch: bool) -> asyncio.Future[int]:
-        """Return a future that gets a place when it is the tenant's turn: see ``turn``."""
+        """Return a future of a place. It completes when it is the tenant's turn."""
         loop = asyncio.get_running_loop()
         place: asyncio.Future[int] = loop.create_future()
         (self._waiting_batch if batch else self._waiting).put(tenant, place)
@@ -155,19 +159,19 @@ class Turns:
         return self._shares.has_others(tenant, now_s) and self._shares.had_most(tenant, now_s)
 
     def _full(self, now_s: float) -> Container[str]:
-        """Return the tenants that have all places but one. The last place is for other tenants."""
+        """Return the tenants that have all places but one, if others are active. The last place is for the others."""
         full = [tenant for tenant, count in self._held.items() if count >= self._places - 1 > 0]
         return {tenant for tenant in full if self._shares.has_others(tenant, now_s)}
 
     def _come_back(self, after_s: float) -> None:
-        """Hand out turns again when the first tenant has rested."""
+        """Hand out turns again after ``after_s`` seconds, when the rest of the first tenant ends."""
         if self._timer is not None:
             self._timer.cancel()
         self._timer = asyncio.get_running_loop().call_later(after_s, self._hand_out)
 
 
 class _Turn(AbstractAsyncContextManager[int]):
-    """One turn. It is a class, as every slice of a prompt takes a turn, and a generator costs several times as much."""
+    """The context manager of one turn. It is a class, because each slice needs one, and a generator costs much more."""
 
     __slots__ = ("_batch", "_begun_s", "_place", "_tenant", "_turns")
 
@@ -183,7 +187,7 @@ class _Turn(AbstractAsyncContextManager[int]):
         try:
             self._place = await mine
         except asyncio.CancelledError:
-            if not mine.cancelled():  # it was given at the moment of the cancellation
+            if not mine.cancelled():  # the turn was given just before the cancellation
                 self._turns.give_back(self._tenant, mine.result())
             raise
         self._begun_s = time.perf_counter()

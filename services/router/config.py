@@ -1,4 +1,4 @@
-"""The router's configuration as one value. Pure."""
+"""The router's configuration. Pure."""
 
 from dataclasses import dataclass, field
 from math import ceil
@@ -11,10 +11,10 @@ from services.runtime.service_classes import ServiceClasses
 from services.stream import Governance
 
 RETRY_US: Final = 5_000_000
-"""A decision that was written and not read back for this long is written again."""
+"""If a decision was not read back from the log this many microseconds after it was written, it is written again."""
 
 SETTLE_US: Final = 1_000_000
-"""How long after ``Closed`` the account waits for the usage of cancelled runs."""
+"""Microseconds after ``Closed`` for which the account waits for the usage of cancelled runs."""
 
 UNBOUNDED: Final = ServiceClasses(bounds=WIDEST_BOUNDS)
 
@@ -28,7 +28,7 @@ class FallbackLimits:
 
     Attributes:
         ratio: Maximum ratio of fallbacks to requests.
-        free: Number of fallbacks that are allowed however few requests there were.
+        free: Number of fallbacks that are allowed even if there were few requests.
         usd: Maximum price of the fallbacks in US dollars; None for no limit.
     """
 
@@ -37,14 +37,14 @@ class FallbackLimits:
     usd: float | None = None
 
     def share(self, part: float) -> "FallbackLimits":
-        """Return the limits of a router that holds this part of the partitions."""
+        """Return the limits of a router that owns this share of the partitions (0 to 1)."""
         usd = None if self.usd is None else self.usd * part
         return FallbackLimits(ratio=self.ratio, free=ceil(self.free * part), usd=usd)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeadlineRange:
-    """The deadlines that a request may ask for."""
+    """The allowed range of a deadline."""
 
     min_ms: int = 1
     max_ms: int = 600_000
@@ -77,25 +77,25 @@ class RouterConfig:
     Attributes:
         input_gate: With ``hold``, every request needs a verdict, whatever a worker says in its ``Started``.
         output_check: With ``on``, every answer needs a final clearance, whatever a worker says in its ``Started``.
-        client_grace_ms: How long the last client of a request may be disconnected before the request ends.
-        classes: The policy's classes of requests: the bounds of their deadlines.
+        client_grace_ms: How long the last client of a request may be disconnected before the request is closed.
+        classes: The policy's classes of requests, with the bounds of their deadlines.
         total_max_ms: Longest total deadline of an interactive request; a longer one is shortened to this. It also
-            bounds how far back the log is read, and how long closed requests are remembered.
+            limits how far back the log is read, and how long closed requests are remembered.
         max_open: Maximum number of open interactive requests in one partition; further ones are closed as ``failed``.
         max_batch_open: Maximum number of open batch requests in one partition; further ones are closed as ``failed``.
-        fallback: Where requests go that the self-hosted path cannot serve.
+        fallback: Where requests go that the self-hosted engines cannot serve; ``off`` means nowhere.
         max_fallbacks: Maximum number of attempts of one request in the cloud.
         max_retries: Maximum number of further attempts of one interactive request on the self-hosted engines, after a
             stall or a dead worker.
-        max_batch_retries: The same for a batch request, which is also retried after any failure that may pass. Its
-            retries use no budget, because nobody waits for it.
+        max_batch_retries: Maximum number of such attempts of one batch request, which is also retried after any failure
+            that may pass. Its retries use no budget, because nobody waits for the answer.
         retry_limits: The budget of the retries of interactive requests.
         ttft: Range of an interactive request's first-token deadline, within its class's bounds.
         ttft_ms_per_1000_chars: Milliseconds added to the first-token deadline for each 1,000 characters of prompt, for
             its prefill.
         stall: Range of an interactive request's stall deadline, within its class's bounds.
-        breaker_trip: How many of ten requests must be late or failed before new ones go straight to the cloud; 0 for
-            never.
+        breaker_trip: How many of the last ten requests must be late or failed before new ones go straight to the cloud;
+            0 means that they never do.
         limits: The fallback budget.
         when_spent: What happens to a late or stalled request when a budget is spent: ``wait`` or ``close``. A request
             whose attempt has failed is closed either way.
@@ -136,7 +136,7 @@ class RouterConfig:
         return 2 * self.total_max_ms * 1_000
 
     def deadlines_of(self, request: Request) -> Deadlines:
-        """Return the deadlines that apply to a request: its class's bounds, and for interactive ones the settings."""
+        """Return the deadlines that apply to a request, within its class's bounds and, if interactive, the settings."""
         deadlines = self.classes.deadlines_of(request)
         return deadlines if request.lane == "batch" else self.narrow(deadlines)
 

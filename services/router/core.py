@@ -1,4 +1,4 @@
-"""The core of the router, without I/O: takes events and the time, returns the events to write."""
+"""The core of the router. It takes events and the time, and returns the events to write. No I/O."""
 
 from collections import deque
 from typing import Final
@@ -17,16 +17,16 @@ from services.router.partition import NO_WRITES, RouterPartition, SharedResource
 _KINDS_BY_TOPIC: Final = reads("router")
 
 READ_TOPICS: Final = tuple(topic for topic in TOPICS if topic.name in _KINDS_BY_TOPIC and topic is not DEAD)
-"""What the router's group reads, some of it only to find unreadable records."""
+"""The topics that the router's group reads. Some are read only to find unreadable records."""
 
 MAX_REJECTED: Final = 10_000
-"""Maximum number of unreadable requests of a partition that are closed when the partition has caught up.
+"""Maximum number of unreadable requests of a partition that are closed when the partition has caught up with the log.
 
 Every unreadable request gets a dead letter, even beyond this number.
 """
 
 LETTERS_MS: Final = 2 * DAY_MS
-"""Time in milliseconds for which dead letters are remembered. It is as long as the log may be read back."""
+"""Milliseconds for which dead letters are remembered. A router never reads more of the log again than this."""
 
 MAX_LETTERS: Final = 100_000
 """Maximum number of dead letters remembered. Beyond it, the oldest may be written a second time after a restart."""
@@ -41,7 +41,7 @@ class RouterCore(Core):
     Args:
         config: The router's configuration.
         source: The router's name in the events that it writes.
-        partitions: How many partitions the request topics have.
+        partitions: Number of partitions of each request topic.
     """
 
     def __init__(self, config: RouterConfig, source: str, partitions: int) -> None:
@@ -64,7 +64,7 @@ class RouterCore(Core):
         return self._shared.breaker.state != "closed"
 
     def reconfigure(self, config: RouterConfig) -> None:
-        """Change the classes and the ranges of deadlines for new requests. An open request keeps its own."""
+        """Change the classes and the ranges of deadlines for new requests. Open requests keep their deadlines."""
         self._config = config
         for partition in self._partitions.values():
             partition.reconfigure(config)
@@ -74,19 +74,16 @@ class RouterCore(Core):
         return self._shared.budget.used(now_us)
 
     def gained(self, number: int) -> None:
-        """Begin to fold a partition."""
         self._partitions[number] = RouterPartition(self._config, self._shared, self._source)
         self._rejected[number] = deque(maxlen=MAX_REJECTED)
         self._share()
 
     def lost(self, number: int) -> None:
-        """Release a partition."""
         self._partitions.pop(number).give_up()
         del self._rejected[number]
         self._share()
 
     def caught_up(self, number: int, known_us: int, now_us: int) -> Writes:
-        """Begin to decide about a partition's requests."""
         writes = self._partitions[number].catch_up(known_us, now_us)
         rejected = self._rejected[number]
         while rejected:
@@ -94,15 +91,12 @@ class RouterCore(Core):
         return writes
 
     def alarm_us(self, number: int, now_us: int) -> int | None:
-        """Return when time alone may change a decision in this partition."""
         return self._partitions[number].alarm_us(now_us)
 
     def tick(self, number: int, known_us: int, now_us: int) -> Writes:
-        """Decide about the requests whose timers are due."""
         return self._partitions[number].tick(known_us, now_us)
 
     def read(self, item: Received | UnreadableRecord, at_us: int, now_us: int) -> Writes:
-        """Fold one record."""
         if type(item) is UnreadableRecord:
             return self._unreadable(item, now_us)
         event = item.event
@@ -119,7 +113,7 @@ class RouterCore(Core):
         return partition.read(item, event, at_us, now_us)
 
     def on_dead_letter(self, letter: DeadLetter) -> None:
-        """Note that a record has a dead letter, written by this router or another."""
+        """Remember that a record has a dead letter, written by this router or another."""
         self._dead_letters[letter.topic, letter.partition, letter.offset] = letter.at
         while self._dead_letters:
             oldest = next(iter(self._dead_letters))

@@ -1,4 +1,4 @@
-"""The requests of one partition: the fold of its topics, and the timers of each request. Pure."""
+"""The requests of one partition number. They are folded from several topics, and each has a timer. Pure."""
 
 import heapq
 from dataclasses import replace
@@ -23,12 +23,13 @@ Writes = list[Write]
 NO_WRITES: Final[Writes] = []
 
 SHORTEST_WAIT_US: Final = 1_000
-"""A timer is due at least this long after the time up to which the log was read, so that the router cannot spin."""
+"""A timer is due at least this many microseconds after the time up to which the log was read. So a timer that stays due
+does not keep the router busy."""
 
 KNOWN_US: Final = 30_000_000
-"""While a request is open, the log is read to its end at least at this interval.
+"""While a request is open, the log is read to its end at least once in this many microseconds.
 
-Accounts name the time up to which the log is known.
+``Account.open_since`` is never later than the time up to which the log was read, so that time must be recent.
 """
 
 
@@ -42,7 +43,7 @@ class SharedResources:
         self._free_chars = config.prompt_chars
 
     def take_memory(self, chars: int) -> bool:
-        """Take memory for a prompt. Return false if there is too little."""
+        """Reserve memory for a prompt. Return false if too little is free."""
         if chars > self._free_chars:
             return False
         self._free_chars -= chars
@@ -53,10 +54,10 @@ class SharedResources:
 
 
 class RouterPartition:
-    """One partition. Until it has caught up with the log, it only folds. From then on, it also decides.
+    """One partition number. Until it has caught up with the log, it only folds events. Then it also decides.
 
     Attributes:
-        requests: Open requests, and closed ones whose account was not read back.
+        requests: Open requests, and closed ones whose account was not read back from the log yet.
         deciding: Whether the partition has caught up with the log.
     """
 
@@ -75,10 +76,10 @@ class RouterPartition:
         self._budgets = AttemptBudgets(shared.budget.open(), shared.retry_budget.open(), shared.breaker)
 
     def alarm_us(self, now_us: int) -> int | None:
-        """Return when time alone may change a decision, or when the log must be read to its end.
+        """Return when a timer may be due, or when the log must be read to its end; None if there is no request.
 
-        A decision's time is exact if it is not after ``now_us``. A later one may be too early, because a timer that has
-        moved is corrected only when it is popped.
+        The time is exact if it is not after ``now_us``. A later time may be too early, because a timer that was moved
+        is corrected only when it is popped from the heap.
         """
         if not self.requests:
             return None
@@ -100,10 +101,10 @@ class RouterPartition:
         return None
 
     def reconfigure(self, config: RouterConfig) -> None:
-        """Change the configuration with which new requests begin."""
+        """Change the configuration of new requests."""
         self._config = config
 
-    def read(self, record: Received, event: Event, at_us: int, now_us: int) -> Writes:  # noqa: C901 - a case a kind
+    def read(self, record: Received, event: Event, at_us: int, now_us: int) -> Writes:  # noqa: C901 - one case per kind
         """Fold the next record of the partition. Its event was appended at ``at_us``."""
         traceparent, log_ms = record.traceparent, record.timestamp_ms
         if type(event) is Cancel:
@@ -140,15 +141,15 @@ class RouterPartition:
         return self._decide(state, now_us) if self.deciding else NO_WRITES
 
     def catch_up(self, known_us: int, now_us: int) -> Writes:
-        """Begin to decide, first about all requests read so far."""
+        """Start to decide, first about all requests that were read so far."""
         self.deciding = True
         self._known_us = known_us
         for state in self.requests.values():
-            state.health_recorded |= state.screen.has_spoken  # the router that decided then has recorded it
+            state.health_recorded |= state.screen.has_spoken  # the previous router has recorded it
         return [write for state in tuple(self.requests.values()) for write in self._decide(state, now_us)]
 
     def tick(self, known_us: int, now_us: int) -> Writes:
-        """Decide about the requests whose timers are due. Everything appended before ``known_us`` was read."""
+        """Decide about the requests whose timers are due. All records appended before ``known_us`` were read."""
         self._known_us = max(self._known_us, known_us)
         due: dict[str, None] = {}
         while self._timers and self._timers[0][0] <= self._known_us:
@@ -162,12 +163,12 @@ class RouterPartition:
         return writes
 
     def knows(self, request_id: str) -> bool:
-        """Return whether a readable event named this request."""
+        """Return whether a readable event of this request was read."""
         state = self.requests.get(request_id)
         return request_id in self._done or (state is not None and (state.known or state.screen.closed is not None))
 
     def give_up(self) -> None:
-        """Release everything: another router owns the partition now."""
+        """Release all resources, because another router owns the partition now."""
         for state in self.requests.values():
             self._release(state)
         self._shared.budget.close(self._budgets.cloud)
@@ -180,7 +181,7 @@ class RouterPartition:
         return len(self.requests) - self._batch_open > self._config.max_open
 
     def _count(self, event: Event, at_us: int) -> None:
-        """Count an event for the budgets, even if its request's account was read first, as may happen at start."""
+        """Count an event for the budgets. At start, the account of its request may have been read before it."""
         if isinstance(event, Request) and event.attempt == 1:
             if event.lane == "batch":
                 return  # a batch request uses no budget and adds to none
@@ -228,7 +229,7 @@ class RouterPartition:
             self._budgets.retries.spend(0.0, at_us)
 
     def _on_end(self, state: RequestState, event: Finished | Failed, at_us: int, log_ms: int) -> None:
-        """Apply the end of an attempt; replace a cloud attempt's estimated price by the real one."""
+        """Apply the end of an attempt. For a cloud attempt, replace its estimated price by its real price."""
         record = state.record(event.attempt)
         had_ended = record.ended
         state.on_stream(event, at_us, log_ms)
@@ -256,7 +257,7 @@ class RouterPartition:
             self._shared.breaker.record(now_us, served=served, probe=state.probe)
 
     def _marks(self, request_id: str) -> AccountMarks:
-        """Return how far back the partition's next owner must read, and the breaker's state."""
+        """Return the time from which the partition's next owner must read, and the breaker's state."""
         since_us = self._oldest.mark_us(self.requests, len(self.requests), request_id, self._known_us)
         return AccountMarks(since_us, self._shared.breaker.state)
 
@@ -273,10 +274,10 @@ class RouterPartition:
         return self._newest_context
 
     def _finish(self, state: RequestState, now_us: int) -> None:
-        """Forget a request that is done. Keep its id for as long as further events of it may be read.
+        """Forget a request that is done. Keep its id for another ``window_us``, as further events of it may be read.
 
-        That time has passed when the log was read up to its end, because after an outage a router reads events long
-        after they were appended.
+        The id is dropped when the log was read up to the end of this period. The clock alone does not count, because
+        after an outage a router reads events long after they were appended.
         """
         self._release(state)
         self._batch_open -= state.lane == "batch"

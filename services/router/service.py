@@ -1,4 +1,4 @@
-"""The router process: the core, the processor around it, and the dead letters that it reads."""
+"""The router process. It connects the core with a processor, and reads the existing dead letters."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -97,7 +97,7 @@ class RouterService:
             tasks.create_task(self._classes.watch(), name="router-classes")
 
     def _use(self, classes: ServiceClasses) -> None:
-        """Apply changed classes to new requests. How far back the log is read stays as it was at the start.
+        """Apply changed classes to new requests. The period for which the log is read back does not change.
 
         Raises:
             UserError: A setting contradicts the classes.
@@ -105,7 +105,7 @@ class RouterService:
         self._core.reconfigure(replace(self._settings.config(classes), total_max_ms=self._total_max_ms))
 
     async def _read_dead_letters(self) -> None:
-        """Learn which records have dead letters, so that none is written twice when the log is read again."""
+        """Find out which records have dead letters, so that none gets a second one when the log is read again."""
         begin = AtTime(now_ms() - LETTERS_MS)
         end = await self._dead_letters.end_offset(DEAD, 0)
         await self._dead_letters.follow(DEAD, 0, begin)

@@ -20,44 +20,45 @@ class Settings:
     """The router: deadlines, fallback to the cloud and its budget.
 
     Attributes:
-        input_gate: ``hold``: a request that gets no verdict in time ends, whatever a worker says. ``off`` only where no
-            rails service runs, and for the edges and workers too.
-        output_check: ``on``: an answer is over once a safety service has cleared it, whatever a worker says. ``off``
-            only where none runs, and for the edges and workers too.
-        client_grace_ms: A request is ended when its client has been gone for longer than this.
-        policy: Folder of the policy. The router reads its ``[deadlines]`` and ``[classes]``, again after each change:
-            no request gets other deadlines.
-        total_max_ms: Longest total deadline of an interactive request, if it is to be shorter than the policy's. One
-            that asks for more gets this. A router that starts reads twice this much of the log.
-        router_max_open: Most interactive requests open at once in one partition. Further ones are closed as
+        input_gate: With ``hold``, a request that gets no verdict in time is closed, whatever a worker says. Set ``off``
+            only if no rails service runs, and then for the edges and workers too.
+        output_check: With ``on``, an answer is complete once a safety service has cleared it, whatever a worker says.
+            Set ``off`` only if no safety service runs, and then for the edges and workers too.
+        client_grace_ms: A request is closed when its last client has been disconnected for longer than this.
+        policy: Folder of the policy. The router reads its ``[deadlines]`` and ``[classes]``, and reads them again after
+            each change. The deadlines of every request stay within them.
+        total_max_ms: Longest total deadline of an interactive request, if it is to be shorter than the policy's. A
+            longer deadline is shortened to this. A router that starts reads the log of the last two such periods.
+        router_max_open: Maximum number of open interactive requests in one partition. Further requests are closed as
             ``failed``.
-        router_max_batch_open: Most batch requests open at once in one partition, likewise. Each takes about 5 KB of the
-            router. A job keeps a window; this is for applications that write batch requests to the log themselves.
-        router_instance: A name that no other router has. A restart under the same name within the session timeout
-            causes no rebalance.
-        fallback: Where requests go that the self-hosted engine cannot serve in time: nowhere, or to Vertex AI.
-        fallback_attempts: Most attempts of one request in the cloud.
-        fallback_ratio: Share of the requests of a minute that may go to the cloud.
-        fallback_free: Requests that may go to the cloud each minute even if the share is used up.
-        fallback_usd_per_hour: Most that fallbacks may cost. A sixtieth of it may be spent in each minute. 0 means no
-            limit.
-        retries: Most further attempts of one request on the self-hosted engines, after its answer stalled or its worker
-            died. They come before the cloud.
-        batch_retries: Most further attempts of one batch request, after a failure that may pass, a dead worker, or a
-            worker's silence for the stall deadline of its class.
-        retry_ratio: Share of the requests of a minute that may be tried again.
-        retry_free: Requests that may be tried again each minute even if the share is used up.
-        breaker_trip: If so many of the last ten requests were late or failed, new requests go straight to the cloud. 0
-            turns this off.
-        fallback_spent: What a late or silent request does when the budget for its next attempt is spent: ``wait`` for
-            the engine, or ``close``.
-        ttft_min_ms: Shortest first-token deadline of an interactive request. A request that asks for less gets this.
-        ttft_max_ms: Longest first-token deadline. A request that asks for more gets this.
-        ttft_ms_per_1000_chars: Added to the first-token deadline for each 1,000 characters of prompt.
-        stall_min_ms: Shortest stall deadline. A request that asks for less gets this.
-        stall_max_ms: Longest stall deadline. A request that asks for more gets this.
-        vertex_usd_per_m_input: Price of prompt tokens.
-        vertex_usd_per_m_output: Price of answer tokens.
+        router_max_batch_open: Maximum number of open batch requests in one partition. Further requests are closed as
+            ``failed``. Each takes about 5 KB of the router's memory. A job limits its open requests itself, so this
+            limit is for applications that write batch requests to the log.
+        router_instance: A name that no other router has, for static group membership. If a router restarts with the
+            same name within the session timeout, there is no rebalance.
+        fallback: Where requests go that the self-hosted engines cannot serve in time: nowhere, or to Vertex AI.
+        fallback_attempts: Maximum number of attempts of one request in the cloud.
+        fallback_ratio: Maximum share of a minute's requests that may go to the cloud.
+        fallback_free: Number of requests that may go to the cloud each minute even if that share is used up.
+        fallback_usd_per_hour: Maximum cost of fallbacks in an hour, in US dollars. A sixtieth of it may be spent in
+            each minute. 0 means no limit.
+        retries: Maximum number of further attempts of one request on the self-hosted engines, after its answer stalled
+            or its worker died. They come before the cloud.
+        batch_retries: Maximum number of further attempts of one batch request, after a failure that may pass, after its
+            worker died, or after the worker was silent for the stall deadline of the request's class.
+        retry_ratio: Maximum ratio of such further attempts to requests, within a minute.
+        retry_free: Number of such further attempts that are allowed each minute even if that ratio is reached.
+        breaker_trip: If this many of the last ten requests were late or failed, new requests go straight to the cloud.
+            0 turns this off.
+        fallback_spent: What happens to a late or silent request if the budget for its next attempt is spent. With
+            ``wait``, it waits for the engine. With ``close``, it is closed.
+        ttft_min_ms: Shortest first-token deadline of an interactive request. A shorter deadline is raised to this.
+        ttft_max_ms: Longest first-token deadline of an interactive request. A longer deadline is shortened to this.
+        ttft_ms_per_1000_chars: Milliseconds added to the first-token deadline for each 1,000 characters of prompt.
+        stall_min_ms: Shortest stall deadline of an interactive request. A shorter deadline is raised to this.
+        stall_max_ms: Longest stall deadline of an interactive request. A longer deadline is shortened to this.
+        vertex_usd_per_m_input: Price of a million prompt tokens, in US dollars.
+        vertex_usd_per_m_output: Price of a million answer tokens, in US dollars.
     """
 
     input_gate: Literal["hold", "off"] = setting("hold", "whether text waits for a verdict")
@@ -93,7 +94,7 @@ class Settings:
         """Refuse contradictory settings.
 
         Raises:
-            UserError: They contradict each other.
+            UserError: A shortest deadline is above the longest.
         """
         for name, least_ms, most_ms in (
             ("TTFT", self.ttft_min_ms, self.ttft_max_ms), ("STALL", self.stall_min_ms, self.stall_max_ms),
@@ -107,7 +108,7 @@ class Settings:
         """Return the settings as the core's configuration, within the policy's bounds.
 
         Args:
-            classes: The policy's; None to read them.
+            classes: The policy's classes; None to read them from the policy.
 
         Raises:
             UserError: The policy cannot be read, or a setting contradicts it.
@@ -145,10 +146,10 @@ class Settings:
 
 
 def _within(name: str, least_ms: int, most_ms: int, classes: ServiceClasses) -> DeadlineRange:
-    """Narrow the policy's widest range of an interactive request to that of the settings.
+    """Return the part of the policy's widest range for interactive requests that the settings allow too.
 
     Raises:
-        UserError: Nothing is left of it.
+        UserError: The two ranges do not overlap.
     """
     ranges = [each.bounds.of(f"{name.lower()}_ms") for each in classes if each.lane == "interactive"]
     bounds = min(least for least, _ in ranges), max(largest for _, largest in ranges)

@@ -1,4 +1,4 @@
-"""What every process needs: start and stop, settings, errors, clock, log, metrics, health."""
+"""Code that every process uses: start and stop, settings, errors, clock, logging, metrics, health."""
 
 from services.runtime.errors import UserError
 from services.runtime.process import run

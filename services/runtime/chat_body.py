@@ -1,6 +1,6 @@
-"""The body of a chat completion request, as OpenAI's clients send it over HTTP or as a line of a batch file. Pure.
+"""The body of a chat completion request, as OpenAI's clients send it over HTTP or as a line of a batch file.
 
-The limits on the fields are those of the ``Request`` event.
+The limits on the fields are those of the ``Request`` event. This module does no I/O.
 """
 
 from typing import Annotated, Any, Final, Literal, TypeVar
@@ -25,9 +25,9 @@ class BadBody(Exception):
     """The body is not a valid chat completion request.
 
     Attributes:
-        message: What is wrong. It never contains prompt text.
+        message: Description of the error. It never contains prompt text.
         code: Error code for programs, one word.
-        param: The field that is wrong, as a path into the body such as ``messages[0].role``.
+        param: Path of the wrong field in the body, such as ``messages[0].role``.
     """
 
     def __init__(self, message: str, *, code: str = "invalid_value", param: str | None = None) -> None:
@@ -38,31 +38,31 @@ class BadBody(Exception):
 
 
 class TextPart(Struct, tag="text", tag_field="type"):
-    """A text part of a message.
+    """A part of a message that is text.
 
     Attributes:
-        text: Its text.
+        text: The text of this part.
     """
 
     text: Text
 
 
 class RefusalPart(Struct, tag="refusal", tag_field="type"):
-    """A refusal by the assistant, in an earlier turn.
+    """A part of an earlier answer in which the assistant refused.
 
     Attributes:
-        refusal: Its text.
+        refusal: The text of the refusal.
     """
 
     refusal: Text
 
 
 class ChatMessage(Struct):
-    """One message.
+    """One message of the conversation.
 
     Attributes:
-        role: Who speaks. ``developer`` means the same as ``system``.
-        content: What is said, as text or as a list of text parts.
+        role: Author of the message. ``developer`` means the same as ``system``.
+        content: The text of the message, or a list of its text parts.
         name: Accepted and ignored.
     """
 
@@ -72,7 +72,7 @@ class ChatMessage(Struct):
 
 
 class ChatBody(Struct):
-    """The fields that affect the answer. A field that is ``null`` is treated as left out.
+    """The fields of a request body that affect the answer. A field that is ``null`` is treated as missing.
 
     Attributes:
         messages: The conversation, oldest first.
@@ -138,15 +138,16 @@ REFUSED_UNLESS: Final[dict[str, tuple[Any, ...]]] = {
     "web_search_options": (None,),
     "reasoning_effort": (None, "none"),
 }
-"""Unsupported parameters that would change the answer. A request with one is refused, unless its value is one of these,
-which have no effect."""
+"""Unsupported parameters that would change the answer, each with the values that have no effect.
+
+A request is refused if one of these parameters has another value."""
 
 
 def refuse_unsupported(body: dict[str, Any], refused: dict[str, tuple[Any, ...]] = REFUSED_UNLESS) -> None:
-    """Refuse a body that asks for something unsupported.
+    """Refuse a body with an unsupported parameter that would change the answer.
 
     Raises:
-        BadBody: The body asks for something unsupported.
+        BadBody: An unsupported parameter has a value that would change the answer.
     """
     for name, without_effect in refused.items():
         if name in body and not any(_same(body[name], harmless) for harmless in without_effect):
@@ -186,7 +187,10 @@ def _text(turn: ChatMessage) -> str:
 
 
 def _field_error(error: str) -> BadBody:
-    """Convert a message such as ``Expected `str`, got `int` - at `$.messages[0].role```; its path becomes ``param``."""
+    """Convert a message such as ``Expected `str`, got `int` - at `$.messages[0].role``` to an error.
+
+    The path in the message becomes ``param``.
+    """
     what, _, path = error.partition(" - at `")
     param = path.rstrip("`").removeprefix("$.").removeprefix("$") or None
     if param is None and "field `" in what:

@@ -23,7 +23,7 @@ Fingerprint = tuple[int, int, int] | None
 
 
 class ClassReloader:
-    """Holds the current classes. A request keeps the classes that were current when it began.
+    """Keeps the current classes. A request is handled with the classes that were current when it arrived.
 
     Args:
         folder: The policy's folder.
@@ -32,7 +32,7 @@ class ClassReloader:
             refuse them.
 
     Raises:
-        UserError: The first policy cannot be read, or something in its tables is wrong.
+        UserError: The policy cannot be read at the start, or something in its tables is wrong.
     """
 
     def __init__(self, folder: Path, service: str, apply: Callable[[ServiceClasses], None] | None = None) -> None:
@@ -74,7 +74,7 @@ class ClassReloader:
         self._log.info("the policy's classes are now %s", ", ".join(classes.names))
 
     def _check_longest(self, classes: ServiceClasses) -> None:
-        """Refuse a longer ``total_ms`` than at the start. Services chose then how far back they read the log."""
+        """Refuse a longer ``total_ms`` than at the start, when services chose how far back they read the log."""
         longest_ms = classes.longest_total_ms("interactive")
         if longest_ms > self._longest_ms:
             raise UserError(

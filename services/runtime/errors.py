@@ -11,6 +11,6 @@ class UserError(Exception):
 class UnavailableError(Exception):
     """Something that the process needs cannot be used at present, such as a broker whose disk is full.
 
-    A process that ends with it prints one line without a traceback and exits with code 1, so that whoever
-    started it may start it again.
+    A process that ends with it prints one line without a traceback and exits with code 1, so that its supervisor may
+    start it again.
     """

@@ -30,7 +30,7 @@ def sync_folder(folder: Path) -> None:
 
 
 class SettledChange:
-    """Reports a change of files only once they were the same in two polls, so that no unfinished edit is read.
+    """Reports a change of files once they were the same in two successive polls, so that no unfinished edit is read.
 
     Args:
         seen: Fingerprint of the files at the start.
@@ -41,7 +41,7 @@ class SettledChange:
         self._settled = True
 
     def poll(self, seen: Hashable) -> bool:
-        """Return whether the files have changed and were the same in two polls. It is true once for each change."""
+        """Return true once per change of the files, at the second successive poll with the same fingerprint."""
         if seen != self._seen:
             self._seen, self._settled = seen, False
             return False

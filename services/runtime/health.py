@@ -14,7 +14,7 @@ if TYPE_CHECKING:  # aiohttp is imported only where a port is opened
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HealthSettings:
-    """The HTTP server for health and metrics, in services other than the edge.
+    """Settings of the HTTP server for health and metrics, in services other than the edge.
 
     Attributes:
         host: Address to listen on.
@@ -44,7 +44,7 @@ async def serve_health(
     from aiohttp import web
 
     async def healthz(_: web.Request) -> web.Response:
-        """Answer 200: the process runs."""
+        """Answer 200 while the process runs."""
         return web.Response(text="ok\n")
 
     async def readyz(_: web.Request) -> web.Response:

@@ -9,8 +9,9 @@ from typing import Final
 from services.runtime.errors import UserError
 
 LEVEL_VARIABLE: Final = "RAILBUS_LOG_LEVEL"
-"""Lowest level that is logged: ``DEBUG``, ``INFO`` (default of a service), ``WARNING`` (default of a command) or
-``ERROR``."""
+"""Environment variable with the lowest level that is logged: ``DEBUG``, ``INFO``, ``WARNING`` or ``ERROR``.
+
+The default is ``INFO`` for a service and ``WARNING`` for a command."""
 
 LEVELS: Final = ("DEBUG", "INFO", "WARNING", "ERROR")
 

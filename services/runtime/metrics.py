@@ -1,4 +1,4 @@
-"""Every metric of the product, named once. Times are milliseconds; labels have few values by construction."""
+"""All metrics of Railbus. Times are in milliseconds unless the name has another unit. A label has only few values."""
 
 from functools import lru_cache
 from typing import Any, Final, get_args
@@ -238,13 +238,13 @@ TRACER_UNTRACED: Final = Counter(
     ["reason"],
 )
 
-# Policy: all of it in rails and safety, its classes in edge and router.
+# Policy. Rails and safety load the whole policy, edge and router only its classes.
 POLICY_REFUSED: Final = Counter(
     "railbus_policy_refused",
     "Edits of the policy that were refused while the service was running; the version before stays.",
 )
 
-# Batch jobs. Every batch service knows all jobs from the log; one of them runs them.
+# Batch jobs. Every batch service knows all jobs from the log, but only one batch service runs them.
 BATCH_JOBS: Final = Gauge(
     "railbus_batch_jobs",
     "Jobs that have not ended, by status (validating, in_progress, paused, finalizing, cancelling). Every batch service"
@@ -295,7 +295,7 @@ ARCHIVE_CONFLICTS: Final = Counter(
     "railbus_audit_conflicts", "Files that another archiver had written first; nothing is archived twice."
 )
 
-# A counter that appears with its first event has no increase at that event: no alert would see it.
+# Create these counters now. A counter that appears only at its first event shows no increase for it, so no alert fires.
 for _topic in TOPICS:
     RECORDS_REFUSED.labels(_topic.name)
     UNSENT.labels(_topic.name)
@@ -313,9 +313,9 @@ for _outcome in ("exported", "dropped", "failed"):
 
 @lru_cache(maxsize=4_096)
 def labelled(metric: Any, *labels: str) -> Any:
-    """Return the child of a metric for these labels, kept from the first call.
+    """Return the child of a metric for these labels. It is cached after the first call.
 
-    The metric's own ``labels`` takes a lock, and as much time as decoding a record.
+    The metric's method ``labels`` takes a lock, and takes as long as decoding a record.
     """
     return metric.labels(*labels)
 

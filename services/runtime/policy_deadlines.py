@@ -1,6 +1,7 @@
-"""The bounds of deadlines in a policy, and the folder of the default policy. ``service_classes`` reads the bounds.
+"""The bounds of deadlines in a policy, and the folder of the default policy.
 
-The rest of a policy is read by ``services.policy``, whose dependencies are not in the images of edge and router.
+``service_classes`` reads the bounds from the policy.
+``services.policy`` reads all other parts of a policy. Its dependencies are not in the images of edge and router.
 """
 
 from pathlib import Path
@@ -20,10 +21,10 @@ _SERVICES: Final = Path(__file__).resolve().parents[1]
 
 
 def default_policy() -> Path:
-    """Return the folder of the policy that is used when none is named.
+    """Return the folder of the default policy, which is used if no policy folder is set.
 
-    A wheel carries the policies in ``services/policy`` (``setup.py`` copies them there). A checkout, also one that is
-    installed as editable, has them at its top level.
+    In a wheel, the policies are in ``services/policy``, where ``setup.py`` copies them. In a checkout, also in one that
+    is installed as editable, they are at the top level.
     """
     packaged = _SERVICES / "policy" / "policies" / "default"
     return packaged if packaged.is_dir() else _SERVICES.parent / "policies" / "default"
@@ -48,7 +49,7 @@ class DeadlineBounds(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     total_ms: Bounds = (500, 120_000)
 
     def __post_init__(self) -> None:
-        """Refuse bounds that no deadline can keep.
+        """Check that no minimum is above its maximum.
 
         Raises:
             ValueError: A minimum is above its maximum.
@@ -59,7 +60,6 @@ class DeadlineBounds(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
                 raise ValueError(msg)
 
     def of(self, name: str) -> Bounds:
-        """Return the bounds of one deadline."""
         bounds: Bounds = getattr(self, name)
         return bounds
 
@@ -80,4 +80,4 @@ def _clamp(ms: int, bounds: Bounds) -> int:
 WIDEST_BOUNDS: Final = DeadlineBounds(
     verdict_ms=(1, DAY_MS), ttft_ms=(1, DAY_MS), stall_ms=(1, DAY_MS), total_ms=(1, DAY_MS)
 )
-"""No bounds beyond those of the ``Deadlines`` in the event itself."""
+"""The widest bounds. They allow every deadline that ``Deadlines`` in an event allows."""

@@ -29,10 +29,10 @@ MMAP_BYTES: Final = 65_536
 TRIM_BYTES: Final = 131_072
 
 GARBAGE_OBJECTS: Final = 2_000
-"""Number of new objects that starts a garbage collection. In a burst, each request makes some hundred objects."""
+"""Number of new objects after which Python collects garbage. In a burst, a request creates some hundred objects."""
 
 GRACE_S: Final = 30.0
-"""Longest time from the first signal to the end of the process."""
+"""Maximum time from the first signal to the end of the process, in seconds."""
 
 
 def run(main: Callable[[], Coroutine[Any, Any, None]], name: str) -> NoReturn:
@@ -66,8 +66,8 @@ def say_ready(text: str) -> None:
 def return_large_blocks() -> bool:
     """Make the allocator return freed large blocks to the system; return whether the allocator has this option.
 
-    By default, once a large block was freed, glibc keeps blocks of up to 32 MiB for reuse, and small blocks between
-    them pin them. So a process that once received many large messages would stay large.
+    By default, once a large block was freed, glibc keeps freed blocks of up to 32 MiB for reuse. Small blocks between
+    them prevent their return to the system. So a process that once received many large messages would stay large.
     """
     try:
         mallopt = ctypes.CDLL(None).mallopt

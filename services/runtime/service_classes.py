@@ -1,8 +1,9 @@
 """The classes of requests in a policy. Each class has a name, a lane, a priority, deadlines and objectives.
 
-A class says what a kind of traffic is promised. A conversation is promised a first token in a fraction of a second,
-speech a steady flow of text, and a backlog only that it is done within a day. ``ServiceClasses.deadlines_of`` alone
-decides which deadlines a request has; edge, rails and router all call it. Pure, except ``read_service_classes``.
+A class defines what is promised to a kind of traffic: ``chat`` gets its first token in a fraction of a second,
+``voice`` gets a steady flow of text, and ``batch`` is only promised completion within a day. Edge, rails and router all
+call ``ServiceClasses.deadlines_of`` to get the deadlines of a request. Only ``read_service_classes`` and ``find_class``
+do I/O.
 """
 
 import tomllib
@@ -63,7 +64,7 @@ class Slo(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class DefaultDeadlines(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The deadlines of a request that asks for none. A deadline that is not given here is that of the class's lane.
+    """The deadlines of a request that sets none. A deadline that is missing here is taken from the class's lane.
 
     Attributes:
         verdict_ms: Deadline for the verdict.
@@ -79,7 +80,7 @@ class DefaultDeadlines(Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 class ClassBounds(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The minimum and the maximum of each deadline. Bounds that are not given here are those of the class's lane.
+    """The minimum and the maximum of each deadline. Bounds that are missing here are taken from the class's lane.
 
     Attributes:
         verdict_ms: Bounds of the deadline for the verdict.
@@ -101,11 +102,11 @@ class ClassSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     Attributes:
         lane: Lane of the requests. Requests of the lane ``batch`` wait for interactive ones.
-        priority: Priority within the lane; 0 goes first. An engine without priorities of its own ignores it.
+        priority: Priority within the lane; 0 goes first. An engine that has no priorities ignores it.
         cloud: Whether the requests may fall back to the cloud. Batch requests may do so only if this is set.
-        deadlines: Deadlines of a request that asks for none.
-        bounds: Bounds of the deadlines that a request may ask for. An interactive class takes bounds that are not given
-            here from ``[deadlines]`` of the policy.
+        deadlines: Deadlines of a request that sets none.
+        bounds: Bounds of the deadlines that a request may set. An interactive class takes missing bounds from
+            ``[deadlines]`` of the policy.
         slo: Objectives against which the ledger measures the requests.
         allowed_tenants: Tenants whose requests may be of this class. If none is named, all may.
         allowed_models: Models for which requests may be of this class. If none is named, all may.
@@ -131,13 +132,13 @@ class ServiceClass:
     """A class with defaults filled in for all fields that the policy leaves out.
 
     Attributes:
-        name: Its name.
+        name: Name of the class.
         lane: Lane of its requests.
         priority: Priority within the lane; 0 goes first.
         cloud: Whether its requests may fall back to the cloud.
-        deadlines: Deadlines of a request that asks for none. They are within the bounds.
-        bounds: Bounds of the deadlines that a request may ask for.
-        slo: Its objectives.
+        deadlines: Deadlines of a request that sets none. They are within the bounds.
+        bounds: Bounds of the deadlines that a request may set.
+        slo: Objectives of the class.
         allowed_tenants: Tenants that may use the class; empty if all may.
         allowed_models: Models that may be used with the class; empty if all may.
     """
@@ -162,9 +163,11 @@ class ServiceClass:
 BATCH_BOUNDS: Final = DeadlineBounds(
     verdict_ms=(30_000, DAY_MS), ttft_ms=(20, DAY_MS), stall_ms=(100, DAY_MS), total_ms=(500, DAY_MS)
 )
-"""Bounds of batch requests. A backlog may wait, so each of its deadlines may be a day. The rails judge batch requests
-after all others, and load the classifiers for them with their first prompt. So they do not promise a verdict within a
-second, which is the default of ``Deadlines`` if an app names none."""
+"""Bounds of the deadlines of batch requests.
+
+Batch requests may wait, so each deadline may be a day. Their verdicts take longer: the rails judge batch requests after
+all others, and load the classifiers for them only at the first batch prompt. So the minimum of ``verdict_ms`` is 30 s.
+The default in ``Deadlines``, for an app that sets no deadline, is one second."""
 
 _LANE_DEADLINES: Final[Mapping[Lane, Deadlines]] = {
     "interactive": Deadlines(),
@@ -197,7 +200,8 @@ class ServiceClasses:
         bounds: ``[deadlines]`` of the policy.
 
     Raises:
-        ValueError: A class contradicts itself or another one, or ``chat`` or ``batch`` would be in the other's lane.
+        ValueError: A class contradicts itself or another one, or ``chat`` or ``batch`` has the wrong lane or is not
+            allowed to all.
     """
 
     def __init__(self, specs: Mapping[str, ClassSpec] | None = None, bounds: DeadlineBounds | None = None) -> None:
@@ -216,14 +220,12 @@ class ServiceClasses:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The names of all classes."""
         return tuple(sorted(self._by_name))
 
     def __iter__(self) -> Iterator[ServiceClass]:
         return iter(self._by_name.values())
 
     def get(self, name: str) -> ServiceClass | None:
-        """Return a class by its name; None if there is none."""
         return self._by_name.get(name)
 
     def of(self, name: str | None, lane: Lane) -> ServiceClass:
@@ -236,7 +238,7 @@ class ServiceClasses:
         return self._by_name[self._of_tenant.get(tenant) or self._of_model.get(model) or CHAT]
 
     def of_request(self, request: Request) -> ServiceClass:
-        """Return the class of a request on the log; the lane's default if the request may not have its own."""
+        """Return the class of a request on the log. If the request may not use it, return the lane's default class."""
         if request.service_class is not None:
             found = self.of(request.service_class, request.lane)
         else:
@@ -244,11 +246,11 @@ class ServiceClasses:
         return found if found.allows(request.tenant, request.model) else self.of(None, request.lane)
 
     def deadlines_of(self, request: Request) -> Deadlines:
-        """Return the deadlines that a request asks for, clamped to the bounds of its class."""
+        """Return the deadlines that a request sets, clamped to the bounds of its class."""
         return self.of_request(request).bounds.clamp(request.deadlines)
 
     def longest_total_ms(self, lane: Lane) -> int:
-        """Return the longest time that a request of this lane may be open."""
+        """Return the largest ``total_ms`` that a request of this lane may set."""
         return max(each.bounds.total_ms[1] for each in self._by_name.values() if each.lane == lane)
 
 

@@ -1,8 +1,9 @@
 """Settings from environment variables.
 
-A service's settings are one frozen dataclass. A field ``max_jobs`` is read from ``RAILBUS_MAX_JOBS``; its metadata may
-say otherwise: ``env`` (the variable), ``help`` (one sentence), ``ge`` and ``le`` (bounds of a number), ``secret`` (the
-value appears in no message). A field that is itself a dataclass is read from its own variables.
+The settings of a service are one frozen dataclass. A field ``max_jobs`` is read from ``RAILBUS_MAX_JOBS``. The metadata
+of a field may contain ``env`` (the name of another variable), ``help`` (one sentence), ``ge`` and ``le`` (minimum and
+maximum of a number), and ``secret`` (the value appears in no message). A field that is itself a dataclass is read from
+the variables of its own fields.
 """
 
 import ipaddress
@@ -91,7 +92,10 @@ def _parse(field: Field[Any], hint: Any, text: str) -> Any:
 
 
 def _convert(hint: Any, text: str) -> Any:
-    """Convert the text; None where it is not such a value. An empty text never gets here, so None is never a value."""
+    """Convert the text to the type of the setting; None if the text is no value of this type.
+
+    No text is converted to the value None. An unset optional setting is handled by the caller.
+    """
     if get_origin(hint) in {types.UnionType, Union}:
         values = (_convert(option, text) for option in get_args(hint) if option is not type(None))
         return next((value for value in values if value is not None), None)
@@ -104,7 +108,7 @@ def _convert(hint: Any, text: str) -> Any:
             number = hint(text)
         except ValueError:
             return None
-        return number if abs(number) < float("inf") else None  # neither infinity nor NaN is a setting
+        return number if abs(number) < float("inf") else None  # infinity and NaN are not allowed
     if hint in {str, Path}:
         return hint(text)
     msg = f"a setting cannot be of type {hint}"

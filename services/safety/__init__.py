@@ -1,4 +1,4 @@
-"""Checks answers while they stream; writes recalls and clearances to the stream log.
+"""The safety service. It checks answers while they stream, and writes recalls and clearances to the stream log.
 
     core.py -> partition.py -> decide/request.py -> decide/run.py    the decisions: partition, request, one run's text
     service.py, checks/executor.py                                   the process: the log, the checks' time limits

@@ -1,7 +1,7 @@
 """The core of safety, without I/O. It takes events of the stream log and returns events to write and checks to run.
 
 Time and ids are arguments. The written events do not depend on time, on how events are batched, or on when checks
-answer; ``decide/run.py`` says why.
+answer. ``decide/run.py`` gives the reasons.
 """
 
 from collections.abc import Sequence
@@ -22,40 +22,40 @@ from services.safety.decide.request import RequestCheck
 from services.safety.partition import SafetyPartition
 
 STEP_CHARS: Final = 2_048
-"""Approximate work of one ``step``, in characters read. After each step, the event loop has its turn."""
+"""Approximate work of one ``step``, in characters read. After each step, other tasks of the event loop can run."""
 
 _READ: Final = reads("safety")[STREAMS.name]
 
 TURN_EVENTS: Final = 16
-"""Maximum number of events of one tenant before it is another tenant's turn."""
+"""Maximum number of events of one tenant that are processed before those of another tenant."""
 
 _TURN_COST: Final = 256
-"""Fixed cost of a tenant's turn, in characters, in addition to the text of its chunks."""
+"""Fixed cost of changing to another tenant, in characters, in addition to the text of its chunks."""
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class _UnreadText:
-    """The rest of a text that is longer than one slice."""
+    """The unread text of a request, which is longer than one slice."""
 
     request: RequestCheck
 
 
 _Queued = tuple[SafetyPartition, StreamEvent | _UnreadText, str | None]
-"""A partition; an event of it, or the rest of a text; and the traceparent."""
+"""A queue item: the partition; the event, or the unread text of a request; and the record's traceparent."""
 
 
 class SafetyCore(Core):
-    """All partitions of one safety process. ``read`` queues events; ``step`` takes them, tenant by tenant.
+    """All partitions of one safety process. ``read`` queues events, and ``step`` processes them, tenant by tenant.
 
     Args:
         policy: The first policy.
-        source: The name in the events that it writes.
+        source: The ``source`` of the events that it writes.
         total_max_ms: Longest total deadline that the router grants an interactive request.
 
     Attributes:
-        policy: The policy of requests that begin from now on.
-        expired: How many requests were forgotten because they were never closed.
+        policy: The policy for requests that start from now on.
+        expired: Number of requests that were forgotten because they were never closed.
     """
 
     def __init__(self, policy: Policy, source: str, total_max_ms: int = LONGEST_TOTAL_MS) -> None:
@@ -66,18 +66,16 @@ class SafetyCore(Core):
         self._queue: FairQueue[_Queued] = FairQueue()  # bounded by the processor's limit
         # By number of a check, its partition, request and attempt. Bounded by open requests and their windows.
         self._pending: dict[int, tuple[SafetyPartition, RequestCheck, int]] = {}
-        self._awaited: set[int] = set()  # partitions read to their end, with events still queued
+        self._awaited: set[int] = set()  # partitions that were read to their end but still have queued events
         self._backlog = 0
         self.expired = 0
 
     @property
     def backlog(self) -> int:
-        """Return how many events are queued."""
         return self._backlog
 
     @property
     def busy(self) -> bool:
-        """Return whether any event is queued."""
         return bool(self._queue)
 
     @property
@@ -98,15 +96,15 @@ class SafetyCore(Core):
         return len(self._pending)
 
     def waits_for(self, check: CheckRequest) -> bool:
-        """Return whether the outcome of a check still matters."""
+        """Return whether the outcome of a check is still needed."""
         return check.number in self._pending
 
     def gained(self, number: int) -> None:
-        """Begin to check a partition."""
+        """Start to check a partition that was assigned to this process."""
         self._partitions[number] = SafetyPartition(self._total_max_us, catching_up=True)
 
     def lost(self, number: int) -> None:
-        """Forget a partition; its queued events are skipped."""
+        """Forget a partition. Its queued events will be skipped."""
         partition = self._partitions.pop(number)
         partition.lost = True
         self._awaited.discard(number)
@@ -126,7 +124,7 @@ class SafetyCore(Core):
         return ()
 
     def caught_up(self, number: int, known_us: int, now_us: int) -> list[Effect]:  # noqa: ARG002
-        """Return the events that the log lacks, once the partition's queued events were folded."""
+        """Return the held outputs that are not on the log; none as long as events of the partition are queued."""
         partition = self._partitions[number]
         if partition.queued:
             self._awaited.add(number)
@@ -139,16 +137,16 @@ class SafetyCore(Core):
         return effects
 
     def alarm_us(self, number: int, now_us: int) -> int | None:  # noqa: ARG002
-        """Return when the oldest request expires."""
+        """Return when the oldest request expires, in microseconds since the epoch; None without requests."""
         return self._partitions[number].expires_us
 
     def tick(self, number: int, known_us: int, now_us: int) -> Sequence[Effect]:  # noqa: ARG002
-        """Forget requests that were never closed."""
+        """Forget requests that have expired because they were never closed."""
         self.expired += self._partitions[number].expire(known_us)
         return ()
 
     def step(self, now_us: int) -> list[Effect]:
-        """Take events from the queue until ``STEP_CHARS`` is reached. Return what follows from them."""
+        """Take events from the queue until ``STEP_CHARS`` is reached. Return the resulting effects."""
         context = self._context
         context.now_us, context.work = now_us, 0
         effects: list[Effect] = []
@@ -173,7 +171,7 @@ class SafetyCore(Core):
                     break
                 partition.queued -= 1
                 self._backlog -= 1
-                if cost + context.work >= STEP_CHARS:  # too much for one turn
+                if cost + context.work >= STEP_CHARS:  # enough for one step
                     self._queue.put_back(tenant, items[index + 1 :])
                     break
             cost += _TURN_COST
@@ -182,7 +180,7 @@ class SafetyCore(Core):
         return effects
 
     def take_outcome(self, check: CheckRequest, outcome: CheckOutcome, now_us: int) -> list[Effect]:
-        """Take the outcome of a check; ignore it if it no longer matters."""
+        """Take the outcome of a check. If it is no longer needed, ignore it."""
         whose = self._pending.pop(check.number, None)
         if whose is None:
             return []
@@ -201,7 +199,7 @@ class SafetyCore(Core):
         traceparent: str | None,
         effects: list[Effect],
     ) -> RequestCheck | None:
-        """Take an event other than a chunk, or the rest of a text."""
+        """Take an event other than a chunk, or read the next slice of a text."""
         if type(event) is _UnreadText:
             request = event.request
             outputs_by_attempt = request.read()
@@ -227,7 +225,7 @@ class SafetyCore(Core):
         outputs: list[RunOutput],
         effects: list[Effect],
     ) -> None:
-        """Perform outputs that are not on the log yet; hold them back while the partition catches up."""
+        """Perform outputs that are not on the log yet. While the partition catches up, hold them back."""
         if partition.catching_up:
             partition.hold(request, attempt, outputs)
             return

@@ -1,4 +1,4 @@
-"""The requests of one partition. While it catches up with the log, its outputs are held back. Pure."""
+"""The requests of one partition. While it catches up with the log, its outputs are held back. No I/O."""
 
 from collections import OrderedDict
 from collections.abc import Iterable
@@ -15,7 +15,7 @@ MAX_OPEN: Final = 20_000
 cleared."""
 
 MAX_CLOSED: Final = 20_000
-"""How many closed requests are remembered, so that a late event does not open them again."""
+"""Maximum number of closed requests that are remembered, so that a late event does not start a new check."""
 
 GRACE_US: Final = 60_000_000
 """How long a request without a ``Closed`` is kept after its longest possible deadline, in microseconds."""
@@ -30,18 +30,18 @@ class HeldOutput(NamedTuple):
 
 
 class SafetyPartition:
-    """One partition.
+    """The state of one partition.
 
     Args:
         total_max_us: Longest total deadline that the router grants an interactive request.
 
     Attributes:
         requests: Open requests by id, oldest first.
-        queued: How many of the partition's events are in the core's queue.
-        catching_up: Whether the partition still reads what was on the log when it was gained.
-        lost: Whether another process has the partition now.
-        read_us: When the newest event that was read was appended, microseconds since the epoch.
-        dropped: How many requests were dropped because too many were open.
+        queued: Number of the partition's events in the core's queue.
+        catching_up: Whether events are still read that were on the log when the partition was assigned to this process.
+        lost: Whether the partition is no longer assigned to this process.
+        read_us: Append time of the newest event that was read, in microseconds since the epoch.
+        dropped: Number of requests that were dropped because too many were open.
     """
 
     __slots__ = ("_closed", "_held", "_total_max_us", "catching_up", "dropped", "lost", "queued", "read_us", "requests")
@@ -58,7 +58,7 @@ class SafetyPartition:
         self._held: dict[str, list[HeldOutput]] = {}  # by request
 
     def check_of(self, event: StreamEvent, policy: Policy, context: CheckContext) -> RequestCheck | None:
-        """Return the check of the event's request, a new one if there is none; None if nothing is to be checked."""
+        """Return the check of the event's request, or a new check. Return None if there is nothing to check."""
         request_id = event.request_id
         request = self.requests.get(request_id)
         if request is not None or request_id in self._closed:
@@ -77,15 +77,14 @@ class SafetyPartition:
         return request
 
     def hold(self, request: RequestCheck, attempt: int, outputs: Iterable[RunOutput]) -> None:
-        """Hold outputs back."""
         held = self._held.setdefault(request.request_id, [])
         held.extend(HeldOutput(request, attempt, output) for output in outputs)
 
     def drop_settled(self, request: RequestCheck) -> None:
-        """Forget attempts that need not be checked again, because their final clearance is on the log already.
+        """Forget the attempts of a request whose final clearance is on the log, because their check is complete.
 
-        Otherwise every request that was answered in the time that is read back would be kept until catching up ends,
-        and requests that are still open would be dropped to make room.
+        Otherwise all requests that were answered in the part of the log that is read again would be kept until catching
+        up ends, and requests that are still open would be dropped because of ``MAX_OPEN``.
         """
         request.drop_settled()
         held = self._held.pop(request.request_id, ())
@@ -93,7 +92,7 @@ class SafetyPartition:
             self._held[request.request_id] = due
 
     def caught_up(self) -> list[HeldOutput]:
-        """End catching up. Return the held outputs that are not on the log."""
+        """Record that the partition has caught up. Return the held outputs that are not on the log."""
         self.catching_up = False
         for request in list(self.requests.values()):
             self.drop_settled(request)
@@ -112,7 +111,7 @@ class SafetyPartition:
         return next(iter(self.requests.values())).expires_us if self.requests else None
 
     def expire(self, known_us: int) -> int:
-        """Forget expired requests. Return how many."""
+        """Forget expired requests. Return their number."""
         late = [request_id for request_id, request in self.requests.items() if request.expires_us <= known_us]
         for request_id in late:
             del self.requests[request_id]
@@ -125,7 +124,7 @@ class SafetyPartition:
 
 
 def _changes_the_check(verdict: Verdict) -> bool:
-    """Return whether a verdict must be remembered until the answer begins. Most verdicts need not be."""
+    """Return whether a verdict must be remembered until the answer starts. Most verdicts need not be."""
     return verdict.decision == "deny" or (verdict.delivery is not None and verdict.delivery.mode == "gated")
 
 

@@ -1,4 +1,4 @@
-"""The safety process: the policy, the checks, the core and the processor around it."""
+"""One process of the safety service. It connects the policy, the checks, the core and the processor."""
 
 import asyncio
 import gc
@@ -25,7 +25,7 @@ from services.safety.settings import Settings
 GROUP: Final = "safety"
 
 MAX_VERSIONS: Final = 16
-"""Maximum number of policy versions whose checks are kept, for requests that began with these versions."""
+"""Maximum number of policy versions whose checks are kept, for requests that started with these versions."""
 
 METRICS_S: Final = 1.0
 REWIND_MARGIN_MS: Final = 5_000
@@ -39,7 +39,7 @@ class SafetyService:
     Args:
         settings: See ``Settings``.
         bus: See ``BusSettings``.
-        factories: By tier, the function that builds its check.
+        factories: The functions that build the checks, by tier.
         on_ready: Called once, when the process has caught up with the log.
     """
 
@@ -80,14 +80,14 @@ class SafetyService:
         return self._processor.ready
 
     async def run(self) -> None:
-        """Check until cancelled.
+        """Check answers until cancelled.
 
         Raises:
             BrokenPolicy: A check rejects the first policy, or this policy contradicts the settings.
         """
         await self._prepare(self.policy)
         gc.collect()
-        gc.freeze()  # NeMo and the tables are never freed: do not walk a million objects while text waits
+        gc.freeze()  # NeMo and the tables are never freed, so the collector need not walk a million objects
         try:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._processor.run())
@@ -141,7 +141,7 @@ def check_deadlines(classes: ServiceClasses, total_max_ms: int) -> None:
     """Refuse a policy that grants interactive requests a longer total deadline than the router does.
 
     Raises:
-        BrokenPolicy: The policy does.
+        BrokenPolicy: The policy grants a longer deadline.
     """
     longest_ms = classes.longest_total_ms("interactive")
     if longest_ms > total_max_ms:

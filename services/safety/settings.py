@@ -1,4 +1,4 @@
-"""Safety's settings."""
+"""The settings of the safety service."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,16 +11,16 @@ from services.runtime.settings import setting
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """The safety service, which checks answers.
+    """The settings of the safety service, which checks answers.
 
     Attributes:
         policy: Folder of the policy.
         safety_instance: A name that no other safety process has. A restart under the same name within the session
             timeout causes no rebalance.
-        total_max_ms: Longest total deadline of an interactive request, as for the router. So much of the log is read at
-            start, and more if the newest account says that older requests are open.
-            A policy that allows a longer one is refused.
-        safety_queue: Events that may be read ahead of the checks. When there are so many, the service reads no more.
+        total_max_ms: Longest total deadline of an interactive request. It must be the same as for the router. A policy
+            that allows a longer deadline is refused. At start, the service reads the log from this long ago, or from
+            earlier if the newest account says that older requests are open.
+        safety_queue: Maximum number of events that are read ahead of the checks. When it is reached, reading pauses.
     """
 
     policy: Path = field(default=DEFAULT_POLICY, metadata={"help": "folder of the policy"})

@@ -1,11 +1,12 @@
-"""The tree in one process and in virtual time: a seed decides requests and faults, an oracle judges every step.
+"""Run all services in one process and in virtual time, with faults, and check that each promise holds.
 
-    plan.py                what a seed draws: requests, answers, faults
-    world.py               one run of a plan, on the simulated broker of ``kafka``
-    tree                   the real cores of the services, and scripted workers
-    judge                  what must hold after every step, and at the end
-    runs.py                many runs, in one process or in several
-    failing_run.py         a failing run: its fewest faults, drawn
+    plan.py                draws requests, answers and faults, which a seed determines
+    world.py               runs one plan, on the simulated broker of ``kafka``
+    tree                   the services, with their real cores, and with workers whose answers are scripted
+    judge                  checks what must hold after every step, and at the end
+    runs.py                runs many seeds, in one process or in several
+    failing_run.py         explains a failing run, with as few faults as possible
 
-Nothing here does I/O, and no service imports it. It is the only package that imports the cores of several services.
+A core makes the decisions of a service, without I/O (``services/processor/core.py``). A promise is a property that must
+hold in every run. No service imports this package, and only this package imports the cores of several services.
 """

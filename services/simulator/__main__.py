@@ -1,4 +1,4 @@
-"""``python -m services.simulator``: runs of the simulated tree; ``railbus simulate`` starts it."""
+"""``python -m services.simulator``: run all services in virtual time, with faults. ``railbus simulate`` starts this."""
 
 import argparse
 import sys
@@ -14,7 +14,7 @@ MOST_WORKERS: Final = 64
 
 
 def main() -> int:
-    """Return 0, 1 after a violation, or 2 for a user's mistake."""
+    """Run the seeds and print a summary. Return the exit status: 0, 1 after a violation, or 2 for wrong arguments."""
     options = _arguments()
     kinds = fault_kinds(options.faults)
     unknown = [kind for kind in kinds if kind not in FAULT_KINDS]
@@ -31,7 +31,7 @@ def main() -> int:
 
 
 def fault_kinds(text: str) -> tuple[str, ...]:
-    """Return the kinds of fault in a list with commas; all of them for an empty one."""
+    """Return the kinds of fault in a comma-separated list. An empty list means all kinds."""
     return tuple(text.split(",")) if text else FAULT_KINDS
 
 

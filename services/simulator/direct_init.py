@@ -1,7 +1,8 @@
-"""Give frozen dataclasses with slots, such as events, a quicker ``__init__``, because a run creates thousands of them.
+"""Replace ``__init__`` of frozen dataclasses with slots by a faster one. A run creates thousands of such objects.
 
-A frozen dataclass stores each field with ``object.__setattr__``, which costs several times as much as a plain store and
-took 10 % of a run's time. Here, while its fields are stored, a new object is of a twin class that is not frozen.
+The ``__init__`` of a frozen dataclass stores each field with ``object.__setattr__``. This costs several times as much
+as a plain assignment, and took 10 % of the time of a run. The faster ``__init__`` changes the class of the new object
+to a twin class that is not frozen, assigns the fields, and changes the class back.
 """
 
 import sys
@@ -10,14 +11,14 @@ from functools import cache
 from typing import Any, Final
 
 FEWEST_FIELDS: Final = 3
-"""Minimum number of fields. With fewer, changing the class twice costs about as much as it saves."""
+"""Minimum number of fields. With fewer fields, the two changes of the class cost about as much as they save."""
 
 _SET_CLASS: Final = object.__dict__["__class__"].__set__
 
 
 @cache
 def store_directly() -> int:
-    """Give the quicker ``__init__`` to every loaded class of this program without a subclass; return how many."""
+    """Replace ``__init__`` of every suitable class of this program that is loaded. Return the number of classes."""
     modules = [module for name, module in sys.modules.items() if name.split(".")[0] in {"schemas", "services"}]
     classes = {each for module in modules for each in vars(module).values() if _is_fit(each)}
     for each in classes:
@@ -35,7 +36,6 @@ def _is_fit(found: Any) -> bool:
 
 
 def _init(of: type) -> Any:
-    """Return ``__init__`` with the parameters that the dataclass has."""
     names: dict[str, Any] = {"of": of, "set_class": _SET_CLASS, "twin": _twin(of), "MISSING": MISSING}
     positional = [_parameter(each, names) for each in fields(of) if not each.kw_only]
     by_name = [_parameter(each, names) for each in fields(of) if each.kw_only]
@@ -43,9 +43,9 @@ def _init(of: type) -> Any:
     stores = [f" self.{each.name} = {_value(each)}" for each in fields(of)]
     finish = [" self.__post_init__()"] if hasattr(of, "__post_init__") else []
     lines = [f"def __init__({parameters}):", " set_class(self, twin)", *stores, " self.__class__ = of", *finish]
-    exec("\n".join(lines), names)  # noqa: S102 - as ``dataclasses`` does: the names are those of fields
+    exec("\n".join(lines), names)  # noqa: S102 - ``dataclasses`` does the same; the code contains only names of fields
     init = names["__init__"]
-    init.__qualname__ = f"{of.__qualname__}.__init__"  # error messages have it
+    init.__qualname__ = f"{of.__qualname__}.__init__"  # error messages contain this name
     return init
 
 

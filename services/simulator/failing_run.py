@@ -1,6 +1,6 @@
-"""Explain a failing run: find the fewest faults that make it fail, and draw a timeline as plain text.
+"""Explain a failing run. Find a smallest set of faults that makes it fail, and draw a timeline as plain text.
 
-The timeline shows the time around the violation. It has a lane for each process and each partition, and marks faults.
+The timeline ends with the violation. It has a column for each process and each partition number, and marks faults.
 """
 
 import re
@@ -18,7 +18,7 @@ Line = tuple[int, str, str]
 
 
 def shrink(plan: Plan, promise: str, parts: WorldClasses | None = None) -> Plan:
-    """Leave out one fault after the other, with everything else fixed, until every remaining fault is needed."""
+    """Return the plan without the faults that are not needed to break the promise. Requests and answers are kept."""
     index = 0
     while index < len(plan.faults):
         smaller = plan.without(index)
@@ -31,9 +31,10 @@ def shrink(plan: Plan, promise: str, parts: WorldClasses | None = None) -> Plan:
 
 
 def draw_timeline(lines: list[Line], sentence: str) -> str:
-    """Return the lines about the request that the violation's sentence names, with all faults and assignments.
+    """Return a timeline of the request that the violation's sentence names. It also has all lines that name no request.
 
-    Each lane has a column. A mark in the column says that something happened in this lane.
+    Each process and each partition number has a column. A line has its mark in the column of the process or partition
+    number that it is about: X for a fault, ! for the violation, and o for other lines.
     """
     named = re.search(r"request (\d+)", sentence)
     chosen = [line for line in lines if _matters(line, None if named is None else named[1])]

@@ -1,7 +1,7 @@
 """Draw the plan of a run from its seed: requests, answers of the workers, and faults.
 
-This is swarm testing. Each seed draws which kinds of fault occur and how many, so that rare kinds are not always hidden
-behind frequent ones. A fault does not depend on other faults, so that any of them can be left out.
+This is swarm testing. For each seed, the kinds of fault that occur and their number are drawn first, so that frequent
+kinds do not always hide the effects of rare ones. No fault depends on another fault, so that any fault can be left out.
 """
 
 import random
@@ -17,31 +17,32 @@ FALLBACKS: Final[tuple[Literal["off", "vertex"], ...]] = ("vertex", "vertex", "o
 
 ASKING_BEGINS_US = 400 * MS
 FAULTS_END_US = 8 * SECOND
-"""Every fault begins before this time, and is undone at this time at the latest."""
+"""Every fault starts before this time, and ends at this time at the latest. Microseconds since the start of the run."""
 
 TOTAL_MAX_MS = 6_000
 SHORT_TOTAL_MAX_MS = 2_000
 BACKLOG = 4
-"""Number of batch requests that are open for long, in runs in which no interactive request is."""
+"""Number of long batch requests in a run with a backlog. All other requests of such a run are interactive and short."""
 
 CLIENT_GRACE_MS = 1_500
-"""As in ``RouterConfig``."""
+"""The value of ``RouterConfig.client_grace_ms``."""
 
 PROCESS_FAULTS = ("kill", "pause", "restart", "join", "leave", "cut", "clock", "reopen", "slow")
 BROKER_FAULTS = ("time", "outage", "newer", "stray", "leader")
-"""Faults of the broker: its clock is stepped; it is away for a while; it has a request of a newer version; it has
-a verdict on a request that is on no log; another node, with a clock of its own, leads some partitions."""
+"""Faults of the broker. ``time``: its clocks are changed. ``outage``: it is unreachable for a while. ``newer``: a
+request of a newer version is appended. ``stray``: a verdict on a request that no topic has is appended. ``leader``:
+other nodes, each with its own clock, become the leaders of some partitions."""
 
 UPGRADE_FAULTS = ("upgrade",)
-"""From this fault on, safety is of the next version. Until the faults end, edges that began before cannot read its
-recalls."""
+"""From this fault on, safety runs the next version. Edges that were started before cannot read its recalls. They are
+replaced when all faults have ended."""
 
 POLICY_FAULTS = ("policy",)
-"""From this fault on, another policy is in force. Each process of safety learns of it at a different time."""
+"""From this fault on, another policy is in force. Each process of safety loads it at a different time."""
 
 
 MEETING = frozenset({"kill", "pause", "restart", "join", "leave", "cut", "slow"})
-"""Faults of processes that may be planned for a time when a deadline is close."""
+"""Faults of processes that may be planned near the end of another fault, such as when a deadline is close."""
 
 SAFETY_FAULTS = frozenset({*POLICY_FAULTS, *UPGRADE_FAULTS})
 
@@ -58,11 +59,13 @@ class Fault(NamedTuple):
     """One fault.
 
     Attributes:
-        at_us: When the fault begins, in microseconds since the beginning of the run.
-        service: The service that it strikes; empty for a fault of a request.
-        target: Number of the member, modulo the number of members; or the number of the request.
+        at_us: When the fault starts, in microseconds since the start of the run.
+        service: Name of the affected service; empty for a fault of a request.
+        target: The affected member is the one with this number, modulo the number of members. For a fault of a request,
+            it is the number of the request.
         for_us: Duration of the fault.
-        amount_us: Size of a clock's step, or how long a client that comes back takes to read one write.
+        amount_us: Size of a clock step. For ``roam``, the time that the client takes to read one write after it has
+            come back.
     """
 
     kind: str
@@ -80,12 +83,13 @@ class Fault(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class PlannedAnswer:
-    """A worker's answer. Its first piece comes after ``first_us``, and the further pieces ``gap_us`` apart.
+    """The answer of a worker. Its first chunk is written after ``first_us``, and each further chunk ``gap_us`` later.
 
-    A tilde is replaced by the number of the run, so that the texts of two runs differ.
+    A tilde in a chunk is replaced by the number of the run, so that the texts of two runs differ.
 
     Attributes:
-        ungoverned: Whether the worker claims that neither verdict nor clearance is needed. Readers must ignore this.
+        ungoverned: Whether ``Started`` claims that neither verdict nor output check is required. Readers must ignore
+            this claim.
     """
 
     pieces: tuple[str, ...]
@@ -96,10 +100,10 @@ class PlannedAnswer:
 
 @dataclass(frozen=True, slots=True)
 class PlannedRequest:
-    """One request, and the answers that rails and workers will give.
+    """One request, the verdict that rails will write, and the answers that workers will write.
 
     Attributes:
-        waited_us: How long the request waits at its edge before it is written to the log.
+        waited_us: How long the edge waits before it writes the request to the log.
         batch: Whether the request is in the batch lane.
     """
 
@@ -121,17 +125,17 @@ class PlannedRequest:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The parameters of a run, fixed before it starts.
+    """The parameters of a run. They are fixed before it starts.
 
     Attributes:
         members: For each service, the number of members at the start.
-        skews: For each host number, how far the host's clock is off, and its drift in parts per million.
-        breaker_trip: As in ``RouterConfig``.
-        fallback: As in ``RouterConfig``.
-        max_retries: As in ``RouterConfig``.
+        skews: For each host, the offset of its clock in microseconds, and its drift in parts per million.
+        breaker_trip: The value of ``RouterConfig.breaker_trip``.
+        fallback: The value of ``RouterConfig.fallback``.
+        max_retries: The value of ``RouterConfig.max_retries``.
         slots: Maximum number of requests that a worker runs at once.
-        node_skews_us: For each node of the broker, how far its clock is ahead.
-        total_max_ms: As in ``RouterConfig``.
+        node_skews_us: For each node of the broker, how far its clock is ahead of the simulation's time.
+        total_max_ms: The value of ``RouterConfig.total_max_ms``.
     """
 
     seed: int
@@ -147,13 +151,12 @@ class Plan:
     total_max_ms: int
 
     def without(self, index: int) -> "Plan":
-        """Return the plan without one fault."""
         faults = self.faults[:index] + self.faults[index + 1 :]
         return replace(self, faults=faults)
 
 
 def draw(seed: int, kinds: tuple[str, ...] = FAULT_KINDS) -> Plan:
-    """Return a seed's plan."""
+    """Return the plan of a seed. Only these kinds of fault occur in it."""
     dice = random.Random(f"plan/{seed}")  # noqa: S311 - a schedule is no secret
     span_ms = dice.choice((6_000, 6_000, 3_000))
     requests = tuple(_request(dice, number, span_ms) for number in range(dice.randrange(20, 23)))
@@ -177,7 +180,7 @@ def draw(seed: int, kinds: tuple[str, ...] = FAULT_KINDS) -> Plan:
 
 
 def _skew_us(dice: random.Random) -> int:
-    """Return how far a host's clock is off. It is mostly a little, sometimes an hour."""
+    """Return a random offset for the clock of a host. It is mostly less than 2 s, and sometimes an hour."""
     return dice.choice((-1, 1)) * 3_600 * SECOND if dice.random() < 0.15 else dice.randrange(-2_000, 2_000) * MS
 
 
@@ -208,14 +211,18 @@ def _request(dice: random.Random, number: int, span_ms: int) -> PlannedRequest:
 
 
 def _node_skews_us(dice: random.Random, kinds: tuple[str, ...]) -> tuple[int, ...]:
-    """Return how far ahead each node's clock is. In most runs, none is."""
+    """Return, for each broker node, how far its clock is ahead. In most runs this is 0 for all nodes."""
     several = "leader" in kinds or "clock" in kinds
     apart = several and dice.random() < (0.3 if len(kinds) == len(FAULT_KINDS) else 0.9)
     return tuple(dice.randrange(-150, 150) * MS if apart else 0 for _ in range(3))
 
 
 def _with_backlog(dice: random.Random, request: PlannedRequest) -> PlannedRequest:
-    """Return a batch request that is open longer than a router reads back, or an interactive one that is not."""
+    """Return the request, changed for a run with a backlog.
+
+    The first ``BACKLOG`` requests become batch requests that take longer than a router reads back. The others become
+    interactive requests with a short total deadline.
+    """
     if request.number < BACKLOG:
         pieces = tuple(f"~ backlog {request.number}.{index} " for index in range(12))
         return replace(
@@ -231,7 +238,7 @@ def _answer(dice: random.Random, number: int, who: str) -> PlannedAnswer:
     luck = dice.random()
     secret = EMAIL if luck < 0.25 else CODE_NAME if luck < 0.35 else ()
     at = dice.randrange(0, len(pieces))
-    gap_ms = dice.randrange(220, 270) if len(pieces) > 3 else dice.randrange(5, 60)  # long answers are slow
+    gap_ms = dice.randrange(220, 270) if len(pieces) > 3 else dice.randrange(5, 60)  # many chunks come slowly
     return PlannedAnswer(
         (*pieces[:at], *secret, *pieces[at:]), dice.randrange(10, 120) * MS, gap_ms * MS, dice.random() < 0.15
     )
@@ -250,7 +257,7 @@ def _faults(dice: random.Random, kinds: tuple[str, ...], requests: tuple[Planned
 
 
 def _roam(dice: random.Random, request: PlannedRequest) -> Fault:
-    """Return a fault in which a client loses its connection during its answer and soon comes back, to any edge."""
+    """Return a fault of the kind ``roam``: a client loses its connection, and soon resumes at any edge."""
     answer = request.answer
     lasts_us = answer.first_us + request.verdict_us + answer.gap_us * len(answer.pieces)
     at_us = request.at_us + request.waited_us + dice.randrange(0, lasts_us + 200 * MS)
@@ -260,15 +267,15 @@ def _roam(dice: random.Random, request: PlannedRequest) -> Fault:
 
 
 def _met(dice: random.Random, kinds: list[str], services: tuple[str, ...], faults: list[Fault]) -> Iterator[Fault]:
-    """Plan faults of processes for the end of a request's fault, when a deadline is close, or near another fault."""
+    """Yield further faults of processes, near another fault, or near the end of a fault of a request."""
     for fault in faults:
-        if fault.kind == "roam" and dice.random() < 0.3:  # the text that the client has seen is not checked yet
+        if fault.kind == "roam" and dice.random() < 0.3:  # the text that the client has seen is unchecked
             at_us = max(0, fault.at_us - dice.randrange(0, 300) * MS)
             yield Fault(dice.choice(kinds), at_us, "safety", dice.randrange(0, 6), dice.choice((400, 1_500)) * MS)
-        if fault.kind == "roam" and dice.random() < 0.3:  # it becomes known late that the client has left
+        if fault.kind == "roam" and dice.random() < 0.3:  # then the edge reports late that the client has left
             at_us = max(0, fault.at_us - dice.randrange(0, 100) * MS)
             yield Fault(dice.choice(kinds), at_us, "edge", dice.randrange(0, 6), dice.choice((400, 800)) * MS)
-        if fault.service in SERVICES and dice.random() < 0.3:  # the group has not settled yet
+        if fault.service in SERVICES and dice.random() < 0.3:  # at this time, the group may still be rebalancing
             at_us = max(0, fault.at_us + dice.randrange(-500, 500) * MS)
             for_us = dice.choice((400, 1_500, 3_000)) * MS
             yield Fault(dice.choice(kinds), at_us, fault.service, dice.randrange(0, 6), for_us)
@@ -301,7 +308,7 @@ def _fault(dice: random.Random, kind: str, services: tuple[str, ...], requests: 
 
 
 def _request_fault(dice: random.Random, kind: str, request: PlannedRequest, for_us: int) -> Fault:
-    """Return a fault of a request. Of the faults with a duration, half end close to a deadline."""
+    """Return a fault of a request. If a deadline limits its duration, the duration is mostly close to the deadline."""
     edge_ms = {
         "verdict": request.deadlines.verdict_ms,
         "late": request.deadlines.ttft_ms - request.answer.first_us // MS,
@@ -313,5 +320,5 @@ def _request_fault(dice: random.Random, kind: str, request: PlannedRequest, for_
     if kind == "roam":
         return _roam(dice, request)
     if kind == "failure":
-        for_us += dice.randrange(0, 2)  # an odd number means that the worker died
+        for_us += dice.randrange(0, 2)  # an odd number means that the worker dies
     return Fault(kind, request.at_us, "", request.number, for_us)

@@ -1,4 +1,4 @@
-"""Run many seeds, one after the other or in several processes. Sum up their results and explain a failing run."""
+"""Run many seeds, in one process or in several. Summarise the results, and explain a failing run."""
 
 import gc
 import hashlib
@@ -17,15 +17,15 @@ from services.simulator.plan import FAULT_KINDS, draw
 from services.simulator.world import Result, World
 
 PART: Final = 10
-"""Number of seeds that are given to a worker process at a time."""
+"""Number of seeds that a worker process gets at a time."""
 
 MOST_TOLD: Final = 20
-"""Maximum number of failing seeds that are reported one by one."""
+"""Maximum number of failing seeds for which a line is printed."""
 
 
 @dataclass
 class Summary:
-    """The summed-up results of many runs."""
+    """The results of many runs, and the CPU time that they took."""
 
     results: list[Result] = field(default_factory=list)
     cpu_s: float = 0.0
@@ -48,12 +48,12 @@ class Summary:
 
 
 def simulate(seeds: range, kinds: tuple[str, ...] = FAULT_KINDS, seconds: float = 0.0, workers: int = 1) -> Summary:
-    """Run each seed, within about this many seconds of CPU time. Report each seed that breaks a promise at once.
+    """Run the seeds, and print a line for each seed that breaks a promise. Stop when the CPU time is used up.
 
     Args:
-        seeds: The seeds to run. Results are in this order, however many workers there are.
+        seeds: The seeds to run. The results have the same order for any number of workers.
         kinds: The kinds of fault that may occur.
-        seconds: CPU time of all workers together; 0 means no limit.
+        seconds: Approximate limit of the CPU time of all workers together; 0 means no limit.
         workers: Number of processes that run seeds at the same time.
     """
     summary = Summary()
@@ -68,11 +68,11 @@ def simulate(seeds: range, kinds: tuple[str, ...] = FAULT_KINDS, seconds: float 
 
 
 def run_part(kinds: tuple[str, ...], seeds: range) -> tuple[list[Result], float]:
-    """Run some seeds; return their results and the seconds of CPU time."""
+    """Run some seeds in this process. Return their results and the CPU time in seconds."""
     store_directly()
     began_s, results = time.process_time(), list[Result]()
     gc.freeze()
-    gc.disable()  # a run is short and leaves little garbage
+    gc.disable()  # a run is short and leaves few reference cycles
     for seed in seeds:
         world = World(draw(seed, kinds))
         results.append(world.run())
@@ -95,7 +95,7 @@ def _gather(summary: Summary, parts: Iterator[tuple[list[Result], float]], secon
 
 
 def explain(result: Result, kinds: tuple[str, ...] = FAULT_KINDS) -> str:
-    """Shrink a failing run to the fewest faults, and draw its timeline."""
+    """Return a text with the violation of a failing run, the faults that are needed for it, and a timeline."""
     if result.violation is None:
         return f"seed {result.seed} breaks no promise"
     plan = shrink(draw(result.seed, kinds), result.violation.promise)

@@ -1,4 +1,4 @@
-"""Simulate time. Actions run in one order, random choices follow from the seed, and a hash covers the schedule."""
+"""Simulate time. A seed determines all random choices and the order of all actions. Two runs are compared by a hash."""
 
 import hashlib
 import random
@@ -13,16 +13,16 @@ MS = 1_000
 SECOND = 1_000_000
 
 T0_US = 1_700_000_000 * SECOND
-"""The time at which every run begins, by the broker's clock."""
+"""The time of day at which every run starts, in microseconds since the epoch."""
 
 Action = Callable[..., None]
 
 
 class Actor(Protocol):
-    """The process that an action belongs to.
+    """The process to which an action belongs.
 
     Attributes:
-        undisturbed: Whether its actions may run at once if the broker answers.
+        undisturbed: Whether actions of the process run when they are due, if the broker is reachable.
     """
 
     undisturbed: bool
@@ -37,11 +37,11 @@ class _Nobody:
 _NOBODY = _Nobody()
 
 Gate = Callable[..., None]
-"""Called with the actor, the action and its arguments if the actor is disturbed or the broker is away. The gate runs
-the action, keeps it for later, or drops it."""
+"""A function that is called with actor, action and arguments instead of a due action, if the actor is disturbed or the
+broker is unreachable. It runs the action, keeps it for later, or drops it."""
 
 Planned = tuple[int, int, Action, tuple[Any, ...], Actor, Gate]
-"""A planned action: its time, its order among actions of that time, the action, its arguments, its actor, its gate."""
+"""A planned action: time, order among actions of the same time, action, arguments, actor, gate."""
 
 
 def _run(_actor: Actor, action: Action, *args: object) -> None:
@@ -51,17 +51,17 @@ def _run(_actor: Actor, action: Action, *args: object) -> None:
 class Simulation:
     """Runs actions in the order of their times. Actions of the same time run in the order in which they were scheduled.
 
-    The time is the broker's. Hosts have clocks of their own (``hosts.py``).
+    Each host has its own clock (``kafka/hosts.py``), which may differ from the simulation's time.
 
     Args:
         seed: Seed from which all random choices follow.
-        trace: Whether to keep every line of the schedule for the timeline.
+        trace: Whether to keep the lines of the timeline.
 
     Attributes:
-        away: Whether the broker is away, that is, does not answer.
-        heap: The planned actions. Hot paths push to it directly.
-        next_order: Returns the next number for the order among actions of the same time.
-        schedule: The entries of the schedule's hash, each with its time.
+        away: Whether the broker is unreachable.
+        heap: The planned actions. Functions that are called often push to it directly.
+        next_order: Returns the order of the next planned action among actions of the same time.
+        schedule: The entries from which the hash of the run is computed, each with its time.
     """
 
     __slots__ = ("_blocked", "away", "events", "heap", "lines", "next_order", "now_us", "random", "schedule")
@@ -81,21 +81,21 @@ class Simulation:
         heappush(self.heap, (self.now_us + delay_us, self.next_order(), action, args, _NOBODY, _run))
 
     def at_broker(self, action: Action, args: tuple[object, ...]) -> None:
-        """Run an action at the broker: now, or when the broker is back."""
+        """Run an action at the broker now. If the broker is unreachable, run it when the broker is back."""
         if self.away:
             self._blocked.append((action, args))
         else:
             action(*args)
 
     def bring_broker_back(self) -> None:
-        """Bring the broker back, and run the actions that waited for it."""
+        """Make the broker reachable again, and plan the actions that waited for it."""
         self.away = False
         blocked, self._blocked = self._blocked, []
         for action, args in blocked:
             self.after(self.between(1 * MS, 20 * MS), self.at_broker, action, args)
 
     def between(self, low_us: int, high_us: int) -> int:
-        """Return a random delay between the two."""
+        """Return a random delay of at least ``low_us`` and less than ``high_us``."""
         return low_us + int(self.random() * (high_us - low_us))
 
     def run_until(self, end_us: int) -> None:
@@ -112,20 +112,19 @@ class Simulation:
         self.events += done
 
     def note(self, lane: str, what: str) -> None:
-        """Add something to the schedule's hash and to the timeline."""
+        """Add an entry to the hash of the run, and a line to the timeline."""
         self.count(lane, what)
         self.trace(lane, what)
 
     def count(self, *what: int | str) -> None:
-        """Add something to the schedule's hash."""
+        """Add an entry to the hash of the run."""
         self.schedule.append((self.now_us, *what))
 
     def trace(self, lane: str, what: str) -> None:
-        """Add a line to the timeline."""
+        """Add a line to the timeline, if it is kept."""
         if self.lines is not None:
             self.lines.append((self.now_us, lane, what))
 
     @property
     def digest(self) -> str:
-        """Return the hash of the schedule so far."""
         return hashlib.blake2b(orjson.dumps(self.schedule), digest_size=8).hexdigest()

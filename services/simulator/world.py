@@ -1,4 +1,4 @@
-"""One run: a broker, groups, hosts, processes, clients, the faults of a plan, and the oracle over all of it."""
+"""Run one plan: create broker, groups, hosts, processes and clients, cause the faults, and let the oracle check."""
 
 from dataclasses import dataclass
 
@@ -20,33 +20,35 @@ from services.simulator.tree.edge import Edge
 from services.simulator.tree.units import Builder, WorldClasses
 
 LIVENESS_US = 30 * SECOND
-"""Within this time after the last fault, every request is closed, accounted for, and checked.
+"""Time after the last fault within which every request is closed, has an account, and is checked.
 
-Longest case: a session ends (1.5 s), the log is read again, the total deadline (6 s), a lost decision is written again
-(5 s each), the account waits for a cancelled run (1 s). A step of the broker's clock adds as much.
+The longest case takes the session timeout (1.5 s), the time to read the log again, the total deadline (6 s), the time
+to write lost decisions again (5 s each), and the wait of the account for a cancelled run (1 s). The sizes of clock
+steps are added to this constant.
 """
 
 CLOCKS_US = 5 * MS
-"""Maximum by which a reader's estimate of an append time is early, whatever the clocks of hosts do. Timestamps have a
-resolution of a millisecond, and two clocks that drift by 100 ppm each drift apart by 4 ms in 20 s."""
+"""Maximum by which a reader's estimate of an append time is too early, if the broker's clocks are not stepped. Steps of
+a host's clock do not change it. Timestamps have a resolution of a millisecond, and two clocks with a drift of 100 ppm
+each differ by 4 ms after 20 s."""
 
 RETENTION_US = 90 * SECOND
-"""After this further time, safety has forgotten requests that were never closed. It covers ten seconds of deadline and
-a minute of grace."""
+"""Further time after which safety has dropped the state of requests that were never closed. It is longer than the total
+deadline of ten seconds and safety's grace period of a minute together."""
 
 
 LONGEST_RUN_US = 12 * SECOND
-"""Within this further time, every execution and evaluation has ended, because no total deadline exceeds ten seconds."""
+"""Further time after which every execution and evaluation has ended. No total deadline is longer than ten seconds."""
 
 STALL_CHECK_US = 500 * MS
 
 REREADING = frozenset({"kill", "pause", "restart", "join", "leave", "cut"})
-"""Faults after which another member reads a partition again."""
+"""Kinds of fault after which a member may read a partition again."""
 
 
 @dataclass
 class Instance:
-    """A process and its membership of a group."""
+    """A process and its member of a consumer group."""
 
     service: str
     process: SimulatedProcess
@@ -56,7 +58,7 @@ class Instance:
 
 @dataclass(frozen=True)
 class Result:
-    """The result of a run."""
+    """The result of one run."""
 
     seed: int
     requests: int
@@ -71,7 +73,7 @@ class Result:
 
 
 class World:
-    """The whole tree in one process."""
+    """All services, the broker and the clients of one run."""
 
     def __init__(self, plan: Plan, parts: WorldClasses | None = None, *, trace: bool = False) -> None:
         self._plan = plan
@@ -82,7 +84,7 @@ class World:
         self._hosts = [Host(self.simulation, skew_us, ppm) for skew_us, ppm in plan.skews]
         self._instances: list[Instance] = []
         self._names = 0
-        self._asked: dict[str, tuple[int, int, Request]] = {}  # each request's partition, and when it was received
+        self._asked: dict[str, tuple[int, int, Request]] = {}  # partition, time of receipt, request
         self._accounts: dict[str, list[Account]] = {}
         self._live: dict[str, tuple[int, int, bool]] = {}
         self.oracle = Oracle(self.broker)
@@ -112,7 +114,7 @@ class World:
         )  # fmt: skip
 
     def take_apart(self) -> None:
-        """Drop all references after the run. Otherwise reference cycles would wait for the garbage collector."""
+        """Clear all objects after the run, so that no reference cycles are left for the garbage collector."""
         members = [each.member for each in self._instances]
         parts: list[object] = [self.oracle, self.broker, self._builder, self._clients, *self._clients.all, *members]
         for member in members:
@@ -158,7 +160,6 @@ class World:
         member.start()
 
     def _edges(self) -> list[Edge]:
-        """Return the edges to which a client can connect."""
         return [
             each.member
             for each in self._instances
@@ -237,7 +238,7 @@ class World:
             self.simulation.after(for_us, self._return_broker, fault.for_us % 2 == 0)
 
     def _return_broker(self, lost_acknowledgements: bool) -> None:
-        """Bring the broker back. Producers that gave up waiting open a new session and send again."""
+        """Make the broker reachable again. With ``lost_acknowledgements``, producers send batches in flight again."""
         if not self.simulation.away:
             return
         self.simulation.note("broker", "is back")
@@ -288,11 +289,11 @@ class World:
 
     @property
     def _margin_us(self) -> int:
-        """Maximum by which a reader's estimate of an append time may be early.
+        """Maximum by which a reader's estimate of an append time may be too early in this run.
 
-        After the broker's clock was set back, a reader only knows that a record was appended after the last complete
-        answer was requested, which may be two fetches ago. A member that reads records from before the step again
-        estimates them too old by the size of the step.
+        After the broker's clock was set back, a reader only knows that a record was appended later than a certain
+        fetch was sent, which may be two fetches ago. If a member reads records from before the step again, its
+        estimates for them are too early by the size of the step.
         """
         if not self.broker.stepped_us:
             return CLOCKS_US
@@ -300,7 +301,7 @@ class World:
         return CLOCKS_US + (self.broker.stepped_us if read_again else 2 * FETCH_WAIT_US + WAY_US)
 
     def _run_on(self, for_us: int) -> None:
-        """Run until no request is open or unchecked, but at most this long; then one more second for work under way."""
+        """Run until every request is closed and checked, or until ``for_us`` has passed. Then run one more second."""
         end_us = self.simulation.now_us + for_us
         while self.simulation.now_us < end_us:
             self.simulation.run_until(self.simulation.now_us + SECOND // 2)
@@ -346,11 +347,11 @@ class World:
             for each in self._endings():
                 self._check_live(each)
         except Violation:
-            return False  # there is still time
+            return False  # this may still become true
         return True
 
     def _check_live(self, ending: Ending) -> None:
-        """Check a request, unless nothing was appended about it since its last successful check."""
+        """Check a request, unless the last check was successful and nothing was appended about it since then."""
         known = len(ending.replay.steps), len(ending.accounts), ending.showed
         if self._live.get(ending.request.request_id) != known:
             check_live(ending)

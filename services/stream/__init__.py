@@ -1,4 +1,4 @@
-"""The fold: from the stream log of one request to what its reader may see. No I/O, no clock.
+"""The fold: it computes what a reader may see from the stream log of one request. It has no I/O and no clock.
 
 The edge, the router, the command line, the tests and the audit program use this code, so that all of them give the
 same answer to "what did the user see?".

@@ -1,7 +1,7 @@
-"""Catch up without showing text that was taken back.
+"""Makes the ops for a reader that joins late, without text that was taken back.
 
-A reader that joins late could be sent the history op by op, but would see recalled text for a moment. ``catch_up``
-returns ops that lead to the same result without that text.
+If such a reader got all earlier ops one by one, it would show recalled text for a moment. ``catch_up`` returns ops
+that lead to the same result without that text.
 """
 
 from collections.abc import Sequence
@@ -15,11 +15,12 @@ _Unsent = list[Show | Replace]
 def catch_up(visible_length: int, ops: Sequence[Op]) -> tuple[Op, ...]:
     """Return ``ops`` without recalled text, for a reader who already has ``visible_length`` code points.
 
-    Ops that take nothing back are returned unchanged, so that a resumed stream equals the uncut one, byte for byte.
+    If no op takes text back, the ops are returned unchanged. So a resumed stream is equal to an uninterrupted stream,
+    byte for byte.
     """
     if not any(isinstance(op, Replace | Withdraw | Restart | Refuse) for op in ops):
         return tuple(ops)
-    held = visible_length  # the reader's text is always the head of the visible text, what is unsent its tail
+    held = visible_length  # length of the reader's text, which the unsent text follows
     unsent: _Unsent = []
     edits: list[Op] = []
     head: list[Op] = []
@@ -59,14 +60,14 @@ def _splice(unsent: _Unsent, start: int, end: int, insert: Replace | None) -> _U
 
 
 def _cut(op: Show | Replace, low: int, high: int) -> Show | Replace:
-    """Return the part [low, high) of an op's text; its tokens go with its first part."""
+    """Return the op with only the part [low, high) of its text. The part that starts at 0 has all its tokens."""
     if isinstance(op, Show):
         return replace(op, text=op.text[low:high], tokens=op.tokens if low == 0 else 0)
     return replace(op, text=op.text[low:high])
 
 
 def _placed(unsent: _Unsent, held: int) -> list[Op]:
-    """Return the unsent ops, with each redaction moved to where the reader's text will be at that moment."""
+    """Return the unsent ops. Each redaction becomes an insertion at the end of the text that the reader then has."""
     ops: list[Op] = []
     for op in unsent:
         ops.append(replace(op, start=held, end=held) if isinstance(op, Replace) else op)

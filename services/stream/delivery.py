@@ -13,8 +13,9 @@ def releasable_chunks(text: Transcript, delivery: Delivery, check: OutputCheck, 
         delivery: The delivery that was requested, as tightened by policy.
         check: ``off`` means that there is no safety service. Then optimistic text is not limited, but in the other
             modes text still waits.
-        cleared: Last chunk that safety cleared; -1 for none.
-        log_ms: Newest timestamp on the log. No other clock is used, so every reader and every replay get the same.
+        cleared: ``seq`` of the last chunk that safety cleared; -1 if it cleared none.
+        log_ms: Newest timestamp on the log. No other clock is used, so every reader and every replay gets the same
+            result.
     """
     known = len(text.chunks)
     if check == "off" and delivery.mode == "optimistic":

@@ -1,10 +1,10 @@
-"""Divide the time that a client waited for one request into parts, from the log. No I/O, no clock.
+"""Divides the time that a client waited for one request into parts, as read from the log. No I/O, no clock.
 
 The parts add up to the client's wait. Times inside the log are the broker's append times, in milliseconds, so the
-clocks of two hosts are not compared. Only the first and the last time are by the edge's own clock: when it received the
-request, and when it had sent the last byte. If the edge's clock and the broker's differ, the first part is too long and
-the last too short by the difference, or the reverse, but the sum of both is right. A difference that would make one of
-the two parts negative is detected, removed, and reported as ``clock_skew_ms``.
+clocks of two hosts are not compared. Only the first and the last time are by the edge's clock: the time at which it had
+received the request, and the time at which it had sent the last byte. If the edge's clock and the broker's differ, the
+first part is too long and the last too short by the difference, or the reverse, but the sum of both is right. A
+difference that would make one of the two parts negative is detected, removed, and reported as ``clock_skew_ms``.
 
 The parts are consecutive stretches of time. Each is named after what the answer waited for. Work that ran meanwhile and
 that the answer did not wait for (rails during prefill, checks during decoding) adds nothing. ``hidden_rails_ms`` says
@@ -50,10 +50,10 @@ class LogEvent(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Latency:
-    """One request's time, in milliseconds.
+    """How the time of one request was spent, in milliseconds.
 
     Attributes:
-        parts: Each part that was passed, in order. They add up to ``total_ms``.
+        parts: Name and length of each part that the request passed, in order. The lengths add up to ``total_ms``.
         total_ms: From receipt to the last byte sent. If no client took the whole answer, to the end of the last part on
             the log.
         first_text_ms: From receipt to the first visible text; None when no text was shown.
@@ -65,7 +65,7 @@ class Latency:
         decode_ms: Time that these tokens took: from the voice's first chunk to its last.
         tokens: Number of the voice's tokens.
         later_tokens: Number of the voice's tokens after its first chunk.
-        clock_skew_ms: The least by which the edge's clock and the broker's must differ.
+        clock_skew_ms: The least difference between the clocks of edge and broker that explains the recorded times.
     """
 
     parts: tuple[tuple[Part, float], ...]
@@ -87,11 +87,11 @@ class Latency:
 
 
 def latency(request_id: str, events: Iterable[LogEvent], *, plain_token_ms: float | None = None) -> Latency | None:
-    """Return where a request's time went; None if it is not closed yet or its ``Request`` is not on the log.
+    """Return how a request's time was spent; None if it is not closed yet or its ``Request`` is not on the log.
 
     Args:
-        request_id: The request.
-        events: All events of the request. Those of one topic must be in the order of the log.
+        request_id: Id of the request.
+        events: All events of the request. The events of one topic must be in the order of the log.
         plain_token_ms: Time between two tokens without speculation, as `railbus bench engine` measures it.
     """
     recorder = StageRecorder(Screen(request_id))
@@ -104,7 +104,7 @@ def latency(request_id: str, events: Iterable[LogEvent], *, plain_token_ms: floa
             case Detached() if event.reason == "complete":
                 sent_ms = min(sent_ms or event.at / 1_000, event.at / 1_000)  # later connections read the answer again
             case StreamEvent():
-                recorder.feed(event, int(appended_ms))  # a part of the answer may be held back by the log's time
+                recorder.feed(event, int(appended_ms))  # ``hold_ms`` is measured by the log's time
             case _:
                 pass
     if received_ms is None or recorder.closed_ms is None:
@@ -115,7 +115,7 @@ def latency(request_id: str, events: Iterable[LogEvent], *, plain_token_ms: floa
 def measure(
     recorder: StageRecorder, received_ms: float, sent_ms: float | None = None, *, plain_token_ms: float | None = None
 ) -> Latency:
-    """Return where the time of a closed request went.
+    """Return how the time of a closed request was spent.
 
     Args:
         recorder: The recorder to which the request's log was fed.
@@ -152,7 +152,7 @@ def measure(
 
 
 def stage_times(found: Latency) -> StageTimes:
-    """Return the parts until ``Closed``, as an account has them."""
+    """Return the parts until ``Closed``, in the form that an account has."""
     return StageTimes(**{_field(name): ms for name, ms in found.parts if name != "delivery"})
 
 
@@ -162,9 +162,9 @@ def _field(part: Part) -> str:
 
 
 def settle(parts: Sequence[int], waited: int) -> list[int]:
-    """Return an account's parts, and the delivery after them, such that they add up to what the client waited.
+    """Return the lengths of an account's parts and of the delivery, corrected to add up to the time the client waited.
 
-    The rule is that of ``measure`` with ``sent_ms``, for a caller that has only the account and the receipt.
+    The correction is the same as in ``measure`` with ``sent_ms``, but it needs only the account and the receipt.
 
     Args:
         parts: Lengths of the account's parts, in the order of ``StageTimes``.

@@ -1,6 +1,7 @@
-"""What a client must do. Offsets are code points in the text that is visible when the op is applied.
+"""The ops. Their offsets are code points in the text that is visible when the op is applied.
 
-A client that applies every op in order shows what ``Screen.visible`` returns. Ops are JSON objects; ``op`` names them.
+A client that applies all ops in order shows the text that ``Screen.visible`` returns. Ops are sent as JSON objects with
+the name of the op in the field ``op``.
 """
 
 from dataclasses import dataclass, field
@@ -11,11 +12,11 @@ from schemas.stream import FinishReason, Outcome, Trigger, Usage
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Begin:
-    """An execution begins to answer; the visible text does not change.
+    """An execution starts to answer. The visible text does not change.
 
     Attributes:
-        attempt: Which attempt.
-        run: Which execution of it.
+        attempt: Number of the attempt.
+        run: Id of the execution.
         model: The model that answers.
     """
 
@@ -30,8 +31,8 @@ class Show:
     """Append text.
 
     Attributes:
-        text: What to append.
-        tokens: Tokens that the engine spent on it.
+        text: The text to append.
+        tokens: Number of tokens that the engine generated for this text.
     """
 
     op: Literal["show"] = "show"
@@ -44,11 +45,11 @@ class Replace:
     """Replace a span: ``visible[start:end]`` becomes ``text``.
 
     Attributes:
-        start: First code point of the span.
-        end: One past its last; equal to ``start`` where the text was never shown.
-        text: What replaces it.
-        rule: The policy's rule that found something.
-        category: What it found, such as ``email``.
+        start: Offset of the span's first code point.
+        end: One past the offset of the span's last code point. It is equal to ``start`` if the text was never shown.
+        text: The text that replaces the span.
+        rule: Name of the policy's rule that found something.
+        category: Category of the finding, such as ``email``.
         policy_version: Content hash of the policy.
         recall_id: Id of the ``Recall`` event.
     """
@@ -65,13 +66,13 @@ class Replace:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Withdraw:
-    """Replace the whole answer, for ever.
+    """Replace the whole answer permanently.
 
     Attributes:
-        end: How many code points were visible.
-        text: What is shown instead.
-        rule: The policy's rule that found something.
-        category: What it found, such as ``email``.
+        end: Number of code points that were visible.
+        text: The text that is shown instead.
+        rule: Name of the policy's rule that found something.
+        category: Category of the finding, such as ``email``.
         policy_version: Content hash of the policy.
         recall_id: Id of the ``Recall`` event.
     """
@@ -87,11 +88,11 @@ class Withdraw:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Restart:
-    """Empty the visible text: another attempt will answer.
+    """Empty the visible text, because another attempt will answer.
 
     Attributes:
-        attempt: The attempt that will answer.
-        trigger: Why.
+        attempt: Number of the attempt that will answer.
+        trigger: Why another attempt will answer.
     """
 
     op: Literal["restart"] = "restart"
@@ -101,7 +102,7 @@ class Restart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refuse:
-    """Replace the visible text by a refusal: the policy denied the prompt.
+    """Replace the visible text by a refusal, because the policy denied the prompt.
 
     Attributes:
         text: The refusal.
@@ -115,13 +116,13 @@ class Refuse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finish:
-    """The answer is complete. Only ``close`` can follow, or a recall.
+    """The answer is complete. Only ``close`` or the ops of a recall can follow.
 
     Attributes:
-        attempt: The attempt that answered.
-        run: Which execution of it.
+        attempt: Number of the attempt that answered.
+        run: Id of the execution that answered.
         finish_reason: ``stop`` or ``length``.
-        usage: Tokens.
+        usage: Numbers of tokens.
     """
 
     op: Literal["finish"] = "finish"
@@ -136,7 +137,7 @@ class Close:
     """The request has ended.
 
     Attributes:
-        outcome: How.
+        outcome: How the request ended.
         reason: One sentence for people; empty when the answer is complete.
     """
 
@@ -149,7 +150,7 @@ Op = Begin | Show | Replace | Withdraw | Restart | Refuse | Finish | Close
 
 
 def apply(visible: str, op: Op) -> str:
-    """Return the text that a client shows after the op."""
+    """Return the text that a client shows after it has applied the op to its ``visible`` text."""
     match op:
         case Show():
             return visible + op.text

@@ -1,6 +1,6 @@
-"""Decide which chunks of a run count and in what order, and which run of an attempt counts. Pure.
+"""Decides which chunks of a run count and in what order, and which run of an attempt counts. No I/O.
 
-Every reader decides the same.
+All readers of the same log come to the same decisions.
 """
 
 from collections.abc import Sequence
@@ -9,11 +9,11 @@ from typing import Final
 from schemas.stream import Chunk, Started
 
 MAX_WAITING: Final = 1_024
-"""Maximum number of chunks kept while an earlier one is missing. Further ones are dropped, and the run stalls."""
+"""Maximum number of chunks kept while an earlier chunk is missing. Further chunks are dropped, and the run stalls."""
 
 
 class ChunkOrder:
-    """Put the chunks of one run in ``seq`` order, each once.
+    """Puts the chunks of one run in ``seq`` order, each once.
 
     A chunk behind a gap waits until the missing chunks come. A chunk with a wrong ``start`` is dropped.
 
@@ -30,7 +30,7 @@ class ChunkOrder:
         self._waiting: dict[int, Chunk] = {}
 
     def take(self, chunk: Chunk) -> bool:
-        """Take the chunk if it is next and no chunk waits (the usual case). If not, return False; then call ``add``."""
+        """Take the chunk if it is next and no other chunk waits. If not, return False; the caller must call ``add``."""
         seq, start = chunk.seq, chunk.start
         if seq != self.next_seq or start != self.length or self._waiting:
             return False
@@ -39,7 +39,7 @@ class ChunkOrder:
         return True
 
     def add(self, chunk: Chunk) -> Sequence[Chunk]:
-        """Take any chunk. Return the chunks before which none is missing any more, in order."""
+        """Take any chunk. Return the chunks that now have no gap before them, in order."""
         if chunk.seq != self.next_seq:
             if chunk.seq > self.next_seq and len(self._waiting) < MAX_WAITING:
                 self._waiting.setdefault(chunk.seq, chunk)
@@ -55,7 +55,7 @@ class ChunkOrder:
 
 
 class FirstRuns:
-    """The first run of each attempt, which is the one that counts: the run of its first ``Started`` in the log.
+    """The first run of each attempt: the run of its first ``Started`` on the log. No other run of the attempt counts.
 
     Attributes:
         by_attempt: The ``Started`` of each attempt's first run.
@@ -67,7 +67,7 @@ class FirstRuns:
         self.by_attempt: dict[int, Started] = {}  # at most 100 attempts
 
     def register(self, started: Started) -> bool:
-        """Note a run. Return whether it is the first run of its attempt."""
+        """Record a run. Return whether it is the first run of its attempt."""
         if started.attempt in self.by_attempt:
             return False
         self.by_attempt[started.attempt] = started

@@ -2,7 +2,7 @@
 
 1. Voice: text counts from one (attempt, run) only.  2. Order: its chunks in ``seq`` order, each once.
 3. Gate: no model text before policy allows.  4. Delivery: how much may be shown beyond what is cleared.
-5. Recall: withdrawn text is never shown again.  6. End: finished and finally cleared; then closed, for a valid cause.
+5. Recall: withdrawn text is never shown again.  6. End: the answer is finished and finally cleared, then ``Closed``.
 """
 
 from collections.abc import Callable
@@ -104,13 +104,12 @@ class Screen:
         self._cleared = -1
         self._mask_done = False
         self._pending_stop: Recall | None = None
-        self._recalls: dict[tuple[int, str], list[Recall]] = {}  # bounded by what safety may find in a run
+        self._recalls: dict[tuple[int, str], list[Recall]] = {}  # bounded by safety's limit of findings in a run
         self._recalls_applied_to: Started | None = None
         self._log_ms = 0
 
     @property
     def visible(self) -> str:
-        """Return the text that is shown."""
         return self._text.visible if self.withdrawn is None else self.withdrawn
 
     @property
@@ -144,13 +143,13 @@ class Screen:
         return self._voice_state.candidates
 
     def visible_at(self, offset: int) -> int:
-        """Convert an offset of the voice's text to one of the visible text: its end if the offset is not shown yet."""
+        """Convert an offset in the voice's text to one in the visible text (its end if the offset is not shown yet)."""
         text = self._text
         return text.visible_at(offset) if offset < text.released_chars else text.visible_length
 
     @property
     def conclusion(self) -> Conclusion | None:
-        """Return how the answer ended, if it did before any ``Closed``. No other cause may close the request then."""
+        """Return how the answer ended, if it ended before any ``Closed``. Then no other cause can close the request."""
         if (verdict := self.verdict) is not None and verdict.decision == "deny":
             return "denied"
         if self.stopped is not None:
@@ -160,7 +159,7 @@ class Screen:
 
     @property
     def gate_open(self) -> bool:
-        """Return whether text may be shown (rule 3). After a mask, only the masked prompt's answer may be."""
+        """Return whether text may be shown (rule 3). A ``mask`` verdict allows only the answer to the masked prompt."""
         if self.verdict is not None and self.verdict.decision != "mask":
             return self.verdict.decision == "allow"
         voice = self._voice_state.voice
@@ -168,14 +167,14 @@ class Screen:
 
     @property
     def delivery(self) -> Delivery | None:
-        """Return the voice's delivery, tightened by policy or as requested; None before the voice started."""
+        """Return the delivery that the verdict sets, or else the requested delivery; None before the voice started."""
         if self.verdict is not None and self.verdict.delivery is not None:
             return self.verdict.delivery
         voice = self._voice_state.voice
         return None if voice is None else voice.delivery
 
     def feed(self, event: StreamEvent, log_ms: int = 0) -> Ops:
-        """Fold one event; return what a client must do.
+        """Fold one event. Return the ops that a client must apply.
 
         Args:
             event: The next event.
@@ -191,7 +190,7 @@ class Screen:
         if log_ms > self._log_ms:  # noqa: PLR1730 - each event of each request passes here
             self._log_ms = log_ms
         if self.closed is not None and type(event) is not Recall:
-            return NOTHING  # a recall counts even after the end: later readers must not see the text
+            return NOTHING  # a recall counts even after the end, because later readers must not see the text
         rule = self._RULES.get(type(event))
         return NOTHING if rule is None else rule(self, event)
 
@@ -250,7 +249,7 @@ class Screen:
         self._cleared = -1
         self.final = False
         self.finished = None
-        self.over = False  # the answer was complete without a gate, and its prompt must be masked
+        self.over = False  # for ``mask``: an answer without a gate may be complete already
         if len(self._voice_state.candidates) > 1:
             return NOTHING  # a race: the first chunk decides
         restart = Restart(attempt=event.attempt, trigger=event.trigger)
@@ -271,7 +270,7 @@ class Screen:
         return self._apply_recall(event) if self._is_voice(event) else NOTHING
 
     def _apply_earlier_recalls(self) -> Ops:
-        """Apply the recalls of the voice's run that came before it became the voice."""
+        """Apply the recalls of the voice's run that came before the run became the voice."""
         voice = self._voice_state.voice
         if voice is None or voice is self._recalls_applied_to:
             return NOTHING
@@ -310,7 +309,7 @@ class Screen:
         """Return whether the cause of a ``Closed`` still holds at its position on the log."""
         cause, conclusion = event.cause, self.conclusion
         if cause is None:
-            return True  # its writer gives no causes
+            return True  # the writer gives no cause
         if conclusion is not None or cause in _CONCLUSIONS:
             return cause == conclusion
         voice_state = self._voice_state
@@ -323,7 +322,7 @@ class Screen:
             "cannot_begin": voice_state.voice is None,
             "unreadable": not voice_state.runs.by_attempt,
         }
-        return holds.get(cause, True)  # the log cannot contradict a deadline, a client that left, a full router
+        return holds.get(cause, True)  # a deadline, a client that left, a full router: the log cannot refute these
 
     def _is_voice(self, event: RunEvent) -> bool:
         voice = self._voice_state.voice
@@ -374,7 +373,7 @@ class Screen:
         return checked and self._text.last_seq >= finished.last_seq and self._text.released == len(self._text.chunks)
 
     def _checked(self, voice: Started) -> bool:
-        """Return whether safety must clear the voice's text: it must if either the reader or ``Started`` says so."""
+        """Return whether safety must clear the voice's text, because the reader or ``Started`` requires it."""
         return "on" in (voice.output_check, self._governance.output_check)
 
     _RULES: ClassVar[dict[type, Callable[["Screen", Any], Ops]]] = {

@@ -1,4 +1,4 @@
-"""Record when a request passes each stage. The account of its time is computed from this. No I/O, no clock.
+"""Records when a request passes each stage. The account of its time is computed from this. No I/O, no clock.
 
 The router keeps a recorder for each open request. The audit, which reads a whole log, uses the same class, so both
 divide a request's time in the same way. The size of a recorder does not grow with the answer.
@@ -42,7 +42,7 @@ class RunTimes:
         tokens: Number of tokens in its chunks.
         answer_tokens: Number of those tokens that came before ``Closed``.
         first_tokens: Number of tokens in its first chunk.
-        queue_ms: How long it waited in the engine's queue, as its worker reports.
+        queue_ms: How long the run waited in the engine's queue, as its worker reports.
         longest_pause_ms: Longest time between two chunks before ``Closed``.
         first_chunk_at: Time of its first chunk by the worker's clock, in microseconds.
         last_chunk_at: Time of its newest chunk by that clock.
@@ -79,7 +79,7 @@ class RunTimes:
         self.finished = False
 
     def add(self, event: Chunk, at_ms: float, *, closed: bool) -> None:
-        """Count a chunk, and the chunks that waited for it. Each chunk counts once."""
+        """Count a chunk, and later chunks that had waited for it. Each chunk counts once."""
         if self.order.take(event):
             self._count(event, at_ms, closed)
         else:
@@ -104,18 +104,19 @@ class RunTimes:
 
 
 class StageRecorder:
-    """Fold a request's stream log into its screen, and note when the broker appended the events that mark a stage.
+    """Folds a request's stream log into its screen, and records when the broker appended the events that mark a stage.
 
     Args:
         screen: The request's screen. Only the recorder feeds events to it.
 
     Attributes:
-        posted_ms: When the ``Request`` was appended. The owner sets it, because a ``Request`` is not on the stream log.
+        posted_ms: When the ``Request`` was appended. The recorder's owner sets it, because a ``Request`` is not on the
+            stream log.
         opened_ms: When a cutover opened the last attempt.
         verdict_ms: When the verdict was appended.
         rails_ms: How long the rails took.
-        first_shown_ms: When the first text could be seen.
-        last_shown_ms: When the newest text could be seen.
+        first_shown_ms: When the event was appended that allowed the first text to be shown.
+        last_shown_ms: When the event was appended that allowed the newest text to be shown.
         closed_ms: When the effective ``Closed`` was appended.
         runs: The first run of each attempt.
     """
@@ -146,7 +147,7 @@ class StageRecorder:
         self._run_ids: dict[int, str] = {}
 
     def feed(self, event: StreamEvent, log_ms: int) -> tuple[Op, ...]:
-        """Fold the next event, which the broker appended at ``log_ms``; return the screen's ops."""
+        """Fold the next event, which the broker appended at ``log_ms``. Return the screen's ops."""
         screen = self.screen
         over = screen.closed is not None
         if type(event) is Chunk:
@@ -196,7 +197,7 @@ class StageRecorder:
 
     @property
     def voice_run(self) -> RunTimes | None:
-        """Return the run that answered; None if no run did, or if the prompt was denied."""
+        """Return the times of the run that answered; None if no run did, or if the prompt was denied."""
         screen = self.screen
         voice, verdict = screen.voice, screen.verdict
         if voice is None or (verdict is not None and verdict.decision == "deny"):
@@ -208,7 +209,7 @@ class StageRecorder:
         ends = [end for end in self._ends() if end[1] is not None]
         first = ends[0][1] or received_ms
         last = max(end or 0.0 for _, end in ends)
-        skew_ms = min(0.0, first - received_ms)  # if it was received after it was on the log, the edge's clock is ahead
+        skew_ms = min(0.0, first - received_ms)  # a receipt after the append: the edge's clock is ahead
         if sent_ms is not None and not skew_ms:
             skew_ms = max(0.0, min(last - sent_ms, first - received_ms))
         begin = received_ms + skew_ms
@@ -241,7 +242,7 @@ class StageRecorder:
         return [*opened, *to_first, ("decode", run.last_ms), ("final hold-back", self.last_shown_ms), close]
 
     def _rails_end(self, first_ms: float) -> float | None:
-        """Return when the first text stopped waiting for the verdict: before the verdict if the gate is off."""
+        """Return when the first text stopped waiting for the verdict. It is before the verdict if the gate is off."""
         if self.verdict_ms is None or self.first_shown_ms is None:
             return self.verdict_ms
         return min(max(first_ms, self.verdict_ms), self.first_shown_ms)

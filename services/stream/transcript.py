@@ -26,7 +26,7 @@ class Transcript:
     """The text of one run: what is known of it, what is shown, and what is redacted.
 
     Attributes:
-        known_ms: For each chunk, the log's time at which it and all chunks before it were known.
+        known_ms: For each chunk, the log's time at which this chunk and all earlier chunks were known.
     """
 
     __slots__ = (
@@ -72,7 +72,7 @@ class Transcript:
         return self._tokens_upto[end] - self._tokens_upto[first] if first < end else 0
 
     def add(self, chunk: Chunk, log_ms: int) -> None:
-        """Take a chunk, and the chunks that waited for it. All of them are known from the log's time ``log_ms`` on."""
+        """Take a chunk, and later chunks that waited for it. They are all known from the log's time ``log_ms`` on."""
         if self._order.take(chunk):
             self._add(chunk, log_ms)
         else:

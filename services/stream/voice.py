@@ -1,4 +1,4 @@
-"""Decide which run is the voice: the text of only one (attempt, run) counts at a time."""
+"""Decides which run is the voice. The text of only one (attempt, run) counts at a time."""
 
 from dataclasses import dataclass
 
@@ -8,10 +8,10 @@ from services.stream.order import FirstRuns
 
 @dataclass(slots=True)
 class VoiceState:
-    """The attempts that may speak, and whether one of them has spoken.
+    """The attempts that may be the voice, and whether one of them has spoken, that is, has sent a chunk.
 
     Attributes:
-        candidates: The attempts that may speak: one, or several while a race is undecided.
+        candidates: The attempts that may be the voice: one, or several while a race is undecided.
         has_spoken: Whether a candidate's run has a chunk on the log. From that first chunk on, its attempt is the only
             candidate.
         last_attempt: Number of the newest attempt.
@@ -27,11 +27,11 @@ class VoiceState:
 
     @classmethod
     def initial(cls) -> "VoiceState":
-        """Begin with attempt 1 as the only candidate."""
+        """Return the first state, with attempt 1 as the only candidate."""
         return cls(candidates=frozenset({1}), has_spoken=False, last_attempt=1, runs=FirstRuns())
 
     def register(self, started: Started) -> bool:
-        """Note a run. Return whether it is the first run of its attempt."""
+        """Record a run. Return whether it is the first run of its attempt."""
         is_first = self.runs.register(started)
         self._find_voice()
         return is_first

@@ -1,1 +1,4 @@
-"""Exports one OpenTelemetry trace of each closed request, derived from the log. It writes nothing to the log."""
+"""The tracer, a service that exports one OpenTelemetry trace of each closed request.
+
+It derives the trace from the log, and writes nothing to the log.
+"""

@@ -1,6 +1,7 @@
-"""Attributes of spans: by OpenTelemetry's GenAI conventions where they have a name, else ``railbus.*``. Pure.
+"""Make the attributes of spans. Pure functions.
 
-Nothing that a user or a model wrote is ever an attribute.
+If OpenTelemetry's GenAI conventions have a name for an attribute, it is used. Other names start with ``railbus.``. No
+attribute contains text that a user or a model wrote.
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,11 +14,11 @@ AttributeValue = str | bool | int | float | Sequence[str]
 Attributes = dict[str, AttributeValue]
 
 PROVIDERS: Final[Mapping[str, str]] = {"vertex": "gcp.vertex_ai"}
-"""The conventions' names of providers, by the name of our engine; any other engine is its own provider."""
+"""For each engine, its provider's name in the conventions. For other engines the name of the engine is used."""
 
 
 def request_attributes(account: Account, request: RequestDetails) -> Attributes:
-    """Return what was asked for, without the prompt."""
+    """Return attributes of the request: model, sampling, tenant, lane and delivery mode, but not the prompt."""
     found: Attributes = {
         "gen_ai.operation.name": "chat",
         "gen_ai.provider.name": "railbus",
@@ -36,7 +37,7 @@ def request_attributes(account: Account, request: RequestDetails) -> Attributes:
 
 
 def end_attributes(account: Account, receipt: Detached | None, clock_skew_ms: float) -> Attributes:
-    """Return how a request ended, and what the attempt that answered used."""
+    """Return attributes of the end: outcome, times, exposure, and tokens and model of the attempt that answered."""
     values: Attributes = {
         "gen_ai.response.id": account.request_id,
         "railbus.outcome": account.outcome,
@@ -62,9 +63,9 @@ def end_attributes(account: Account, receipt: Detached | None, clock_skew_ms: fl
 
 
 def attempt_attributes(request: RequestDetails, attempt: AttemptAccount, run: RunDetails) -> Attributes:
-    """Return who answered in an attempt, what it used, and how it ended.
+    """Return attributes of an attempt: engine, model, token counts, times, and how it ended.
 
-    The message of a failure may quote the engine, so it stays on the log.
+    The message of a failure is left out, because it may quote what the engine wrote.
     """
     engine = attempt.engine or "unknown"
     values: Attributes = {

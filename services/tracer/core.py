@@ -1,8 +1,8 @@
-"""When a request's trace is complete. Pure: accounts and receipts in, ``ExportTrace`` out.
+"""Decide when a request's trace is exported, from accounts and receipts. No I/O, no clock.
 
-A trace is complete when the account is there and a client had all of the answer, or ``LINGER_US`` after the account.
-When a member gains a partition, it exports the traces of the last ``OVERLAP_US`` before again, with the same ids: the
-member that held the partition may have been killed before it had exported them.
+A trace is exported when the account was read and a client was sent the whole answer, or ``LINGER_US`` after the
+account. When a tracer gains a partition, it exports the traces of the last ``OVERLAP_US`` again, with the same ids,
+because the tracer that had the partition before may have been killed before it exported them.
 """
 
 from collections.abc import Sequence
@@ -15,16 +15,16 @@ from services.processor import Core, Effect
 from services.tracer.spans import Trace, is_sampled, trace_of
 
 LINGER_US: Final = 5_000_000
-"""How long after its account a trace waits for the receipt of the client's connection."""
+"""Maximum time after its account that a trace waits for the receipt of a client's connection."""
 
 OVERLAP_US: Final = 60_000_000
-"""Traces of requests that closed this shortly before a partition was gained are exported again."""
+"""When a partition is gained, the traces of requests that were closed in this last period are exported again."""
 
 MEMORY_US: Final = 120_000_000
-"""How long a receipt waits for its account, and how long an exported trace is remembered."""
+"""Maximum time that a receipt waits for its account, and time for which an exported trace is remembered."""
 
 MAX_REQUESTS: Final = 100_000
-"""Maximum number of requests that are remembered, about 100 MB. Beyond it, the oldest is forgotten."""
+"""Maximum number of requests that are remembered, about 100 MB. If there are more, the oldest is forgotten."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,13 +36,13 @@ class ExportTrace:
 
 @dataclass(slots=True)
 class _Request:
-    """What was read of a request.
+    """What the tracer has read about a request.
 
     Attributes:
-        first_us: When the first record about the request was appended.
-        account_us: When its account was appended. It is 0 before that.
-        sent_at: When the first client had all of the answer, by the edge's clock.
-        over: Its trace was exported, or it gets none.
+        first_us: Append time of the first record about the request.
+        account_us: Append time of its account; 0 if the account was not read yet.
+        sent_at: When the whole answer was first sent to a client, by the edge's clock; None if no receipt says so.
+        over: Whether the trace was exported, or is not to be exported.
     """
 
     first_us: int
@@ -55,7 +55,13 @@ class _Request:
 
 
 class _Partition:
-    """The requests of one partition, and those that have an account but no complete receipt yet; oldest first."""
+    """The requests of one partition, oldest first.
+
+    Attributes:
+        requests: All remembered requests.
+        waiting: Requests that have an account and whose trace was not exported yet.
+        catching_up: Whether records from before the partition was gained are still being read.
+    """
 
     def __init__(self) -> None:
         self.requests: dict[str, _Request] = {}
@@ -64,11 +70,11 @@ class _Partition:
 
 
 class TracerCore(Core):
-    """All partitions of one tracer.
+    """Decides about the requests of all partitions of one tracer.
 
     Attributes:
         unsampled: Number of requests whose clients did not want a trace.
-        unclosed: Number of receipts whose account did not come.
+        unclosed: Number of requests whose account did not come within ``MEMORY_US``.
         crowded: Number of requests that were forgotten because too many were remembered.
         incomplete: Number of accounts from which no trace can be made.
     """
@@ -82,24 +88,22 @@ class TracerCore(Core):
 
     @property
     def open(self) -> int:
-        """Return how many requests have no trace yet."""
+        """Return the number of requests whose trace was not exported yet."""
         return sum(not each.over for part in self._partitions.values() for each in part.requests.values())
 
     @property
     def remembered(self) -> int:
-        """Return how many requests are in memory."""
+        """Return the number of requests in memory."""
         return sum(len(part.requests) for part in self._partitions.values())
 
     def gained(self, number: int) -> None:
-        """Begin to read a partition."""
         self._partitions[number] = _Partition()
 
     def lost(self, number: int) -> None:
-        """Forget a partition."""
         del self._partitions[number]
 
     def read(self, record: Received | UnreadableRecord, at_us: int, now_us: int) -> Sequence[Effect]:  # noqa: ARG002
-        """Keep an account or a receipt; export the request's trace if this completes it."""
+        """Store an account or a receipt. Export the request's trace if both are complete now."""
         event = record.event if isinstance(record, Received) else None
         if not isinstance(record, Received) or not isinstance(event, Account | Detached):
             return ()
@@ -112,7 +116,7 @@ class TracerCore(Core):
             return ()
         if isinstance(event, Detached):
             request.receipt = event
-            if event.reason == "complete":  # a later one read it again
+            if event.reason == "complete":  # a later connection may read the answer again
                 request.sent_at = event.at if request.sent_at is None else min(request.sent_at, event.at)
         elif request.account is None:
             request.account, request.account_us, request.traceparent = event, at_us, record.traceparent
@@ -122,7 +126,7 @@ class TracerCore(Core):
         return self._export(partition, event.request_id)
 
     def caught_up(self, number: int, known_us: int, now_us: int) -> Sequence[Effect]:  # noqa: ARG002
-        """Export what was closed shortly before; what was closed earlier has been exported."""
+        """Export the complete traces of the last ``OVERLAP_US``. The previous owner has exported earlier ones."""
         partition = self._partitions[number]
         partition.catching_up = False
         effects: list[Effect] = []
@@ -134,7 +138,7 @@ class TracerCore(Core):
         return effects
 
     def alarm_us(self, number: int, now_us: int) -> int | None:  # noqa: ARG002
-        """Return when ``tick`` is next due, because an account waited long enough or a request is too old."""
+        """Return when ``tick`` is next due: ``LINGER_US`` after an account, or ``MEMORY_US`` after a first record."""
         partition = self._partitions[number]
         due: list[int] = []
         if (waiting := next(iter(partition.waiting.values()), None)) is not None:
@@ -144,7 +148,7 @@ class TracerCore(Core):
         return min(due, default=None)
 
     def tick(self, number: int, known_us: int, now_us: int) -> Sequence[Effect]:  # noqa: ARG002
-        """Export what has waited long enough; forget what is too old."""
+        """Export traces whose account is ``LINGER_US`` old. Forget requests that are ``MEMORY_US`` old."""
         partition = self._partitions[number]
         effects: list[Effect] = []
         while partition.waiting:
@@ -176,7 +180,7 @@ class TracerCore(Core):
         return [ExportTrace(trace)]
 
     def _make_room(self, partition: _Partition) -> None:
-        """Forget the partition's oldest request while there are too many; its trace is lost if it has none yet."""
+        """Forget the partition's oldest request if there are too many. Its trace is lost if it was not exported yet."""
         if len(partition.requests) * len(self._partitions) <= MAX_REQUESTS:
             return
         request_id, request = next(iter(partition.requests.items()))
@@ -186,7 +190,7 @@ class TracerCore(Core):
 
 
 def _finish(partition: _Partition, request_id: str) -> None:
-    """Drop what is known of a request; later records of it are ignored."""
+    """Mark a request as over, so that its later records are ignored, and drop its data."""
     partition.waiting.pop(request_id, None)
     request = partition.requests[request_id]
     request.over, request.account, request.receipt, request.traceparent = True, None, None, None

@@ -1,7 +1,7 @@
-"""Caches the messages that OpenTelemetry's encoder builds for repeated texts, such as the name of a part.
+"""Cache the protobuf messages that OpenTelemetry's encoder builds for attributes with repeated texts.
 
 The encoder spends two thirds of its time on attributes, and most of them are the same in every trace. It has no public
-hook, so this module replaces a private function. If a version lacks that function, its encoder stays unchanged.
+hook, so this module replaces a private function. If a version lacks this function, nothing is replaced.
 """
 
 from functools import lru_cache
@@ -12,9 +12,9 @@ MOST_KEPT: Final = 2_048
 
 
 def keep_encoded_texts() -> bool:
-    """Have the encoder reuse the messages of attributes that are texts. Return whether it does.
+    """Make the encoder reuse the messages of attributes that are texts. Return false if this version cannot do so.
 
-    A message is copied when it is put into another, so that one can be used many times.
+    One message can be used many times, because protobuf copies it into the message that contains it.
     """
     from opentelemetry.exporter.otlp.proto.common import _internal
 

@@ -1,6 +1,6 @@
-"""Sends traces to a collector, by OpenTelemetry's own exporter in a thread. Nothing waits for it.
+"""Send traces to a collector with OpenTelemetry's own exporter, in a thread. Reading the log does not wait for it.
 
-OpenTelemetry is imported here, where a collector was named, and nowhere else.
+OpenTelemetry is imported only when a ``SpanExporter`` is made, that is, if a collector was named.
 """
 
 import asyncio
@@ -23,21 +23,21 @@ if TYPE_CHECKING:
 _log = logger("tracer")
 
 BATCH_SPANS: Final = 4_096
-"""About how many spans go to the collector at once: about a megabyte."""
+"""Approximate number of spans in one request to the collector, about a megabyte."""
 
 GATHER_S: Final = 5.0
-"""Time that spans wait until a batch is full, because a request to the collector costs more than its spans."""
+"""Maximum time that spans wait for a full batch, because a request to the collector costs more than its spans."""
 
 LAST_S: Final = 3.0
-"""How long the last spans may take when the process is asked to stop."""
+"""Maximum time to send the waiting spans when the process is asked to stop."""
 
 
 class SpanExporter:
-    """A queue of traces, and the thread that empties it.
+    """A queue of traces, and the task that sends them to the collector.
 
     Args:
         endpoint: The collector's base address; ``/v1/traces`` is appended.
-        limit: Maximum number of waiting spans. A trace that comes when there are more is dropped.
+        limit: Maximum number of waiting spans. A trace that would exceed it is dropped.
 
     Raises:
         UserError: The extra ``otel`` is not installed.
@@ -50,12 +50,12 @@ class SpanExporter:
         except ModuleNotFoundError:
             raise UserError("traces need OpenTelemetry: pip install 'railbus[otel]'") from None
         keep_encoded_texts()
-        logging.getLogger("opentelemetry").setLevel(logging.CRITICAL)  # one line for an outage is enough: ours
-        self._where = urlsplit(endpoint).netloc.rpartition("@")[2]  # without a password
+        logging.getLogger("opentelemetry").setLevel(logging.CRITICAL)  # this module logs outages itself
+        self._where = urlsplit(endpoint).netloc.rpartition("@")[2]  # without user name and password
         self._otlp: Any = OTLPSpanExporter(endpoint=f"{endpoint.rstrip('/')}/v1/traces")
         self._success = SpanExportResult.SUCCESS
         self._limit = limit
-        self._batch = min(BATCH_SPANS, limit // 2)  # so that none is dropped while it waits for others
+        self._batch = min(BATCH_SPANS, limit // 2)  # so that no span is dropped while a batch fills
         self._queue: deque[Trace] = deque()
         self._waiting = 0
         self._filled = asyncio.Event()
@@ -77,7 +77,7 @@ class SpanExporter:
             self._enough.set()
 
     async def run(self) -> None:
-        """Send until cancelled. Then send the waiting traces, in bounded time."""
+        """Send until cancelled. Then send the waiting traces within ``LAST_S``, and drop the others."""
         try:
             while True:
                 await self._filled.wait()
@@ -108,7 +108,7 @@ class SpanExporter:
         return batch
 
     async def _send(self, traces: Sequence[Trace]) -> None:
-        """Send a batch; OpenTelemetry tries again for ten seconds (``OTEL_EXPORTER_OTLP_TIMEOUT``), then it is lost."""
+        """Send a batch. It is lost if retries fail for ten seconds (``OTEL_EXPORTER_OTLP_TIMEOUT``)."""
         spans = [span for trace in traces for span in self._convert.trace(trace)]
         result = await asyncio.to_thread(self._otlp.export, spans)
         sent = result is self._success
@@ -124,7 +124,7 @@ class SpanExporter:
 
 
 class Converter:
-    """Converts our spans to OpenTelemetry's."""
+    """Converts the spans of ``services.tracer.spans`` to those of OpenTelemetry."""
 
     def __init__(self) -> None:
         from opentelemetry.sdk.resources import Resource
@@ -133,7 +133,7 @@ class Converter:
         from opentelemetry.trace import SpanContext, SpanKind, Status, StatusCode, TraceFlags
 
         class HashedResource(Resource):
-            """A resource whose hash is not computed from its JSON for each span: the encoder groups spans by it."""
+            """A resource hashed by identity, because the encoder groups spans by it, and the usual hash needs JSON."""
 
             def __hash__(self) -> int:
                 return id(self)
@@ -142,7 +142,7 @@ class Converter:
                 return self is other
 
         class ExportedSpan(ReadableSpan):
-            """A span of plain attributes: those of the base are computed anew each time the encoder looks at them."""
+            """A span whose fields are plain Python attributes. In the base class they are computed at each access."""
 
             attributes: Any = None
             context: Any = None
@@ -174,7 +174,7 @@ class Converter:
         self._resources: dict[tuple[str, str], Any] = {}
 
     def trace(self, trace: Trace) -> "Iterator[ReadableSpan]":
-        """Yield a trace's spans as the exporter takes them."""
+        """Yield a trace's spans in OpenTelemetry's form."""
         contexts: dict[int, Any] = {}
         for span in trace.spans:
             for span_id in (span.span_id, span.parent_id):
@@ -204,7 +204,7 @@ class Converter:
         key = (span.service, span.source)
         if key not in self._resources:
             if len(self._resources) > 1_000:
-                self._resources.clear()  # instances come and go
+                self._resources.clear()  # bounds the cache, because processes come and go
             named = {"service.name": f"railbus-{span.service}", "service.namespace": "railbus"}
             self._resources[key] = self._resource(named | ({"service.instance.id": span.source} if span.source else {}))
         return self._resources[key]

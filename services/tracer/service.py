@@ -21,7 +21,7 @@ GROUP: Final = "tracer"
 READ_TOPICS: Final = (ACCOUNTS, RECEIPTS)
 
 LEAST_BYTES: Final = 262_144
-"""Least bytes of a fetch: traces are not urgent, so the broker collects for up to two seconds."""
+"""Minimum bytes of a fetch. Traces are not urgent, so the broker may collect records for up to two seconds."""
 
 COUNT_S: Final = 1.0
 """Interval at which the gauges are set."""
@@ -69,8 +69,8 @@ class TracerService:
             UserError: The broker refuses the credentials.
         """
         gc.collect()
-        gc.freeze()  # what was imported stays
-        gc.set_threshold(50_000)  # a batch of spans is no garbage, and there are no cycles in it
+        gc.freeze()  # imported modules are never freed
+        gc.set_threshold(50_000)  # spans have no reference cycles, so few collections are needed
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._exporter.run(), name="tracer-exporter")
             tasks.create_task(self._count(), name="tracer-count")
@@ -100,7 +100,7 @@ def wanted(ratio: float) -> RecordFilter:
 
 
 def _share(key: bytes) -> int:
-    """Return 32 random bits of a request's id; 0 for what is no id."""
+    """Return 32 of the random bits of a request id; 0 if the key is not a request id."""
     try:
         return int(key[-8:], 16)
     except ValueError:

@@ -7,14 +7,14 @@ from services.runtime.settings import setting
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """The tracer, which exports a trace of each request.
+    """Settings of the tracer, which exports a trace of each request.
 
     Attributes:
-        endpoint: Where spans go by OTLP over HTTP, such as ``http://127.0.0.1:4318``. OpenTelemetry's other variables
-            hold as well, such as ``OTEL_EXPORTER_OTLP_HEADERS``.
+        endpoint: Address of the collector, which takes OTLP over HTTP, such as ``http://127.0.0.1:4318``.
+            OpenTelemetry's other variables, such as ``OTEL_EXPORTER_OTLP_HEADERS``, are used as well.
         traces_ratio: Share of the requests that are traced, chosen by their id. A request whose client says in its
             ``traceparent`` that it is not sampled is never traced.
-        traces_queue: Spans that may wait for the collector; further ones are dropped and counted.
+        traces_queue: Maximum number of spans that wait for the collector. Further spans are dropped and counted.
         tracer_instance: A name that no other tracer has. A restart under the same name within the session timeout
             causes no rebalance.
     """

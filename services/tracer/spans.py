@@ -1,12 +1,13 @@
-"""One closed request as a tree of spans, from its account and its receipts. Pure.
+"""Make a tree of spans for one closed request, from its account and its receipt. Pure functions.
 
-The root is the request, from its receipt to the last byte sent. Its children are
+The root is the request, from its arrival at the edge to the last byte sent. Its children are
 
-* the parts of its time (``services.stream.latency``), one after the other: they add up to the root;
-* what ran meanwhile: the verdict with its rails, each attempt, the check of the answer.
+* the consecutive parts of its time (``services.stream.latency``), which add up to the root;
+* the work that ran meanwhile: the verdict with its rails, each attempt, and the check of the answer.
 
-All times are the log's, except the first and the last, which are the edge's. No span has a prompt, an answer, or a part
-of one. Ids are derived from the request's id, so a trace that is exported twice is the same trace.
+All times are append times by the broker's clock, except the first and the last, which are by the edge's clock. No
+span has text of a prompt or an answer. Ids are derived from the request's id, so a trace that is exported twice is the
+same trace.
 """
 
 from collections.abc import Iterator, Mapping
@@ -34,7 +35,8 @@ PARTS: Final[Mapping[str, tuple[str, str]]] = {
     "close_ms": ("close", "router"),
     "delivery": ("delivery", "edge"),
 }
-"""Each part of an account and the delivery after them, in order: its name, and the service that the answer waited for.
+"""The parts of a request's time, in order: name of the span, and service that the answer waited for. The last one, the
+delivery, is not in the account.
 """
 
 LEAST_RAIL_MS: Final = 1.0
@@ -48,7 +50,7 @@ _NS_PER_US: Final = 1_000
 
 @dataclass(frozen=True, slots=True)
 class SpanEvent:
-    """Something that happened at one time within a span."""
+    """An event at one time within a span, as OpenTelemetry defines it."""
 
     name: str
     at_ns: int
@@ -61,9 +63,9 @@ class Span:
 
     Attributes:
         parent_id: None for a span without parent.
-        service: The service that did it, without the prefix ``railbus-``.
+        service: The service that did the work, without the prefix ``railbus-``.
         source: Service and instance, as in the events.
-        error: Why it failed; None where it did not.
+        error: Why the work failed; None if it did not fail.
     """
 
     name: str
@@ -88,13 +90,15 @@ class Trace:
 
 
 def trace_of(account: Account, sent_at: int | None, receipt: Detached | None, traceparent: str | None) -> Trace | None:
-    """Return a request's trace; None where the router never read its ``Request``, or is too old to say what it was.
+    """Return a request's trace; None if the account has no details of the ``Request``.
+
+    The details are missing if the router never read the ``Request``, or is an older version.
 
     Args:
         account: The request's account.
-        sent_at: When its client had the last byte, by the edge's clock, in microseconds; None if no client had.
-        receipt: The newest receipt.
-        traceparent: The trace that the client began, or the edge for it.
+        sent_at: When the last byte was sent to a client, by the edge's clock, in microseconds; None if it was not.
+        receipt: The newest receipt; None if there is none.
+        traceparent: The trace context that the client sent, or that the edge made; None if there is none.
     """
     if account.request is None or account.stages is None or account.request_at is None:
         return None
@@ -110,12 +114,12 @@ def is_sampled(traceparent: str | None) -> bool:
 
 
 def _ids(request_id: str, traceparent: str | None) -> tuple[int, int, int | None]:
-    """Return trace id, the root's span id, and its parent's: the client's span, if the client began the trace."""
+    """Return the trace id, the root's span id, and the id of the client's span if the client started the trace."""
     own = int(request_id.replace("-", ""), 16)
     if traceparent is None:
         return own, _span_id(request_id, "root"), None
     _, trace, span, _ = traceparent.split("-")
-    if int(trace, 16) == own:  # the edge began the trace, and named the root
+    if int(trace, 16) == own:  # the edge started the trace, and chose the root's id
         return own, int(span, 16), None
     return int(trace, 16), _span_id(request_id, "root"), int(span, 16)
 
@@ -129,7 +133,7 @@ def _ns(ms: float) -> int:
 
 
 class _Tree:
-    """The spans of one request."""
+    """Makes the spans of one request."""
 
     def __init__(
         self, account: Account, request: RequestDetails, stages: StageTimes, sent_at: int | None, root_id: int
@@ -144,7 +148,7 @@ class _Tree:
         else:
             waited_ns = max(0, sent_at - received_at) * _NS_PER_US
             self._parts_ns = settle(until_close, waited_ns)
-            behind_ns = min(max(0, sum(until_close) - waited_ns), until_close[0])  # as ``settle`` has it
+            behind_ns = min(max(0, sum(until_close) - waited_ns), until_close[0])  # the rule is that of ``settle``
         self._skew_ns = _ns(account.clock_skew_ms) + behind_ns
         self._begin_ns = received_at * _NS_PER_US + self._skew_ns
         self._end_ns = self._begin_ns + sum(self._parts_ns)
@@ -175,7 +179,7 @@ class _Tree:
         )
 
     def parts(self) -> Iterator[Span]:
-        """Yield the parts of the request's time; the end of each is the beginning of the next."""
+        """Yield a span for each part of the request's time. The end of each is the start of the next."""
         end_ns = self._begin_ns
         for (name, service), took_ns in zip(PARTS.values(), self._parts_ns, strict=False):
             begin_ns, end_ns = end_ns, end_ns + took_ns
@@ -183,7 +187,10 @@ class _Tree:
                 yield self._child(name, begin_ns, end_ns, service, attributes={"railbus.part": name})
 
     def verdict(self) -> Iterator[Span]:
-        """Yield the judging of the prompt, and each rail that took time or objected: they begin together."""
+        """Yield a span for the verdict, and for each rail that did not pass or took ``LEAST_RAIL_MS``.
+
+        All these spans start at the same time.
+        """
         found, account = self._account.verdict, self._account
         if found is None:
             return
@@ -205,7 +212,7 @@ class _Tree:
             )  # fmt: skip
 
     def attempts(self) -> Iterator[Span]:
-        """Yield the first run of each attempt that a worker began."""
+        """Yield a span for the first run of each attempt that a worker started."""
         for attempt in self._account.attempts:
             if attempt.details is not None:
                 yield self._attempt(attempt, attempt.details)
@@ -223,7 +230,7 @@ class _Tree:
         )  # fmt: skip
 
     def check(self) -> Iterator[Span]:
-        """Yield the check of the answer: from its first chunk to safety's last event."""
+        """Yield a span for the check of the answer, from its first chunk to the last event of the safety service."""
         found = self._account.check
         runs = [each.details for each in self._account.attempts if each.details is not None]
         first_at = min((run.first_chunk_at for run in runs if run.first_chunk_at is not None), default=None)

@@ -1,1 +1,1 @@
-"""``railbus tune``: an engine's settings, one change at a time, measured against the best so far."""
+"""``railbus tune``: improve an engine's settings. Measure one change at a time against the best settings so far."""

@@ -38,7 +38,7 @@ CAPACITY: Final = {
     "simulated": "RAILBUS_SIM_BATCH", "llama": "RAILBUS_LLAMA_SLOTS", "vllm": "RAILBUS_VLLM_MAX_SEQS",
     "openai": "RAILBUS_UPSTREAM_CONNECTIONS",
 }  # fmt: skip
-"""For each engine, the setting that limits its batch."""
+"""For each engine, the setting that limits its batch size."""
 
 BATCH_ROUNDS: Final = 4
 
@@ -117,7 +117,7 @@ async def _tune(
 
 
 def _size(plan: TunePlan, pilot: Pilot, search: Search, left_s: float | None) -> Size:
-    """Return how much to measure of the next change. It gets an equal share of the time that is left of the budget."""
+    """Return the size of the next comparison. All remaining comparisons get an equal share of the remaining time."""
     coming = search.left + (2 if search.null is None else 1)
     return size(
         wanted=plan.requests,
@@ -131,10 +131,10 @@ def _size(plan: TunePlan, pilot: Pilot, search: Search, left_s: float | None) ->
 async def _find(
     plan: TunePlan, base: Mapping[str, str], laboratory: Laboratory, pilot: Pilot, began: float, load: float
 ) -> None:
-    """Measure every batch size, up and down in each round. Each round uses one engine."""
+    """Measure every batch size in rising and then in falling order in each round. Each round uses one engine."""
     sizes = batch_sizes(plan.max_batch)
     env = {**base, CAPACITY[plan.engine]: base.get(CAPACITY[plan.engine], str(plan.max_batch))}
-    if plan.engine == "llama":  # a step computes a token of each slot
+    if plan.engine == "llama":  # each step computes one token of each slot
         env.setdefault("RAILBUS_LLAMA_BATCH", str(max(128, plan.max_batch)))
     budget_s = None if plan.budget_min is None else plan.budget_min * 60
     each = max(1, plan.requests // (BATCH_ROUNDS * 2 * len(sizes)))

@@ -19,7 +19,7 @@ class Surroundings:
         at_once: Number of concurrent requests.
         gpu: Whether there is a GPU.
         models: Other files or folders of the same model, such as quantised ones.
-        base: The settings to begin with.
+        base: The settings at the start of the search.
     """
 
     engine: str
@@ -31,7 +31,7 @@ class Surroundings:
 
 
 def defaults(around: Surroundings) -> dict[str, str]:
-    """Return the defaults of unset variables, so that a change to the default value is not tried."""
+    """Return the default values of unset variables, so that a change to a default value is not tried."""
     return {
         "simulated": {
             "RAILBUS_SIM_GAMMA": "4", "RAILBUS_SIM_PRECISION": "fp8", "RAILBUS_SIM_PREFILL_BUDGET": "2048",
@@ -52,7 +52,7 @@ def defaults(around: Surroundings) -> dict[str, str]:
 
 
 def candidates(around: Surroundings) -> list[SettingsChange]:
-    """Return the changes to try. Those that usually gain most come first."""
+    """Return the changes to try. Changes that usually gain most come first."""
     found = {"simulated": _simulated, "llama": _llama, "vllm": _vllm, "openai": _openai}[around.engine](around)
     return [*found, *_pinning(around)]
 

@@ -1,4 +1,4 @@
-"""Decide about a change. Keep it only if a gain above the margin is shown and the quality holds. Pure."""
+"""Decide about a change. Keep it only if it shows a gain above the margin and the answers stay good enough. Pure."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -10,8 +10,8 @@ from services.tuner.measurements import Load, Round, failed, gain, gains, values
 from services.tuner.quality.compare import Quality
 
 GUARD_CONFIDENCE: Final = 0.8
-"""Confidence of the intervals of guarded metrics. It is lower than that of a gain, because doubt about a
-guarded metric counts against the change."""
+"""Confidence of the intervals of guarded metrics. It is lower than the confidence for a gain, because
+doubt about a guarded metric counts against the change."""
 
 Outcome = Literal["kept", "no gain", "worse", "quality", "price", "failed"]
 
@@ -22,11 +22,11 @@ class Trial:
 
     Attributes:
         change: The change.
-        base: The settings it was measured against.
+        base: The settings without the change.
         size: The planned number of rounds and requests.
         rounds: The measured rounds.
         quality: Effect of the change on answers; None if it was not measured.
-        error: Why the change could not be measured; empty if it was measured.
+        error: The reason why the change could not be measured; empty if it was measured.
     """
 
     change: SettingsChange
@@ -50,9 +50,9 @@ class Decision:
     """The decision about a change, and its reason.
 
     Attributes:
-        outcome: ``kept``, or a word that says why the change was not kept.
+        outcome: ``kept``, or a word for the reason why the change was not kept.
         reason: The reason, as a sentence.
-        gains: For each metric, its gain with the interval on which the decision is based.
+        gains: Gain of each metric, with the interval on which the decision is based.
     """
 
     outcome: Outcome
@@ -71,7 +71,6 @@ def gain_is_shown(rounds: Sequence[Round], rules: Rules) -> bool:
 
 
 def decide(trial: Trial, rules: Rules) -> Decision:
-    """Return the decision about a trial."""
     if trial.error:
         return Decision(outcome="failed", reason=trial.error)
     found = gains(trial.rounds, METRICS, rules.confidence)
@@ -99,16 +98,16 @@ def decide(trial: Trial, rules: Rules) -> Decision:
 
 
 def percent(interval: Interval) -> str:
-    """Return a gain as text, with its interval."""
+    """Format a gain with its interval."""
     if interval.low == float("-inf"):
         return f"{interval.value:+.1%} (one round has no interval)"
     return f"{interval.value:+.1%} ({interval.low:+.1%} to {interval.high:+.1%})"
 
 
 def _prices(trial: Trial, rules: Rules) -> tuple[str, list[str]]:
-    """Return the guarded metric that is shown to lose more than allowed, and those whose loss the user accepts.
+    """Return, as text, a guarded metric that is shown to lose more than allowed, and those whose loss is accepted.
 
-    Without such a metric, the first is empty.
+    The first is empty if there is none.
     """
     limits = {each.metric: each for each in rules.accepted}
     after, accepted = values(trial.after), []

@@ -33,7 +33,7 @@ SECRET: Final = ("KEY", "TOKEN", "PASSWORD", "SECRET")
 """A variable is secret if its name ends in one of these. Values of secrets appear in no report."""
 
 MIN_REQUESTS: Final = 1_000
-"""Minimum number of requests of a comparison, by the guide. A comparison with fewer states the reason."""
+"""Minimum number of requests of a comparison by the latency guide. The report has the reason if there are fewer."""
 
 MIN_ROUNDS, MAX_ROUNDS = 3, 64
 MIN_LOAD_REQUESTS: Final = 4
@@ -44,7 +44,7 @@ LOADS: Final = 4
 
 
 class ExperimentError(ValueError):
-    """A request of the user is not possible. The message names it and the remedy."""
+    """The user's input is not valid. The message names the error and the remedy."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +54,7 @@ class SettingsChange:
     Attributes:
         name: Name for people, such as ``threads 2``.
         settings: Variables and their values; an empty value unsets a variable.
-        item: Key of the guide's item that it belongs to.
+        item: Key of the item of the latency guide (:mod:`services.tuner.guide`) to which the change belongs.
         lossy: Whether the change may change answers. If so, the loss is measured.
     """
 
@@ -73,7 +73,7 @@ class SettingsChange:
 
 
 UNCHANGED: Final = SettingsChange(name="no change", settings={}, item="baseline")
-"""No change. The baseline is compared with itself before all changes, to show by how much equal engines differ."""
+"""No change. Before all changes, the baseline is compared with itself, to show by how much equal engines differ."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,7 +143,7 @@ class Size:
     """The number of rounds and requests of a comparison.
 
     Attributes:
-        rounds: Number of rounds of A B B A. Each round starts both engines anew.
+        rounds: Number of rounds. Each round runs loads in the order A B B A, on new processes unless engines are kept.
         load: Number of requests in each of a round's four loads.
         reason: Why the comparison has fewer than ``MIN_REQUESTS`` requests; empty if it has enough.
     """
@@ -154,17 +154,17 @@ class Size:
 
     @property
     def requests(self) -> int:
-        """Number of requests of a comparison."""
+        """Total number of requests of a comparison."""
         return self.rounds * self.load * LOADS
 
 
 def size(*, wanted: int, rounds: int, seconds: float | None, start_s: float, request_s: float) -> Size:
-    """Return how much to measure of one change.
+    """Return the number of rounds and requests with which to measure one change.
 
     Args:
         wanted: Number of requests to measure if time allows.
         rounds: Number of rounds to measure if time allows.
-        seconds: Time available; None means no limit.
+        seconds: Time available, in seconds; None means no limit.
         start_s: Time to start both engines once, in seconds.
         request_s: Time of one request at the concurrency of the experiment, in seconds.
     """
@@ -192,10 +192,10 @@ class Rules:
     """The rules by which a change is kept.
 
     Attributes:
-        objective: The metric that must gain.
-        margin: Share by which the interval of its gain must exceed zero.
+        objective: The metric that must improve.
+        margin: Share that the lower end of the interval of its gain must exceed.
         confidence: Confidence of the intervals on which decisions are based.
-        guards: Guarded metrics. A change is refused if one is shown to lose more than the share given for it.
+        guards: Guarded metrics, each with the share that it may lose. A change that is shown to cost more is refused.
         accepted: Values up to which guarded metrics may get worse, whatever share they lose.
         max_loss: Largest share of quality that a lossy change may lose.
     """

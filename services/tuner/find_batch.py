@@ -1,4 +1,4 @@
-"""Find the batch size at which throughput stops growing, and the one at which the limits break. Pure."""
+"""Find the batch size at which throughput stops growing, and the smallest one that exceeds latency limits. Pure."""
 
 import random
 from collections.abc import Mapping, Sequence
@@ -11,7 +11,7 @@ from services.tuner.measurements import Load, values
 from services.tuner.statistics import mean_interval
 
 KNEE_SHARE: Final = 0.9
-"""Share of the highest throughput that the knee must reach."""
+"""Minimum throughput at the knee, as a share of the highest. The knee is where throughput stops growing."""
 
 RESAMPLES: Final = 400
 CONFIDENCE: Final = 0.95
@@ -28,7 +28,7 @@ class BatchRow:
         first_token_p99_ms: p99 of the time to the first token.
         token_p99_ms: p99 of the time between tokens.
         requests: Number of requests.
-        good: Whether both p99 are within the limits and no request failed.
+        good: Whether both p99 values are within the limits and no request failed.
     """
 
     batch: int
@@ -45,12 +45,12 @@ class BatchFinding:
     """The answer of ``railbus tune --find batch``.
 
     Attributes:
-        rows: One for each batch size, smallest first.
-        knee: Smallest batch size with nearly the highest throughput. It has an estimate, and a range from resampled
+        rows: One row for each batch size, smallest first.
+        knee: Smallest batch size with nearly the highest throughput: an estimate, with an interval from resampled
             rounds.
-        still_growing: Whether the knee may be beyond the largest size.
-        breaks_at: Smallest size that does not keep the limits; None if all sizes keep them.
-        best: Largest size up to the knee that keeps the limits; None if not even the smallest does.
+        still_growing: Whether the knee may be beyond the largest measured size.
+        breaks_at: Smallest size that is not within the limits; None if all sizes are.
+        best: Largest size up to the knee that is within the limits; None if not even the smallest is.
     """
 
     rows: tuple[BatchRow, ...]
@@ -61,14 +61,14 @@ class BatchFinding:
 
 
 def batch_sizes(largest: int) -> list[int]:
-    """Return the powers of two below the largest size, and that size."""
+    """Return the powers of two below ``largest``, and ``largest``."""
     return sorted({1 << power for power in range(largest.bit_length()) if 1 << power < largest} | {largest})
 
 
 def find_batch(
     rounds: Sequence[Mapping[int, Sequence[Load]]], *, slo_ttft_ms: float, slo_token_ms: float, seed: int = 0
 ) -> BatchFinding:
-    """Return the finding from the rounds. Each round has loads for every batch size."""
+    """Evaluate the rounds. Each round has the loads of every batch size."""
     sizes = sorted(rounds[0])
     throughput = {size: [values(each[size]).get("tokens_per_s", 0.0) for each in rounds] for size in sizes}
     rows = tuple(

@@ -17,11 +17,11 @@ class GuideItem:
     """One item of the guide.
 
     Attributes:
-        key: Key by which changes refer to the item.
-        title: Its title in the guide.
-        claim: How many times as fast it makes an engine, by the guide; None if the guide gives no figure.
+        key: Key that ``SettingsChange.item`` refers to.
+        title: Title of the item in the guide.
+        claim: Lowest and highest speed-up that the guide claims, as factors; None if the guide gives no figure.
         correction: What is wrong or missing in the guide; empty if nothing is.
-        elsewhere: Why this command never tries the item; empty if it may.
+        elsewhere: Why ``railbus tune`` never tries the item; empty if it may try the item.
     """
 
     key: str
@@ -85,14 +85,14 @@ TAIL_CORRECTION: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckedItem:
-    """An item of the guide, and the result of the search for it.
+    """An item of the guide, and the result of the search for changes that belong to it.
 
     Attributes:
         item: The item.
         state: ``ticked`` if a change is kept. ``refuted`` if changes were measured and none gains enough here.
             ``unclear`` if a gain above the margin can be neither shown nor ruled out.
         reason: The reason, as a sentence.
-        speed: How many times as fast the best change of the item was, with its interval; None if none was measured.
+        speed: Speed-up by the best change of the item, as a factor with its interval; None if no change was measured.
     """
 
     item: GuideItem
@@ -102,7 +102,7 @@ class CheckedItem:
 
     @property
     def within_claim(self) -> bool | None:
-        """Whether the guide's figure holds here; None if the guide gives no figure or nothing was measured."""
+        """Whether the measured speed-up agrees with the guide; None if the guide or the search has no figure."""
         if self.item.claim is None or self.speed is None:
             return None
         low, high = self.item.claim
@@ -129,7 +129,7 @@ def _check(item: GuideItem, search: Search) -> CheckedItem:
 
 
 def _is_open(tried: Tried, search: Search) -> bool:
-    """Return whether a gain above the margin could be neither shown nor ruled out."""
+    """Return whether the trial neither showed nor ruled out a gain above the margin."""
     found = tried.decision.gains.get(search.rules.objective)
     return tried.decision.outcome == "no gain" and (found is None or found.high > search.rules.margin)
 

@@ -10,12 +10,12 @@ from services.tuner.statistics import ratio_interval, variation
 
 
 class RequestRow(msgspec.Struct, frozen=True):
-    """One request. Times are measured from when it was sent.
+    """The measurements of one request. Times are relative to the moment when it was sent.
 
     Attributes:
-        steps: Time and token count of each engine step.
-        total_ms: When the request ended.
-        error: Why the request failed; None if it did not.
+        steps: Time and number of tokens of each engine step.
+        total_ms: Time at which the request ended.
+        error: The reason why the request failed; None if it did not fail.
     """
 
     steps: tuple[tuple[float, int], ...]
@@ -31,10 +31,10 @@ class Load(msgspec.Struct, frozen=True):
     """The measurements of one load on one engine.
 
     Attributes:
-        requests: Its requests.
-        wall_s: Time from the first request to the end of the last.
+        requests: The requests of the load.
+        wall_s: Time from the start of the first request to the end of the last, in seconds.
         memory_mib: Peak memory of the engine's processes so far; None if it cannot be read.
-        gpu_mib: Their GPU memory; None without a GPU.
+        gpu_mib: GPU memory of these processes; None without a GPU.
     """
 
     requests: tuple[RequestRow, ...]
@@ -44,14 +44,14 @@ class Load(msgspec.Struct, frozen=True):
 
 
 class Round(msgspec.Struct, frozen=True):
-    """One round A B B A: two loads of each arm, in two processes that were started for the round."""
+    """One round with loads in the order A B B A: two loads without the change and two with it, in two processes."""
 
     before: tuple[Load, ...]
     after: tuple[Load, ...]
 
 
 def values(loads: Sequence[Load]) -> dict[Metric, float]:
-    """Return the metrics over all these loads; empty if no request was answered."""
+    """Return the metrics over all loads together; empty if no request was answered."""
     answered = [row for load in loads for row in load.requests if row.answered]
     if not answered:
         return {}
@@ -91,7 +91,7 @@ def failed(loads: Sequence[Load]) -> int:
 
 
 def stability(loads: Sequence[Load]) -> tuple[float, float]:
-    """Return the variation between loads' median answers, and p99 over p50 within all of them."""
+    """Return the coefficient of variation of the loads' median answer times, and p99 divided by p50 over all loads."""
     medians = [found["answer_p50_ms"] for load in loads if (found := values([load]))]
     pooled = values(loads)
     tail = pooled["answer_p99_ms"] / pooled["answer_p50_ms"] if pooled else float("nan")
@@ -99,10 +99,11 @@ def stability(loads: Sequence[Load]) -> tuple[float, float]:
 
 
 def gains(rounds: Sequence[Round], metrics: Iterable[Metric], confidence: float) -> Mapping[Metric, Interval]:
-    """Return the share by which each metric got better, with its interval. 0.5 is twice as good, below 0 is worse.
+    """Return the share by which each metric improved, with its interval. 0.5 means twice as good, below 0 is worse.
 
-    The unit of the interval is a round. Two processes with the same settings differ by more than two loads on one
-    process, and only new processes show this difference. A metric that no round measured in both arms is left out.
+    The interval is computed from the gains of the rounds. Two processes with the same settings differ more than two
+    loads on one process, and only new processes show this difference. A metric is left out if no round measured it both
+    without and with the change.
     """
     pairs = [(values(each.before), values(each.after)) for each in rounds]
     found = {}

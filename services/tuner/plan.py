@@ -1,4 +1,4 @@
-"""The plan of an experiment: the flags of ``railbus tune``, checked. Pure."""
+"""The plan of an experiment, from the checked flags of ``railbus tune``. Pure."""
 
 from typing import Annotated, Literal
 
@@ -26,16 +26,16 @@ class TunePlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     Attributes:
         engine: The engine.
-        settings: Settings of the baseline, ``NAME=VALUE``.
-        tries: Changes to try before those of the engine's list: settings, separated by spaces.
-        lossy: Like ``tries``, but changes that may change answers.
+        settings: Settings of the baseline, as ``NAME=VALUE``.
+        tries: Changes to try before those of the engine's list. Each is one or more settings, separated by spaces.
+        lossy: Like ``tries``, but for changes that may change answers.
         only: Keys of the guide's items to try; empty for all.
-        own_list: Whether the engine's list is tried.
+        own_list: Whether the engine's list of changes is tried.
         models: Other files or folders of the model to try.
-        objective: The metric that must gain.
-        targets: Values at which the search ends, ``METRIC=NUMBER``.
-        accepted: Values up to which guarded metrics may get worse, ``METRIC=NUMBER``.
-        budget_min: Minutes after which no change is begun.
+        objective: The metric that must improve.
+        targets: Values at which the search ends, as ``METRIC=NUMBER``.
+        accepted: Values up to which guarded metrics may get worse, as ``METRIC=NUMBER``.
+        budget_min: Number of minutes after which no further change is tried; None means no limit.
         requests: Number of requests of a comparison.
         rounds: Number of rounds of a comparison.
         prompt: Number of tokens of a prompt.
@@ -43,8 +43,8 @@ class TunePlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         output: Maximum number of tokens of an answer.
         at_once: Number of concurrent requests.
         seed: Seed of the prompts.
-        margin: Share by which the interval of a gain must exceed zero.
-        max_loss: Share of quality that a lossy change may lose.
+        margin: Share that the lower end of the interval of a gain must exceed.
+        max_loss: Largest share of quality that a lossy change may lose.
         apart: Whether only one engine is loaded at a time.
         keep: Whether engines stay loaded from round to round.
         find: ``batch`` finds the best batch size instead of trying changes.
@@ -86,7 +86,7 @@ class TunePlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         """Return the settings of the baseline.
 
         Raises:
-            ExperimentError: One of them is not a setting.
+            ExperimentError: A text in ``settings`` is not a setting.
         """
         return {"RAILBUS_ENGINE": self.engine, **parse_settings(self.settings)}
 
@@ -116,7 +116,7 @@ class TunePlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         return [parse_target(text) for text in self.targets]
 
     def changes(self, around: Surroundings) -> list[SettingsChange]:
-        """Return the changes to try: those named by the user, then the engine's list.
+        """Return the changes to try: first those named by the user, followed by the engine's list.
 
         Raises:
             ExperimentError: A text is not a change, or there is no change to try.
@@ -135,7 +135,7 @@ class TunePlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 def _own(text: str, *, lossy: bool) -> SettingsChange:
-    """Return the change in a text such as ``kv:RAILBUS_LLAMA_KV=q4_0``; the item before the colon may be left out."""
+    """Return the change in a text such as ``kv:RAILBUS_LLAMA_KV=q4_0``. The item before the colon may be left out."""
     item, colon, rest = text.partition(":")
     if not colon or item not in ITEMS:
         item, rest = "quantization" if lossy else "batching", text

@@ -1,4 +1,4 @@
-"""Choose which change is tried next, and when the search ends. Pure: the elapsed time is an argument."""
+"""Choose the change to try next, and the end of the search. Pure, because the elapsed time is an argument."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -24,8 +24,8 @@ class Search:
 
     Args:
         changes: The changes to try, in this order.
-        base: The settings to begin with.
-        defaults: The values of variables that are not set. Setting a variable to its default is not a change.
+        base: The settings at the start.
+        defaults: The default values of variables. A change that sets an unset variable to its default is not tried.
         rules: The rules by which a change is kept.
         targets: The search ends when all targets are met. Without targets, it tries every change.
         budget_s: Seconds after which no further change is tried; None means no limit.
@@ -57,11 +57,11 @@ class Search:
 
     @property
     def left(self) -> int:
-        """Number of changes that are left to try."""
+        """Number of changes that are still to be tried."""
         return len(self._left)
 
     def next(self, elapsed_s: float) -> SettingsChange | None:
-        """Return the change to try now; None at the end of the search. ``stopped`` then has the reason."""
+        """Return the change to try next; None at the end of the search, when ``stopped`` has the reason."""
         if self.null is None:
             return UNCHANGED
         if self._targets and all(target.is_met(self.reached) for target in self._targets):
@@ -100,7 +100,7 @@ class Search:
         return found is not None and (found.low > self.rules.margin or found.high < -self.rules.margin)
 
     def stop(self, reason: str) -> None:
-        """End the search. This is recorded as the reason for all changes that were not tried."""
+        """End the search. Record ``reason`` for all changes that were not tried."""
         self.stopped = reason
         for change in self._left:
             self._skip(change, reason)

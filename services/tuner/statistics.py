@@ -17,10 +17,10 @@ def variation(values: Sequence[float]) -> float:
 
 
 def t_quantile(degrees: int, confidence: float) -> float:
-    """Return the two-sided quantile of Student's t (Hill 1970, algorithm 396).
+    """Return the two-sided quantile of Student's t distribution (Hill 1970, algorithm 396).
 
     Raises:
-        ValueError: There are no degrees of freedom.
+        ValueError: ``degrees`` is below 1.
     """
     if degrees < 1:
         raise ValueError("an interval needs two values")
@@ -52,7 +52,7 @@ def t_quantile(degrees: int, confidence: float) -> float:
 
 
 def mean_interval(values: Sequence[float], confidence: float) -> Interval:
-    """Return the mean with its t-interval; one value alone has an interval without ends."""
+    """Return the mean with its t-interval. The interval of a single value is infinite."""
     mean = fmean(values)
     if len(values) < 2:
         return Interval(mean, -math.inf, math.inf)
@@ -61,16 +61,16 @@ def mean_interval(values: Sequence[float], confidence: float) -> Interval:
 
 
 def ratio_interval(above: Sequence[float], below: Sequence[float], confidence: float) -> Interval:
-    """Return the geometric mean of the pairs' ratios with its interval.
+    """Return the geometric mean of the ratios ``above / below`` of all pairs, with its interval.
 
-    The logarithm makes twice as fast and half as fast equally far from no change.
+    The interval is that of the logarithms, so that twice as fast and half as fast are equally far from no change.
     """
     logs = mean_interval([math.log(a / b) for a, b in zip(above, below, strict=True)], confidence)
     return Interval(*(math.exp(min(end, 700.0)) for end in (logs.value, logs.low, logs.high)))
 
 
 def wilson(successes: int, trials: int, confidence: float) -> Interval:
-    """Return a share with its score interval (Wilson 1927)."""
+    """Return the share of successes with its score interval (Wilson 1927); 0 (0 to 1) without trials."""
     if not trials:
         return Interval(0.0, 0.0, 1.0)
     z = -_STANDARD.inv_cdf((1 - confidence) / 2)
@@ -81,9 +81,10 @@ def wilson(successes: int, trials: int, confidence: float) -> Interval:
 
 
 def paired_difference(first: Sequence[bool], second: Sequence[bool], confidence: float) -> Interval:
-    """Return the share of ``first`` less that of ``second``, of the same cases (Newcombe 1998, method 10).
+    """Return the share of True in ``first`` minus that in ``second``, for the same cases (Newcombe 1998, method 10).
 
-    Where no case differs, the method's interval can have no width, so the score interval of 0 of n cases is used.
+    If no case differs, the interval of this method may have no width. In that case, both ends come from the score
+    interval of 0 successes in n cases.
     """
     trials = len(first)
     pairs = list(zip(first, second, strict=True))

@@ -1,4 +1,4 @@
-"""``python -m services.vertex``."""
+"""``python -m services.vertex``: start the Vertex AI worker."""
 
 import asyncio
 
@@ -15,7 +15,7 @@ from services.worker.worker import WorkerService
 
 
 async def main() -> None:
-    """Sign in, join the group and process requests until cancelled.
+    """Find Google credentials, join the consumer group and process requests until cancelled.
 
     Raises:
         UserError: Google's client is not installed, there are no credentials, or a setting is wrong.

@@ -1,9 +1,10 @@
-"""Stream calls through Google's client, which handles credentials, addresses, HTTP, server-sent events and errors.
+"""Call Vertex AI through Google's client, which handles credentials, URLs, HTTP, server-sent events and errors.
 
-Only this module uses private parts of ``google-genai``, which is therefore pinned below 4. The typed methods of that
-client cost 4 ms of CPU per call and 0.25 ms per frame, ten times what the rest of the worker needs. The private methods
-take and return plain JSON. The client also leaves an abandoned stream open until the garbage collector finds it, and
-until then the server generates tokens that must be paid for. This module closes the connection at once.
+This module, and no other, uses private methods of ``google-genai``. So the version of that package is pinned below 4.
+Its public methods cost 4 ms of CPU per call and 0.25 ms per frame, ten times the CPU that the other parts of the worker
+need. The private methods take and return plain JSON. Also, if the caller abandons a stream, Google's client closes it
+only when the garbage collector finds it, and until then the server generates tokens that must be paid for. This module
+closes the connection at once.
 """
 
 import contextlib
@@ -18,16 +19,16 @@ from google.genai import Client, errors, types
 from services.vertex.settings import VertexSettings
 
 _ERROR: Final = re.compile(r'\s*\{\s*"error"')
-"""The beginning of a frame that reports an error and ends the stream."""
+"""Pattern for the beginning of a frame that reports an error. Such a frame ends the stream."""
 
 
 class VertexClient:
-    """A client for one project and location.
+    """A client for one Google Cloud project and location.
 
     Args:
-        settings: The location, and the address if it is not Google's.
+        settings: Settings with the location, and with the URL if it is not Google's.
         credentials: Google credentials.
-        project: Google Cloud project.
+        project: Name of the Google Cloud project.
     """
 
     def __init__(self, settings: VertexSettings, credentials: Any, project: str) -> None:
@@ -39,18 +40,19 @@ class VertexClient:
             location=settings.vertex_location,
             http_options=types.HttpOptions(aiohttp_client=self._session, base_url=settings.vertex_url),
         )
-        self._api: Any = client._api_client  # noqa: SLF001 - see above
+        self._api: Any = client._api_client  # noqa: SLF001 - see the module's docstring
 
     async def stream(self, model: str, body: dict[str, Any]) -> AsyncGenerator[str, None]:
-        """Yield each response of an answer as JSON. Close the connection if the answer is abandoned.
+        """Yield each response of an answer as JSON. If the caller stops early, the connection is closed.
 
         Raises:
             google.genai.errors.APIError: The server refused the request, or ended the stream with an error.
-            aiohttp.ClientError, GoogleAuthError: The request could not be sent or signed.
+            aiohttp.ClientError: The request could not be sent, or the connection was lost.
+            GoogleAuthError: The request could not be signed with the credentials.
         """
         path = f"publishers/google/models/{model}:streamGenerateContent?alt=sse"
         request = self._api._build_request("post", path, body)  # noqa: SLF001
-        # The client's own retries are not used, because they wait up to ten seconds and do not know the deadline.
+        # The retries of Google's client are not used. They wait up to ten seconds and ignore the request's deadline.
         response = await self._api._async_request_once(request, stream=True, implicit_retry=False)  # noqa: SLF001
         try:
             async with contextlib.aclosing(response._aiter_response_stream()) as events:  # noqa: SLF001
@@ -59,15 +61,14 @@ class VertexClient:
                         await _raise(data, response)
                     yield data
         finally:
-            response.response_stream.close()  # after a complete answer the connection is in the pool already
+            response.response_stream.close()  # no effect after a complete answer, whose connection is in the pool again
 
     async def close(self) -> None:
-        """Close all connections."""
         await self._session.close()
 
 
 async def _raise(data: str, response: Any) -> None:
-    """Raise the client's exception for an error frame; return if the frame is not in Google's error format."""
+    """Raise the client's exception for an error frame. Return if the frame is not in Google's error format."""
     try:
         body = orjson.loads(data)
         code = int(body["error"]["code"])

@@ -1,4 +1,4 @@
-"""The engine ``vertex``: answers from Vertex AI, through Google's own client."""
+"""The engine ``vertex``. It gets answers from Vertex AI through Google's own client."""
 
 import asyncio
 import contextlib
@@ -22,7 +22,7 @@ from services.worker.engine import EngineError, EngineStats, EngineStep, Generat
 SCOPE: Final = "https://www.googleapis.com/auth/cloud-platform"
 
 SIGN_IN_TIMEOUT_S: Final = 20.0
-"""How many seconds to search for credentials. On Google Cloud the search asks the metadata server."""
+"""Maximum number of seconds to search for credentials. On Google Cloud, the search includes the metadata server."""
 
 EMULATED_PROJECT: Final = "emulated"
 
@@ -35,7 +35,7 @@ _CLIENT_ERRORS: Final = (errors.APIError, aiohttp.ClientError, GoogleAuthError, 
 
 
 class VertexEngine:
-    """Engine ``vertex``: one model of Vertex AI; see ``services.worker.engine.Engine``."""
+    """The engine ``vertex``. It serves one model of Vertex AI. Its interface is ``services.worker.engine.Engine``."""
 
     name = "vertex"
 
@@ -48,19 +48,19 @@ class VertexEngine:
         self._running = 0
 
     async def start(self) -> None:
-        """Find credentials and create the client, without sending a request to Vertex AI.
+        """Find credentials and create the client. No request is sent to Vertex AI.
 
         Raises:
-            UserError: There are no credentials, or no project.
+            UserError: No credentials were found, or no project is set.
         """
         self._client = VertexClient(self._settings, *await _credentials(self._settings))
 
-    def resolve(self, model: str) -> str:  # noqa: ARG002 - the name of a self-hosted model means nothing here
-        """Return the configured model, whatever was requested."""
+    def resolve(self, model: str) -> str:  # noqa: ARG002 - it may name a self-hosted model
+        """Return the configured model. The requested name is ignored."""
         return self.model
 
     async def generate(self, job: Job) -> AsyncGenerator[EngineStep | GenerationResult, None]:
-        """Yield steps, then the result. An early exit closes the connection, which stops the generation."""
+        """Yield the steps and then the result. An early exit closes the connection, which stops the generation."""
         if self._client is None:
             raise EngineError("internal", "the engine was not started", retryable=False)
         body = request_body(job.messages, job.sampling, self._settings.vertex_thinking_tokens)
@@ -87,7 +87,7 @@ class VertexEngine:
 
 
 async def _responses(client: VertexClient, job: Job, body: dict[str, Any]) -> AsyncGenerator[str, None]:
-    """Yield the answer's responses. Before the first response, retry a busy server within the deadline."""
+    """Yield the responses of an answer. Before the first one, retry within the deadline if the server is busy."""
     tries, received = 0, False
     while True:
         tries += 1

@@ -1,4 +1,7 @@
-"""Translate Google's errors into engine errors, and decide on retries. Pure; no prompt or server text is passed on."""
+"""Translate Google's errors into engine errors, and decide on retries. No I/O, no clock.
+
+The messages of the engine errors contain no text of the prompt or of the server's response.
+"""
 
 import re
 from typing import Any, Final, NamedTuple
@@ -7,10 +10,10 @@ from schemas.stream import ErrorClass
 from services.worker.engine import EngineError
 
 MAX_TRIES: Final = 4
-"""Maximum number of requests for one answer."""
+"""Maximum number of requests that are sent for one answer."""
 
 FIRST_WAIT_US: Final = 250_000
-"""Wait before the first retry, in microseconds, if the server names none. It doubles with each further retry."""
+"""Wait before the first retry, in microseconds, if the server names no wait. It doubles with each further retry."""
 
 _SECONDS: Final = re.compile(r"(\d{1,6}(?:\.\d{1,9})?)s?")
 
@@ -19,9 +22,9 @@ class StatusMeaning(NamedTuple):
     """The meaning of an HTTP status.
 
     Attributes:
-        error_class: The class that ``Failed`` reports.
+        error_class: The error class for the event ``Failed``.
         retryable: Whether another attempt could succeed.
-        retry_same_server: Whether to send the request to the same server again.
+        retry_same_server: Whether the same request may be sent to Vertex AI again.
     """
 
     error_class: ErrorClass
@@ -30,7 +33,7 @@ class StatusMeaning(NamedTuple):
 
 
 def status_meaning(status: int) -> StatusMeaning:
-    """Return the meaning of a status, by Google's API error codes."""
+    """Return the meaning of an HTTP status, according to Google's API error codes."""
     match status:
         case 429:
             return StatusMeaning("overloaded", retryable=True, retry_same_server=True)
@@ -47,7 +50,7 @@ def status_meaning(status: int) -> StatusMeaning:
 
 
 def status_error(status: int) -> EngineError:
-    """Return the engine's error for a status."""
+    """Return the engine error for an HTTP status."""
     meaning = status_meaning(status)
     hint = ""
     if meaning.error_class == "auth":
@@ -58,14 +61,14 @@ def status_error(status: int) -> EngineError:
 
 
 def retry_wait_us(tries: int, headers: Any, details: Any, now_us: int, expires_us: int) -> int | None:
-    """Return how long to wait before the next try, in microseconds; None if the request must not be retried.
+    """Return the wait before the next try, in microseconds, or None if the request must not be sent again.
 
     Args:
-        tries: Requests made so far.
-        headers: Headers of the error response; ``Retry-After`` is read in seconds.
-        details: Body of the error response; ``google.rpc.RetryInfo`` is read if there is no ``Retry-After`` header.
+        tries: Number of requests sent so far.
+        headers: Headers of the error response. ``Retry-After`` is used if it is a number of seconds.
+        details: Body of the error response. ``google.rpc.RetryInfo`` is used if there is no such header.
         now_us: The current time, in microseconds since the epoch.
-        expires_us: When the request must be closed, likewise.
+        expires_us: When the request must be closed, in microseconds since the epoch.
     """
     if tries >= MAX_TRIES:
         return None

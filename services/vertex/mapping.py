@@ -1,4 +1,4 @@
-"""Map between our types and the JSON of Vertex AI's ``streamGenerateContent``. Pure: values in, values out."""
+"""Convert between Railbus's types and the JSON of Vertex AI's ``streamGenerateContent``. No I/O, no clock."""
 
 from collections.abc import Sequence
 from typing import Any, Final
@@ -13,19 +13,20 @@ MAX_STOP_SEQUENCES: Final = 5
 """Maximum number of stop strings that the API accepts."""
 
 CHARS_PER_TOKEN: Final = 4
-"""Characters counted as one token of a chunk, because chunks have no token count. The usage at the end is exact."""
+"""Number of characters that count as one token of a chunk, because Vertex AI reports no token count per chunk. The
+token counts at the end of the answer are exact."""
 
 _REFUSED: Final = frozenset({"SAFETY", "RECITATION", "BLOCKLIST", "PROHIBITED_CONTENT", "SPII", "MODEL_ARMOR"})
 _ENDS: Final[dict[str, FinishReason]] = {"STOP": "stop", "MAX_TOKENS": "length"}
 
 
 def request_body(messages: Sequence[Message], sampling: Sampling, thinking_tokens: int) -> dict[str, Any]:
-    """Return the request's body.
+    """Return the body of a request.
 
-    System messages become ``systemInstruction``. If there are only system messages, they become the user's turn.
+    System messages become ``systemInstruction``. If there are only system messages, they become the user's content.
 
     Raises:
-        EngineError: ``bad_request`` if there are more stop strings than the API accepts.
+        EngineError: There are more stop strings than the API accepts. The error class is ``bad_request``.
     """
     if len(sampling.stop) > MAX_STOP_SEQUENCES:
         raise EngineError(
@@ -55,7 +56,7 @@ def request_body(messages: Sequence[Message], sampling: Sampling, thinking_token
 
 
 class CandidatePart(msgspec.Struct):
-    """A part of the content. A part that is a ``thought`` is not shown to the user."""
+    """A part of the content. If ``thought`` is true, its text is not a part of the answer."""
 
     text: str = ""
     thought: bool = False
@@ -68,7 +69,7 @@ class CandidateContent(msgspec.Struct):
 
 
 class Candidate(msgspec.Struct, rename="camel"):
-    """One of the requested answers. We always request one."""
+    """One of the requested answers. Railbus always requests exactly one."""
 
     content: CandidateContent | None = None
     finish_reason: str | None = None
@@ -90,7 +91,7 @@ class UsageMetadata(msgspec.Struct, rename="camel"):
 
 
 class GenerateContentResponse(msgspec.Struct, rename="camel"):
-    """The fields of ``GenerateContentResponse`` that we read."""
+    """The fields of ``GenerateContentResponse`` that Railbus reads."""
 
     candidates: list[Candidate] = []
     prompt_feedback: PromptFeedback | None = None
@@ -110,11 +111,11 @@ class GenerateContentParser:
         self._usage = Usage()
 
     def read(self, data: str) -> EngineStep | None:
-        """Return the step in a response's JSON; None if it has no text.
+        """Return the step in the JSON of a response, or None if it has no text.
 
         Raises:
-            EngineError: ``safety_block`` if Google's filter refused prompt or answer; ``internal`` if the JSON is not a
-                response.
+            EngineError: Google's safety filter refused prompt or answer (``safety_block``), or the JSON is not a
+                response (``internal``).
         """
         try:
             response = _decoder.decode(data)
@@ -136,7 +137,7 @@ class GenerateContentParser:
         return EngineStep(text=text, tokens=max(1, len(text) // CHARS_PER_TOKEN)) if text else None
 
     def end(self) -> GenerationResult:
-        """Return the result. Call this when the stream has ended.
+        """Return the result of the answer. Call this after the end of the stream.
 
         Raises:
             EngineError: The answer is incomplete.
@@ -161,7 +162,7 @@ def _blocked(what: str, why: str) -> EngineError:
 def _usage(metadata: UsageMetadata) -> Usage:
     return Usage(
         prompt_tokens=metadata.prompt_token_count,
-        # Thoughts are billed like the answer.
+        # Tokens of thoughts are included, because they cost as much as tokens of the answer.
         completion_tokens=metadata.candidates_token_count + metadata.thoughts_token_count,
         cached_tokens=metadata.cached_content_token_count,
     )

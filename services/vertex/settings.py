@@ -10,23 +10,24 @@ from services.runtime.settings import is_loopback, setting
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VertexSettings:
-    """The Vertex AI worker, which answers attempts 2 and later.
+    """The settings of the Vertex AI worker, which runs attempts 2 and later.
 
     Attributes:
-        vertex_project: Google Cloud project. Not set: the project of the Application Default Credentials.
-        vertex_location: Region, such as ``europe-west4``, or ``global``.
-        vertex_model: The model that answers, whatever model the request names.
-        vertex_thinking_tokens: Most tokens that a thinking model may think before it answers. -1 leaves it to the
-            model. Thinking delays the first token.
-        vertex_url: Another address than Google's: a private endpoint, or the emulator. A loopback address gets no
-            credentials.
-        vertex_instance: A name that no other Vertex worker has. A restart under the same name within the session
-            timeout causes no rebalance.
-        vertex_slots: Most answers at once.
-        vertex_queue: Accepted requests that may wait for a slot. When so many wait, the worker reads no more requests.
-        vertex_drain_ms: How long running answers may take to finish when the worker is asked to stop.
-        input_gate: As for the generator.
-        output_check: As for the generator.
+        vertex_project: Google Cloud project. If not set, the project of the Application Default Credentials is used.
+        vertex_location: Google Cloud region, such as ``europe-west4``, or ``global``.
+        vertex_model: Name of the model that answers. The model that a request names is ignored.
+        vertex_thinking_tokens: Maximum number of tokens that a reasoning model may generate before its answer. -1 lets
+            the model choose. These tokens delay the first token of the answer.
+        vertex_url: URL of a private endpoint or of the emulator. If not set, Google's URL is used. No credentials are
+            sent to a loopback address.
+        vertex_instance: A name that no other Vertex worker has. A restart under the same name within the consumer
+            group's session timeout causes no rebalance.
+        vertex_slots: Maximum number of answers generated at the same time.
+        vertex_queue: Maximum number of accepted requests that wait for a slot. While this number waits, the worker
+            reads no more requests.
+        vertex_drain_ms: Maximum time that running answers may take to finish after the worker was told to stop.
+        input_gate: The same as for the generator; see ``GeneratorSettings``.
+        output_check: The same as for the generator; see ``GeneratorSettings``.
     """
 
     vertex_project: str | None = setting(None, "Google Cloud project; default: the credentials' project")
@@ -42,10 +43,10 @@ class VertexSettings:
     output_check: Literal["on", "off"] = setting("on", "whether a safety service checks")
 
     def __post_init__(self) -> None:
-        """Refuse an unsafe or malformed address.
+        """Refuse an unsafe or malformed ``vertex_url``.
 
         Raises:
-            UserError: The message names the variable and the remedy.
+            UserError: The URL is refused. The message names the environment variable and the remedy.
         """
         if self.vertex_url is not None:
             parts = urlsplit(self.vertex_url)
@@ -58,7 +59,7 @@ class VertexSettings:
 
     @property
     def emulated(self) -> bool:
-        """Whether the server is on this machine: then it needs no credentials and must not get any."""
+        """Whether the server is on this machine. If so, no Google credentials are looked up or sent."""
         if self.vertex_url is None:
             return False
         return is_loopback(urlsplit(self.vertex_url).hostname or "")

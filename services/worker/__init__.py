@@ -1,1 +1,1 @@
-"""The part that all workers share: accept requests, run them on an engine, publish their events. A library."""
+"""A library for all workers. It accepts requests, runs them on an engine, and publishes their events."""

@@ -16,14 +16,14 @@ class Job:
     """One execution of one attempt of a request.
 
     Attributes:
-        request_id: Also the seed of an engine that samples without one.
+        request_id: Id of the request. The simulated engine also uses it as a seed.
         run: Unique id of the execution.
-        model: The name that the engine's ``resolve`` returned.
+        model: The model's name, as the engine's ``resolve`` returned it.
         messages: The conversation, oldest first.
         sampling: Sampling parameters.
-        lane: ``interactive`` goes before ``batch`` where the engine has priorities.
-        priority: Within the lane; 0 goes first.
-        expires_us: When the request must be closed, by ``steady_us``. No job waits longer.
+        lane: If the engine has priorities, ``interactive`` jobs run before ``batch`` jobs.
+        priority: Priority within the lane; 0 is the highest.
+        expires_us: When the request must be closed, by ``steady_us``. An engine waits for nothing beyond this time.
     """
 
     request_id: str
@@ -41,10 +41,10 @@ class EngineStep:
     """The output of one engine step.
 
     Attributes:
-        text: May be empty while a character is incomplete; the worker merges such steps into the next chunk.
-        tokens: Tokens generated.
-        drafted: Tokens that the draft proposed.
-        accepted: Drafted tokens that the target accepted.
+        text: The generated text. It is empty while a character is incomplete; the next chunk then includes this step.
+        tokens: Number of tokens generated.
+        drafted: Number of tokens that the draft proposed.
+        accepted: Number of proposed tokens that the target accepted.
     """
 
     text: str
@@ -55,13 +55,13 @@ class EngineStep:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GenerationResult:
-    """The end of a complete answer.
+    """The result at the end of a complete answer.
 
     Attributes:
         finish_reason: ``stop`` or ``length``.
         usage: Token counts.
         timings: Durations in milliseconds.
-        speculation: Drafting totals; None when speculation is off or the engine does not report them.
+        speculation: Totals of speculative decoding; None if it is off or the engine does not report them.
     """
 
     finish_reason: FinishReason
@@ -75,8 +75,8 @@ class NegativeLogLikelihood:
     """The negative log-likelihood that a model gives to a text.
 
     Attributes:
-        nats: Minus the logarithm of the probability of its tokens, each after those before it.
-        tokens: Tokens that were scored.
+        nats: Minus the natural logarithm of the probability of the text, summed over its tokens.
+        tokens: Number of tokens that were scored.
     """
 
     nats: float
@@ -86,13 +86,13 @@ class NegativeLogLikelihood:
 class EngineError(Exception):
     """An execution failed. The message is for people and never contains prompt text.
 
-    ``engine_dead`` means that no execution of this process can succeed any more: the worker fails all open requests and
-    ends the process, so that its supervisor starts a new one.
+    The error class ``engine_dead`` means that no execution of this process can succeed any more. The worker then fails
+    all its requests and ends the process, so that its supervisor starts a new one.
 
     Attributes:
         error_class: The kind of failure.
         retryable: Whether another attempt could succeed.
-        param: The field of the request that is wrong; None for none.
+        param: The field of the request that is wrong; None if no field is.
     """
 
     def __init__(self, error_class: ErrorClass, message: str, *, retryable: bool, param: str | None = None) -> None:
@@ -106,7 +106,7 @@ def only_model(asked: str, served: str) -> str:
     """Return the name of the one model that an engine serves.
 
     Raises:
-        EngineError: Another one is asked for.
+        EngineError: The request names another model.
     """
     if asked in {"default", served}:
         return served
@@ -120,8 +120,8 @@ class EngineStats:
     """An engine's load.
 
     Attributes:
-        running: Executions that hold a slot.
-        waiting: Executions that wait for a slot inside the engine.
+        running: Number of executions that have a slot.
+        waiting: Number of executions that wait for a slot inside the engine.
     """
 
     running: int
@@ -134,9 +134,9 @@ class Engine(Protocol):
     Attributes:
         name: ``llama``, ``openai``, ``simulated`` ...
         model: The model that answers requests for ``default``.
-        capacity: Maximum number of concurrent jobs; the worker never runs more of one lane.
-        preempts: Whether an interactive job that finds no room displaces one of the batch lane inside the engine. The
-            worker then starts interactive jobs as if no batch job ran.
+        capacity: Maximum number of concurrent jobs. The worker never runs more jobs of one lane.
+        preempts: Whether an interactive job that finds no free slot displaces a batch job inside the engine. If so, the
+            worker starts interactive jobs as if no batch job were running.
     """
 
     name: str
@@ -145,7 +145,7 @@ class Engine(Protocol):
     preempts: bool
 
     async def start(self) -> None:
-        """Load the model or connect to it; ``generate`` works afterwards.
+        """Load the model or connect to it, so that ``generate`` can be called.
 
         Raises:
             UserError: The operator must change something; the message names the remedy.
@@ -155,14 +155,14 @@ class Engine(Protocol):
         """Return the name of the model that will answer a request for ``model``.
 
         Raises:
-            EngineError: ``bad_request`` with the param ``model``: this engine does not serve it.
+            EngineError: This engine does not serve the model (``bad_request`` with the param ``model``).
         """
 
     def generate(self, job: Job) -> AsyncGenerator[EngineStep | GenerationResult, None]:
         """Yield steps, then a ``GenerationResult``.
 
-        Cancelling the task that waits for a step, or ``aclose()``, aborts within one token. After ``GenerationResult``
-        the generator may take a moment (well below a second) to end: it holds its slot until then.
+        To cancel the task that waits for a step, or to call ``aclose()``, aborts the job within one token. After the
+        ``GenerationResult``, the generator may take a moment (well below a second) to end. It has its slot until then.
 
         Raises:
             EngineError: The job failed.
@@ -172,15 +172,15 @@ class Engine(Protocol):
         """Return the current load."""
 
     async def close(self) -> None:
-        """Abort what still runs and free all resources."""
+        """Abort all running jobs and free all resources."""
 
 
 @runtime_checkable
 class ScoringEngine(Protocol):
-    """An engine that gives log-probabilities. Only measurements of quality need them."""
+    """An engine that can compute the likelihood of a text. Only measurements of quality need this."""
 
     async def score(self, text: str) -> NegativeLogLikelihood | None:
-        """Score a text that nobody asked for, without a chat template; None where the server gives none.
+        """Return the likelihood of a given text, without a chat template; None if the server does not support this.
 
         Raises:
             EngineError: The text could not be scored.

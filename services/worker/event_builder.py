@@ -9,32 +9,32 @@ from services.worker.engine import EngineStep, GenerationResult
 from services.worker.scheduler import Refusal, Ticket
 
 MAX_CHUNK_CHARS: Final = 65_536
-"""The schema's limit for a chunk; a longer step becomes several chunks."""
+"""Maximum number of characters of a chunk, by the schema. The text of a longer step is split into several chunks."""
 
 MAX_MESSAGE_CHARS: Final = 2_000
 
 BATCH_CHUNK_US: Final = 1_000_000
-"""How long the steps of a batch answer are collected into one chunk: nobody reads it as it comes, and each chunk is
-written, folded, checked and read again by every service."""
+"""Microseconds for which steps of a batch answer are collected into one chunk. Nobody reads such an answer while
+it is generated, and each chunk costs work, because it is written, folded, checked and read by every service."""
 
 BATCH_CHUNK_CHARS: Final = 4_096
-"""A chunk of a batch answer ends here at the latest."""
+"""Number of characters at which a chunk of a batch answer is complete, even before ``BATCH_CHUNK_US``."""
 
 
 class EventBuilder:
-    """Events of one execution. ``seq`` and ``start`` have no gaps; no chunk is empty.
+    """Builds the events of one execution. The chunks' ``seq`` and ``start`` have no gaps, and no chunk is empty.
 
-    An interactive answer has a chunk for each engine step. The steps of a batch answer are collected; ``rest`` returns
-    what is left at its end.
+    An interactive answer has a chunk for each engine step with text. Steps of a batch answer are collected into larger
+    chunks. At the end of the answer, ``rest`` returns the text that is still collected.
 
     Args:
         ticket: The accepted request.
-        source: Service and instance.
+        source: Name of the service and id of the instance.
 
     Attributes:
-        seq: Number of the next chunk.
-        length: Code points in the chunks so far.
-        tokens: Tokens in the steps so far.
+        seq: Sequence number of the next chunk.
+        length: Number of code points in the chunks so far.
+        tokens: Number of tokens in the steps so far.
     """
 
     __slots__ = ("_envelope", "_pending", "_since_us", "_ticket", "length", "seq", "tokens")
@@ -63,7 +63,7 @@ class EventBuilder:
         )
 
     def chunks(self, step: EngineStep, now_us: int) -> Iterator[Chunk]:
-        """Return the chunks of a step: none while it has no text, several when its text is too long for one."""
+        """Return the chunks of a step. There is none while text is collected, and several if the text is long."""
         self.tokens += step.tokens
         if self._pending is not None:
             step = _merged(self._pending, step)
@@ -76,7 +76,7 @@ class EventBuilder:
         yield from self._split(step, now_us)
 
     def rest(self, now_us: int) -> Iterator[Chunk]:
-        """Return the chunks of the text that was collected and not returned."""
+        """Return the chunks of the collected text that ``chunks`` has not returned."""
         step, self._pending = self._pending, None
         if step is not None and step.text:
             yield from self._split(step, now_us)
@@ -113,7 +113,7 @@ class EventBuilder:
         )
 
     def failed(self, refusal: Refusal, now_us: int) -> Failed:
-        """Return the event of an execution that failed or never began."""
+        """Return the last event of an execution that failed or never started."""
         return Failed(
             **self._about(now_us),
             error_class=refusal.error_class,

@@ -26,10 +26,10 @@ class ExecutionRunner:
     Args:
         engine: A started engine.
         producer: A started producer.
-        config: Its gate and check are written into ``Started``.
-        source: Service and instance.
-        on_taken: Called when the broker has the first event of a request, or has refused it: another worker that read
-            the request's record again would do nothing of use.
+        config: Its ``input_gate`` and ``output_check`` are written into ``Started``.
+        source: Name of the service and id of the instance, for the events.
+        on_taken: Called when the broker has acknowledged or refused the first event of a request. After that, no other
+            worker needs to read the request's record again.
     """
 
     def __init__(
@@ -47,10 +47,11 @@ class ExecutionRunner:
         self._on_taken = on_taken
 
     async def run(self, ticket: Ticket) -> Finished | Failed:
-        """Write every event from ``Started`` to the last one, and return the last one.
+        """Execute a request and write its events, from ``Started`` to the last one. Return the last one.
 
-        To stop an execution, set ``ticket.stopped`` and cancel the task, but only once it has ``begun`` and while it is
-        not ``over``: an earlier cancellation would skip this code, a later one could lose the final event.
+        To stop an execution, set ``ticket.stopped`` and cancel the task. Cancel it only after ``ticket.begun`` and
+        before ``ticket.over`` is set. An earlier cancellation would skip this code. A later one could lose the last
+        event.
         """
         events = EventBuilder(ticket, self._source)
         timer = self._expire_later(ticket)
@@ -63,7 +64,7 @@ class ExecutionRunner:
         return end
 
     async def refuse(self, ticket: Ticket, refusal: Refusal) -> None:
-        """Write that a request will not run."""
+        """Write the ``Failed`` of a request that will not be executed."""
         events = EventBuilder(ticket, self._source)
         failed = events.failed(refusal, steady_us())
         _count(failed, events)
@@ -87,7 +88,7 @@ class ExecutionRunner:
             ticket.over = True
 
     async def _generate(self, ticket: Ticket, events: EventBuilder) -> GenerationResult:
-        """Write ``Started`` and every chunk."""
+        """Write ``Started``, run the engine, and write every chunk."""
         request, engine, config, post = ticket.request, self._engine, self._config, self._producer.post
         model = engine.resolve(request.model)
         started = events.started(
@@ -158,7 +159,7 @@ class ExecutionRunner:
 
 
 def _count(end: Finished | Failed, events: EventBuilder) -> None:
-    """Count one execution's metrics at its end: counting each chunk would cost as much as writing it."""
+    """Update the metrics at the end of an execution. To update them at each chunk would cost as much as writing it."""
     metrics.CHUNKS.inc(events.seq)
     metrics.TOKENS.inc(events.tokens)
     if isinstance(end, Finished):

@@ -1,4 +1,4 @@
-"""Decide which request runs next, which is refused and which is stopped. No I/O, no clock."""
+"""Decide which request runs next, which is refused and which is stopped. No I/O; the caller passes the time."""
 
 from collections import OrderedDict, deque
 from collections.abc import Callable, Hashable
@@ -15,13 +15,13 @@ from services.worker.engine import EngineError
 RecentKey = TypeVar("RecentKey", bound=Hashable)
 
 MAX_REMEMBERED: Final = 10_000
-"""Limit on the remembered cancels and on the remembered requests; the oldest are dropped first."""
+"""Maximum number of remembered cancels, and also of remembered requests. The oldest are dropped first."""
 
 BATCH_SHARE: Final = 0.75
-"""Share of the slots that batch executions may have; the rest is free for a burst of interactive ones."""
+"""Maximum share of the slots for batch executions. The other slots are free for a burst of interactive requests."""
 
 CANCEL_MEMORY_US: Final = 600_000_000
-"""How long a cancel is remembered, for a request that is read after it."""
+"""Time in microseconds for which a cancel is remembered, because its request may be read after it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,16 +29,16 @@ class WorkerConfig:
     """Configuration of one worker process.
 
     Attributes:
-        name: Name of the service in the registry; also its consumer group.
-        topic: Topic of its requests.
-        batch: Topic of requests that take the slots that interactive ones leave; None for none.
-        slots: Maximum number of concurrent executions; 0 takes the engine's capacity.
-        batch_slots: Maximum number of these slots for the batch lane; 0 takes three quarters.
-        queue: Accepted requests that may wait for a slot; above that the topics are paused.
-        drain_s: How long what runs may take to finish when the process is asked to stop.
-        input_gate: ``off`` marks the log: text may be shown before any verdict.
-        output_check: ``off`` marks the log: no safety service checks the answers.
-        instance: Id for static group membership, unique within the group; None for none.
+        name: Name of the service in the registry, and of its consumer group.
+        topic: Topic from which requests are read.
+        batch: Topic of batch requests, which use the slots that interactive requests leave free; None if there is none.
+        slots: Maximum number of concurrent executions; 0 means the engine's capacity.
+        batch_slots: Maximum number of these slots for the batch lane; 0 means three quarters.
+        queue: Maximum number of accepted requests that wait for a slot. At this number, reading pauses.
+        drain_s: Maximum time in seconds for running executions to finish when the process is asked to stop.
+        input_gate: With ``off``, each ``Started`` says that text may be shown before any verdict.
+        output_check: With ``off``, each ``Started`` says that no safety service checks the answer.
+        instance: Id for static group membership, unique within the group; None for dynamic membership.
     """
 
     name: RoleName
@@ -68,13 +68,14 @@ class Refusal:
 
 
 STOPPING: Final = Refusal("engine_dead", "the worker stopped before the answer was complete", retryable=True)
-"""``engine_dead``, because another attempt on the self-hosted engines helps, as another worker takes it."""
+"""The error class is ``engine_dead``, so that the router starts another attempt on the self-hosted engines. Another
+worker executes it."""
 
 ENGINE_DIED: Final = Refusal("engine_dead", "the engine died", retryable=True)
 
 
 class RecordPlace(NamedTuple):
-    """Where a request is on the log."""
+    """The topic, partition number and offset of a request's record."""
 
     topic: str
     partition: int
@@ -91,12 +92,12 @@ class Ticket:
         traceparent: W3C Trace Context of the request.
         batch: Whether it was read from the batch topic.
         accepted_us: When it was accepted, by ``steady_us``.
-        received_us: When the request was received, on the clock of ``accepted_us``: its deadlines count from here.
-        begun: Whether its execution has begun, so that its task can be cancelled.
-        stopped: Why its execution must stop; None while it need not.
-        over: Whether its last event is written or being written: nothing can stop it any more.
-        place: The record of the request; None in tests of other things.
-        taken: Whether the broker has its first event: its record need not be read again.
+        received_us: When the request was received, by ``steady_us``. Its deadlines count from this time.
+        begun: Whether its execution has started, so that its task can be cancelled.
+        stopped: Why its execution must stop; None if it need not.
+        over: Whether its last event is written or is being written. Then the execution can no longer be stopped.
+        place: The position of the request's record; None only in tests.
+        taken: Whether the broker has its first event, so that no worker needs to read its record again.
     """
 
     request: Request
@@ -125,7 +126,7 @@ class Ticket:
 
     @property
     def stoppable(self) -> bool:
-        """Whether stopping it still has an effect."""
+        """Whether the execution can still be stopped and was not stopped before."""
         return self.stopped is None and not self.over
 
     @property
@@ -135,7 +136,7 @@ class Ticket:
 
 
 class RecentKeys(Generic[RecentKey]):
-    """The newest ``limit`` keys, each with the time when it was last added."""
+    """The ``limit`` keys that were added last, each with the time when it was added."""
 
     __slots__ = ("_limit", "_seen")
 
@@ -163,13 +164,13 @@ class RecentKeys(Generic[RecentKey]):
 class Scheduler:
     """The queue of accepted requests and the set of running executions.
 
-    Interactive requests go first. Batch requests fill what is left, ``batch_slots`` at most. Where there are several
-    slots, one stays free for the next interactive request.
+    Interactive requests start first. Batch requests use the remaining slots, ``batch_slots`` at most. If there are
+    several slots, batch requests leave one free for the next interactive request.
 
     Args:
         slots: Maximum number of concurrent executions.
-        batch_slots: Maximum number of these slots for the batch lane; 0 takes three quarters.
-        preempts: See ``Engine``: batch executions take no slot from interactive ones.
+        batch_slots: Maximum number of these slots for the batch lane; 0 means three quarters.
+        preempts: See ``Engine``. If true, an interactive request can use a slot that a batch execution has.
         output_check: Whether a safety service checks the answers.
         resolve: The engine's ``resolve``.
     """
@@ -197,7 +198,7 @@ class Scheduler:
 
     @property
     def running(self) -> int:
-        """Number of executions."""
+        """Number of running executions."""
         return len(self._running)
 
     @property
@@ -216,7 +217,7 @@ class Scheduler:
         return len(self._running) - (self._running_batch if self._preempts else 0) < self._slots
 
     def accept(self, ticket: Ticket, now_us: int) -> Refusal | Literal["waits", "known"]:
-        """Queue a request; ``known`` means that this attempt was accepted before (a retry has another number)."""
+        """Queue a request. ``known`` means that this attempt was accepted before. A retry is another attempt."""
         request = ticket.request
         key = (request.request_id, request.attempt)
         if key in self._seen:
@@ -229,7 +230,7 @@ class Scheduler:
         return "waits"
 
     def next(self, now_us: int, *, batch: bool = True) -> tuple[Ticket, Refusal | None] | None:
-        """Return the next request to start, or one that expired with its refusal; None when nothing can start.
+        """Return the next request to start, or an expired request with its refusal; None if no request can start.
 
         Args:
             now_us: The current time.
@@ -257,7 +258,7 @@ class Scheduler:
         """Apply a cancel, and remember it for a request that is read later.
 
         Returns:
-            The waiting requests that were dropped, and the executions to stop; ``stopped`` of each is set.
+            The waiting requests that were dropped, and the executions to stop. ``stopped`` of all of them is set.
         """
         self._cancelled.add((event.request_id, event.attempt), now_us)
         refusal = _cancelled(event.reason)
@@ -274,7 +275,11 @@ class Scheduler:
         return dropped, stopped
 
     def hand_back(self, other: Callable[[Ticket], bool]) -> list[Ticket]:
-        """Drop the waiting requests that are another worker's now, and forget that they were accepted. Return them."""
+        """Drop and return the waiting requests that other workers will read, and forget that they were accepted.
+
+        Args:
+            other: Returns whether other workers will read this request.
+        """
         dropped = [each for each in (*self._waiting, *self._waiting_batch) if other(each)]
         for ticket in dropped:
             (self._waiting_batch if ticket.batch else self._waiting).remove(ticket)
@@ -282,7 +287,7 @@ class Scheduler:
         return dropped
 
     def stop_all(self, refusal: Refusal) -> list[Ticket]:
-        """Return the executions to stop, with ``stopped`` of each set."""
+        """Set ``stopped`` on all running executions that can be stopped, and return them."""
         stopped = [each for each in self._running.values() if each.stoppable]
         for ticket in stopped:
             ticket.stopped = refusal
@@ -309,7 +314,7 @@ class Scheduler:
 
 
 def most_batch(slots: int, batch_slots: int) -> int:
-    """Return how many of the slots the batch lane may have; at least one."""
+    """Return the maximum number of slots for the batch lane; at least one."""
     return min(slots, batch_slots or max(1, int(slots * BATCH_SHARE)))
 
 

@@ -1,4 +1,4 @@
-"""Read requests and cancels from the bus; start and stop executions as the scheduler decides."""
+"""Read requests and cancels from the bus, and start and stop executions as the scheduler decides."""
 
 import asyncio
 import contextlib
@@ -44,35 +44,37 @@ from services.worker.scheduler import (
 _log = logger("worker")
 
 SHUTDOWN_TIMEOUT_S: Final = 5.0
-"""How long executions may take to end once they are stopped."""
+"""Maximum time in seconds for executions to end after they are stopped."""
 
 ACKNOWLEDGED_S: Final = 10.0
-"""How long to wait, before the group is left, until the broker has the first event of everything that runs. A node
-of the broker may be away. Without that event, the worker that reads a request again would run it again."""
+"""Maximum time in seconds to wait, before leaving the group, until the broker has the first event of every running
+execution. It allows for a broker that is unreachable. Without the event, another worker would read the request and run
+it again."""
 
 LEAVING_S: Final = 15.0
-"""How long the readers may take to commit and to leave the group."""
+"""Maximum time in seconds for the readers to commit and to leave the group."""
 
 PROBE_S: Final = 1.0
-"""Interval at which the broker is asked for the end of the topic, to check that it answers."""
+"""Seconds between two requests for the topic's end offsets, which check that the broker answers."""
 
 STALE_S: Final = 10.0
-"""A worker whose broker has not answered for this long is not ready."""
+"""If the broker has not answered for this many seconds, the worker is not ready."""
 
 
 class EngineDied(Exception):
-    """The engine is dead; the process ends, and its supervisor starts another."""
+    """The engine is dead. The process ends, so that its supervisor starts another."""
 
 
 class WorkerService:
     """One worker process.
 
-    A request's offset is committed when the broker has the first event of its execution. What a killed worker had
-    accepted and not begun is therefore read again by the next owner of the partition. What it had begun is not
-    read again, and the router decides about another attempt. A worker that is told to stop, or whose partition moves,
-    gives the partition up only once these offsets are committed. After a pause, a worker begins nothing before the
-    group has confirmed that it is a member. One gap remains: a worker may be killed after the acknowledgement and
-    before the commit, which follows within a tenth of a second.
+    A request's offset is committed when the broker has the first event of its execution. So if a worker is killed, the
+    next owner of the partition reads again the requests that the worker had accepted but not started. It does not read
+    again the requests that the worker had started; for those, the router decides about another attempt. A worker that
+    stops, or whose partition moves, gives the partition up only after these offsets are committed. After a pause, a
+    worker starts no request before the group has confirmed that the worker is a member. There is one gap: if a worker
+    is killed between the acknowledgement and the commit, which follows within a tenth of a second, the started request
+    is read again.
 
     Args:
         config: The worker's configuration.
@@ -91,15 +93,15 @@ class WorkerService:
             slots=slots, batch_slots=config.batch_slots, preempts=engine.preempts,
             output_check=config.output_check, resolve=engine.resolve,
         )  # fmt: skip
-        # A request counts against the limit until it runs or its refusal is written. Of the batch lane only as many
-        # requests are accepted as could run: the rest stays on the log, where another process can read it.
+        # A request counts against the limit until it runs or its refusal is written. Of the batch lane, only as many
+        # requests are accepted as could run. The others stay on the log, where another process can read them.
         self._in_flight = InFlightLimit(config.queue)
         self._batch_in_flight = InFlightLimit(min(most_batch(slots, config.batch_slots), config.queue))
         self._reader = self._group_reader(config.topic, batch=False)
         self._batch_reader = None if config.batch is None else self._group_reader(config.batch, batch=True)
         self._tasks: dict[Ticket, asyncio.Task[None]] = {}
         self._refusals: set[asyncio.Task[None]] = set()
-        self._untaken: set[Ticket] = set()  # begun or refused, and the broker does not have its first event yet
+        self._untaken: set[Ticket] = set()  # started or refused, and the first event is not acknowledged
         self._joined = asyncio.Event()
         self._died = asyncio.Event()
         self._closing = False
@@ -109,16 +111,16 @@ class WorkerService:
 
     @property
     def ready(self) -> bool:
-        """Whether it takes requests: it is a member of the group, the broker answers, and it is not stopping."""
+        """Whether the worker is a member of the group, its broker answers, its engine works, and it is not stopping."""
         fresh = time.monotonic() - self._answered_s < STALE_S
         return self._reader.joined and fresh and not self._closing and not self._died.is_set()
 
     async def run(self, ready: Callable[[], None]) -> None:
-        """Process requests until cancelled; call ``ready`` once the consumer group is joined.
+        """Process requests until cancelled. Call ``ready`` once the consumer group is joined.
 
-        When cancelled, take nothing more, hand back what has not begun, and let what runs finish within
-        ``drain_s``. An execution that does not finish is ``Failed``, in a way that makes the router try again
-        elsewhere.
+        When cancelled, accept no more requests, leave the waiting ones to other workers, and let running executions
+        finish within ``drain_s``. An execution that does not finish ends with a retryable ``Failed``, so that the
+        router starts another attempt on another worker.
 
         Raises:
             EngineDied: The engine died (inside an exception group).
@@ -169,7 +171,11 @@ class WorkerService:
         self._pump()
 
     async def _settle(self, partitions: TopicPartitions | None = None) -> None:
-        """Wait until the broker has the first event of every request that was begun or refused in these partitions."""
+        """Wait until the broker has the first event of every request that was started or refused.
+
+        Args:
+            partitions: Wait only for requests of these partitions; None means all partitions.
+        """
         while any(partitions is None or (t.place or ())[:2] in partitions for t in self._untaken):  # noqa: ASYNC110
             await asyncio.sleep(0.005)  # a few times only
 
@@ -184,7 +190,7 @@ class WorkerService:
 
     def _on_requests(self, reader: GroupReader, records: Sequence[Received | UnreadableRecord], *, batch: bool) -> None:
         if self._closing:
-            return  # not committed: another worker takes it
+            return  # not committed, so another worker reads them
         now = steady_us()
         for record in records:
             place = RecordPlace(record.topic, record.partition, record.offset)
@@ -219,7 +225,7 @@ class WorkerService:
         self._pump()
 
     def _pump(self) -> None:
-        """Start every request that may start now, and that nobody else can have; ``_probe`` looks again."""
+        """Start every request that may start now, if no other worker can have it. ``_probe`` repeats this."""
         if not self._scheduler.waiting:
             return
         batch = self._batch_reader is not None and self._batch_reader.in_session
@@ -245,9 +251,9 @@ class WorkerService:
         self._pump()
 
     def _stop(self, dropped: list[Ticket], stopped: list[Ticket]) -> None:
-        """Refuse the dropped requests and cancel the stopped executions.
+        """Refuse cancelled requests that were waiting (``dropped``), and cancel the running ones (``stopped``).
 
-        An execution that has not begun finds ``ticket.stopped`` set when it begins.
+        An execution whose task has not started yet checks ``ticket.stopped`` when it starts.
         """
         for ticket in dropped:
             if ticket.stopped is not None:
@@ -286,11 +292,11 @@ class WorkerService:
         raise EngineDied("the engine died; see the log")
 
     async def _drain(self, readers: Sequence[asyncio.Task[None]]) -> None:
-        """Leave the group, and wait until what runs has finished, for ``drain_s`` at most."""
+        """Leave the group, and then wait until the running executions have finished, for ``drain_s`` at most."""
         self._closing = True
         self._hand_back(lambda _: True)
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(ACKNOWLEDGED_S):  # what runs here must not be handed back too
+            async with asyncio.timeout(ACKNOWLEDGED_S):  # running requests must not be handed back
                 await self._settle()
         for reader in readers:
             reader.cancel()
@@ -300,14 +306,14 @@ class WorkerService:
             await asyncio.wait(list(self._tasks.values()), timeout=self._config.drain_s)
 
     def _begin_end(self) -> None:
-        """Start nothing new, hand back what has not begun, and stop what runs."""
+        """Start no more executions, leave the waiting requests to other workers, and stop the running executions."""
         self._closing = True
         self._hand_back(lambda _: True)
         self._stop([], self._scheduler.stop_all(ENGINE_DIED if self._died.is_set() else STOPPING))
 
     async def _end(self) -> None:
-        """Wait until the last event of every open request is written."""
-        self._begin_end()  # again: an execution may have been too young to be stopped
+        """Wait until the last event of every accepted request is written, and stop the producer."""
+        self._begin_end()  # again, for an execution that could not be stopped before
         still_open = [*self._tasks.values(), *self._refusals]
         if still_open:
             await asyncio.wait(still_open, timeout=SHUTDOWN_TIMEOUT_S)

@@ -1,4 +1,7 @@
-"""DescribeConfigs, AlterConfigs, IncrementalAlterConfigs, for topics; a broker's own configuration is empty."""
+"""Handlers of DescribeConfigs, AlterConfigs and IncrementalAlterConfigs.
+
+Only topics have configuration entries. The configuration of the broker itself is empty.
+"""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -20,11 +23,11 @@ ConfigEntries = dict[str, str | None]
 
 
 class ConfigResource(NamedTuple):
-    """A resource to describe."""
+    """A resource that DescribeConfigs must describe."""
 
     kind: int
     name: str
-    wanted: list[str] | None  # names of entries; None: all
+    wanted: list[str] | None  # names of the entries to return; None means all
 
 
 def describe_configs(request: ApiRequest) -> ApiResponse:
@@ -41,14 +44,14 @@ def describe_configs(request: ApiRequest) -> ApiResponse:
 
         def entry(item: tuple[str, str]) -> None:
             name, value = item
-            out.string(name).string(value).boolean(False)  # noqa: FBT003 - may be changed
+            out.string(name).string(value).boolean(False)  # noqa: FBT003 - not read-only
             if version >= 1:
                 out.i8(_SET_ON_TOPIC if name in given else _DEFAULT_SOURCE)
             else:
                 out.boolean(name not in given)
-            out.boolean(False)  # noqa: FBT003 - no secret
+            out.boolean(False)  # noqa: FBT003 - not sensitive
             if version >= 1:
-                out.array([], out.string)  # synonyms
+                out.array([], out.string)  # no synonyms
 
         out.array(shown, entry)
 
@@ -68,7 +71,7 @@ def _resolve(broker: BrokerState, kind: int, name: str) -> tuple[ErrorCode, str 
 
 
 def alter_configs(request: ApiRequest) -> ApiResponse:
-    """Replace each topic's configuration."""
+    """Replace the configuration of each named topic. Entries that are not named get their defaults."""
     reader = request.body
 
     def change() -> Callable[[ConfigEntries], ConfigEntries]:
@@ -79,7 +82,7 @@ def alter_configs(request: ApiRequest) -> ApiResponse:
 
 
 def incremental_alter_configs(request: ApiRequest) -> ApiResponse:
-    """Change the named entries of each topic's configuration; the others stay."""
+    """Change the named entries of each topic's configuration. All other entries stay unchanged."""
     reader = request.body
 
     def change() -> Callable[[ConfigEntries], ConfigEntries]:
@@ -104,7 +107,7 @@ def _changed(given: ConfigEntries, entries: list[tuple[str, int, str | None]]) -
 
 
 def _alter_all(request: ApiRequest, read_change: Callable[[], Callable[[ConfigEntries], ConfigEntries]]) -> bytes:
-    """Alter each resource; `read_change` reads a function that turns a topic's old entries into the new ones."""
+    """Alter each resource. `read_change` reads one change, and returns a function from the old entries to the new."""
     reader, broker = request.body, request.broker
     asked = reader.array(lambda: (reader.i8(), reader.string(), read_change()))
     validate_only = reader.boolean()

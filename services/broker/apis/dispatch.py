@@ -1,8 +1,8 @@
-"""The requests and versions that this broker supports, and the dispatch of a frame to its handler.
+"""The requests and versions that this broker supports, and the dispatch of a request to its handler.
 
-Kafka has no common place for an error in a response whose version it does not know, so it closes the connection, and
-this broker does the same. ApiVersions, from which clients learn what is supported, is the one exception. The flexible
-versions (KIP-482) are not offered.
+In Kafka's protocol, a response in an unknown version has no defined field for an error. So Kafka closes the
+connection after such a request, and this broker does the same. The only exception is ApiVersions, which tells clients
+the supported versions. The flexible versions (KIP-482) are not supported.
 """
 
 import struct
@@ -28,7 +28,7 @@ _HEADER = struct.Struct(">hhi")
 
 
 class Api(NamedTuple):
-    """A kind of request."""
+    """A kind of request: its supported versions and its handler."""
 
     name: str
     min_version: int
@@ -75,7 +75,7 @@ APIS = {
 
 
 def handle_frame(broker: BrokerState, frame: bytes, host: str) -> ApiResponse:
-    """Answer one request; raises `MalformedRequest` or `CloseConnection` where no response is possible."""
+    """Handle one request. Raises `MalformedRequest` or `CloseConnection` if no response is possible."""
     key, version, _correlation = _HEADER.unpack_from(frame)
     api = APIS.get(key)
     if api is None:

@@ -1,7 +1,7 @@
-"""Fetch, versions 4 to 11. Uses struct directly: every record passes here.
+"""Handler of Fetch, versions 4 to 11. It uses struct directly for speed, because every record passes through it.
 
-A fetch that finds too little waits on its partitions and is woken by an append; nothing polls. In a fetch session the
-request names only what changed since the last one, and so does the response.
+A fetch that finds fewer bytes than its minimum waits until an append to one of its partitions wakes it. Nothing polls.
+In a fetch session, a request and its response contain only the partitions that changed since the previous request.
 """
 
 import asyncio
@@ -32,14 +32,14 @@ _RESPONSE_START = struct.Struct(">ihi")  # throttle time, error, session id
 _LENGTH = struct.Struct(">h")
 _LARGEST_EPOCH = 2**31 - 1
 _NO_SESSION = 0
-_OPEN = 0  # the epoch of a request that begins a session
+_OPEN = 0  # the epoch of a request that opens a session
 _WITHOUT_SESSION = -1
 _NO_ABORTED = -1
 _NO_REPLICA = -1
 
 
 class FetchRequest(NamedTuple):
-    """A parsed fetch."""
+    """A parsed Fetch request."""
 
     version: int
     max_wait_ms: int
@@ -52,7 +52,7 @@ class FetchRequest(NamedTuple):
 
 
 def fetch(request: ApiRequest) -> ApiResponse:
-    """Answer with the records that are there, or wait for some."""
+    """Return the available records. If there are too few, wait for more."""
     broker, wanted = request.broker, _read(request.body, request.version, request.broker)
     session: FetchSession | None = None
     if wanted.epoch in (_OPEN, _WITHOUT_SESSION):
@@ -68,7 +68,7 @@ def fetch(request: ApiRequest) -> ApiResponse:
             return _refuse(ErrorCode.INVALID_FETCH_SESSION_EPOCH)
         session.next_epoch = wanted.epoch % _LARGEST_EPOCH + 1
         if not broker.fetch_sessions.update(session, wanted.asked, wanted.forgotten):
-            return _refuse(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)  # the client names all of them, and gets no session
+            return _refuse(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)  # the client retries with all partitions
     partitions: Iterable[FetchedPartition] = wanted.asked if session is None else session.partitions.values()
     if wanted.max_wait_ms <= 0 or _enough(wanted, partitions):
         return _answer(wanted, partitions, session)
@@ -76,7 +76,7 @@ def fetch(request: ApiRequest) -> ApiResponse:
 
 
 class _WaitingFetch(LogWaiter):
-    """A fetch that waits for enough bytes, its timeout, or the end of its connection."""
+    """A fetch that waits until there are enough bytes, its timeout passes, or its connection is closed."""
 
     __slots__ = ("_broker", "_logs", "_partitions", "_request", "_session", "_timer", "response")
 
@@ -93,7 +93,7 @@ class _WaitingFetch(LogWaiter):
         self._broker = broker
         self._timer = asyncio.get_running_loop().call_later(request.max_wait_ms / 1000, self._finish)
         self.response = DeferredResponse(self._stop)
-        if session is not None:  # its partitions wake it
+        if session is not None:  # the session wakes this fetch
             self._logs = []
             session.waiting = self
         else:
@@ -151,13 +151,13 @@ def _read(reader: Reader, version: int, broker: BrokerState) -> FetchRequest:
         reader.pos = pos
         for name, numbers in reader.array(lambda: (reader.string(), reader.array(reader.i32))):
             forgotten += [(name.encode(), number) for number in numbers]
-    # The rest (the client's rack) has no effect here.
+    # The last field, the client's rack, has no effect here.
     most = min(min_bytes, max_bytes)
     return FetchRequest(version, max_wait_ms, most, max_bytes, session_id, epoch, asked, forgotten)
 
 
 def _enough(request: FetchRequest, partitions: Iterable[FetchedPartition]) -> bool:
-    """Return whether to answer now: enough bytes, or an error to report."""
+    """Return whether to respond now, because there are enough bytes, an error to report, or no partitions."""
     ready, none = 0, True
     for partition in partitions:
         none = False
@@ -172,7 +172,7 @@ def _enough(request: FetchRequest, partitions: Iterable[FetchedPartition]) -> bo
         try:
             ready += log.available(offset, partition.max_bytes)
         except OSError:
-            return True  # the answer says so
+            return True  # the response reports the error
     return ready >= request.min_bytes or none
 
 
@@ -181,14 +181,14 @@ def _refuse(code: ErrorCode) -> bytes:
 
 
 def _answer(request: FetchRequest, partitions: Iterable[FetchedPartition], session: FetchSession | None) -> bytes:
-    """Read as much as fits. In an existing fetch session, leave out partitions with nothing new."""
+    """Return a response with as many batches as fit. In an existing fetch session, leave out unchanged partitions."""
     goes_on = session is not None and request.epoch != _OPEN
     room = min(request.max_bytes, LARGEST_ANSWER_BYTES)
     topics: dict[bytes, list[bytes]] = {}  # two pieces for each partition: header and records
     served: list[FetchedPartition] = []
     for partition in partitions:
         log = partition.log
-        if (  # nothing new, as with most partitions of most fetches
+        if (  # unchanged, which is true of most partitions in most fetches
             goes_on
             and log is not None
             and partition.offset == partition.told_end == log.end
@@ -218,7 +218,10 @@ def _answer(request: FetchRequest, partitions: Iterable[FetchedPartition], sessi
 
 
 def _read_log(partition: FetchedPartition, room: int, *, first: bool) -> tuple[ErrorCode, bytes]:
-    """Read a partition's share; the first batch of all is sent whatever its size, or a reader would stall."""
+    """Return the error code and the batches of a partition, at most `room` bytes.
+
+    If `first` is true, the first batch is returned even if it is larger. Otherwise, a client could not read past it.
+    """
     log = partition.log
     if log is None or log.deleted:
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, b""

@@ -1,4 +1,4 @@
-"""DescribeGroups, ListGroups, DeleteGroups."""
+"""Handlers of DescribeGroups, ListGroups and DeleteGroups."""
 
 from services.broker.groups.group import ConsumerGroup
 from services.broker.groups.members import GroupState, MemberMetadata
@@ -27,7 +27,7 @@ def list_groups(request: ApiRequest) -> ApiResponse:
 
 
 def describe_groups(request: ApiRequest) -> ApiResponse:
-    """Describe the state and members of each group asked for."""
+    """Describe the state and the members of each requested group."""
     reader, version, broker = request.body, request.version, request.broker
     names = reader.array(reader.string)
     out = Writer()
@@ -59,7 +59,7 @@ def describe_groups(request: ApiRequest) -> ApiResponse:
 
 
 def delete_groups(request: ApiRequest) -> ApiResponse:
-    """Delete the offsets of groups without members."""
+    """Delete the committed offsets of the named groups. A group that has members is rejected."""
     reader, broker = request.body, request.broker
     names = reader.array(reader.string)
 

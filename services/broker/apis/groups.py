@@ -1,4 +1,7 @@
-"""JoinGroup, SyncGroup, Heartbeat, LeaveGroup: the wire format around `ConsumerGroup`."""
+"""Handlers of JoinGroup, SyncGroup, Heartbeat and LeaveGroup.
+
+They translate requests in the wire format to calls of `ConsumerGroup`, and its results to responses.
+"""
 
 import uuid
 
@@ -19,7 +22,7 @@ from services.broker.state import ApiRequest
 
 
 def join_group(request: ApiRequest) -> ApiResponse:
-    """Join a group; the answer waits until every member has joined."""
+    """Join a group. During a rebalance, the response is delayed until every member has joined."""
     reader, version, settings = request.body, request.version, request.broker.settings
     group_id, session_ms = reader.string(), reader.i32()
     rebalance_ms = reader.i32() if version >= 1 else session_ms
@@ -80,7 +83,7 @@ def _no_group(group_id: str) -> ErrorCode:
 
 
 def sync_group(request: ApiRequest) -> ApiResponse:
-    """Send or fetch assignments; answered when the leader has sent them."""
+    """Take the leader's assignments, and return the member's own. The response waits for the leader's assignments."""
     reader, version = request.body, request.version
     group_id, generation, member_id = reader.string(), reader.i32(), reader.string()
     instance_id = reader.nullable_string() if version >= 3 else None
@@ -117,7 +120,7 @@ def heartbeat(request: ApiRequest) -> ApiResponse:
 
 
 def leave_group(request: ApiRequest) -> ApiResponse:
-    """Remove one member, or (version 3) several."""
+    """Remove a member from its group. From version 3 on, one request may remove several members."""
     reader, version = request.body, request.version
     group_id = reader.string()
     if version >= 3:

@@ -1,4 +1,4 @@
-"""ListOffsets, versions 1 to 5: the first offset, the next one, or the first at or after a time."""
+"""Handler of ListOffsets, versions 1 to 5. It returns the first or the next offset, or searches by timestamp."""
 
 from services.broker.protocol.error_codes import ErrorCode
 from services.broker.protocol.responses import ApiResponse
@@ -13,11 +13,11 @@ _LEADER_EPOCH = 0
 
 
 def list_offsets(request: ApiRequest) -> ApiResponse:
-    """Return an offset for each partition; -1 if no record is that late."""
+    """Return one offset per partition. In a search by timestamp, it is -1 if all records are older."""
     reader, version, broker = request.body, request.version, request.broker
     reader.i32()  # replica
     if version >= 2:
-        reader.i8()  # isolation level: without transactions both are the same
+        reader.i8()  # isolation level; without transactions, both levels are the same
 
     def asked() -> tuple[int, int]:
         partition = reader.i32()

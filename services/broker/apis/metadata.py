@@ -1,4 +1,4 @@
-"""Metadata, FindCoordinator, InitProducerId."""
+"""Handlers of Metadata, FindCoordinator and InitProducerId."""
 
 import itertools
 import logging
@@ -23,7 +23,7 @@ _COORDINATES: dict[int, tuple[ErrorCode, str | None]] = {
 
 
 def metadata(request: ApiRequest) -> ApiResponse:
-    """Describe the node and the topics asked for (null: all; version 0: empty means all)."""
+    """Describe the node and the requested topics. Null means all topics, and in version 0 an empty list does too."""
     reader, version, broker = request.body, request.version, request.broker
     names = reader.nullable_array(reader.string)
     may_create = reader.boolean() if version >= 4 else True
@@ -85,7 +85,7 @@ def _topic(broker: BrokerState, name: str, *, may_create: bool) -> tuple[ErrorCo
 
 
 def find_coordinator(request: ApiRequest) -> ApiResponse:
-    """Answer that this node coordinates every group, and no transaction."""
+    """Return this node as the coordinator of every group. Reject transactions."""
     reader, version = request.body, request.version
     reader.string()
     kind = reader.i8() if version >= 1 else 0
@@ -101,12 +101,13 @@ def find_coordinator(request: ApiRequest) -> ApiResponse:
     return out.i32(NODE_ID).string(request.broker.settings.host).i32(request.broker.port).done()
 
 
-# They start from the clock: an id that is used again after a restart would make a new producer look like an old one.
+# The ids start from the clock, so that no id is used again after a restart. Otherwise, a partition could take a new
+# producer for an old one.
 _producer_ids = itertools.count(now_ms() << 16)
 
 
 def init_producer_id(request: ApiRequest) -> ApiResponse:
-    """Assign a producer id; reject a transactional one."""
+    """Assign a producer id. Reject a request with a transactional id."""
     transactional_id = request.body.nullable_string()
     request.body.i32()
     out = Writer().i32(0)

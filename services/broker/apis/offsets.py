@@ -1,4 +1,4 @@
-"""OffsetCommit and OffsetFetch."""
+"""Handlers of OffsetCommit and OffsetFetch."""
 
 import logging
 
@@ -21,7 +21,7 @@ def offset_commit(request: ApiRequest) -> ApiResponse:
     group_id, generation, member_id = reader.string(), reader.i32(), reader.string()
     instance_id = reader.nullable_string() if version >= 7 else None
     if version <= 4:
-        reader.i64()  # retention: offsets are kept for ever
+        reader.i64()  # retention time, ignored: offsets are kept for ever
 
     def partition() -> tuple[int, CommittedOffset]:
         index, offset = reader.i32(), reader.i64()
@@ -54,7 +54,7 @@ def _may_commit(
         return group.may_commit(member_id, instance_id, generation, monotonic_ms())
     if generation < 0:
         return ErrorCode.NONE
-    # No members. As in Kafka: UNKNOWN_MEMBER_ID where the group existed, ILLEGAL_GENERATION where it did not.
+    # The group has no members. As in Kafka, return UNKNOWN_MEMBER_ID if the group existed, else ILLEGAL_GENERATION.
     return ErrorCode.UNKNOWN_MEMBER_ID if broker.offsets.of(group_id) else ErrorCode.ILLEGAL_GENERATION
 
 
@@ -76,7 +76,7 @@ def _commit(
 
 
 def offset_fetch(request: ApiRequest) -> ApiResponse:
-    """Return what a group committed, for the partitions asked for or (null) for all."""
+    """Return a group's committed offsets for the requested partitions. Null means all partitions."""
     reader, version, broker = request.body, request.version, request.broker
     stored = broker.offsets.of(reader.string())
     asked = reader.nullable_array(lambda: (reader.string(), reader.array(reader.i32)))

@@ -1,4 +1,4 @@
-"""Produce, versions 3 to 7. Uses struct directly: every record passes here."""
+"""Handler of Produce, versions 3 to 7. It uses struct directly for speed, because every record passes through it."""
 
 import logging
 import struct
@@ -18,13 +18,13 @@ _ACKS_TIMEOUT_COUNT = struct.Struct(">hii")
 _COUNT = struct.Struct(">i")
 _PARTITION_SIZE = struct.Struct(">ii")
 _RESULT = struct.Struct(">ihqq")  # partition, error, base offset, append time
-_RESULT_5 = struct.Struct(">ihqqq")  # and log start offset
+_RESULT_5 = struct.Struct(">ihqqq")  # the same, and the log start offset
 _NO_OFFSET = -1
 _THROTTLE = b"\0\0\0\0"
 
 
 def produce(request: ApiRequest) -> ApiResponse:
-    """Append each partition's batch; send no response where the client asked for none."""
+    """Append the batch of each partition. Return None if the client expects no response (acks=0)."""
     reader, version = request.body, request.version
     transactional_id = reader.nullable_string()
     acks, _timeout_ms, topics = _unpack(_ACKS_TIMEOUT_COUNT, reader)
@@ -47,14 +47,14 @@ def produce(request: ApiRequest) -> ApiResponse:
             failed = failed or result.code
             out += _RESULT_5.pack(partition, *result) if version >= 5 else _RESULT.pack(partition, *result[:3])
     if acks == 0:
-        if failed:  # as in Kafka: the only way to tell a client that wants no response
+        if failed:  # as in Kafka, closing the connection is the only way to report an error here
             raise CloseConnection(f"a produce request without acknowledgement failed: {failed.name}")
         return None
     return bytes(out + _THROTTLE)
 
 
 class _Result(NamedTuple):
-    """One partition's result, in the wire's order."""
+    """The result for one partition. The fields are in wire order."""
 
     code: ErrorCode
     offset: int = _NO_OFFSET

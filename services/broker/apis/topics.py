@@ -1,4 +1,4 @@
-"""CreateTopics, DeleteTopics, CreatePartitions."""
+"""Handlers of CreateTopics, DeleteTopics and CreatePartitions."""
 
 from collections import Counter
 from collections.abc import Callable
@@ -20,7 +20,7 @@ TopicResult = tuple[str, ErrorCode, str | None]
 
 
 class NewTopic(NamedTuple):
-    """A topic to create."""
+    """A topic that CreateTopics must create."""
 
     name: str
     partitions: int
@@ -32,7 +32,7 @@ class NewTopic(NamedTuple):
 def create_topics(request: ApiRequest) -> ApiResponse:
     reader, version, broker = request.body, request.version, request.broker
     topics = reader.array(lambda: _new_topic(reader))
-    reader.i32()  # timeout: nothing here takes time
+    reader.i32()  # timeout, ignored: topics are created at once
     validate_only = reader.boolean() if version >= 1 else False
     named = Counter(topic.name for topic in topics)
     outcomes = [
@@ -107,7 +107,7 @@ def _delete(broker: BrokerState, name: str, times_named: int) -> None:
     topic = broker.topics.delete(name)
     for log in topic.partitions:
         log.deleted = True
-        broker.waiters.wake(log)  # waiting fetches must report that it is deleted
+        broker.waiters.wake(log)  # waiting fetches must report the deletion to their clients
     broker.offsets.forget_topic(name)
 
 

@@ -7,14 +7,14 @@ MAX_METADATA_BYTES = 4096  # Kafka's offset.metadata.max.bytes
 
 
 class TopicPartition(NamedTuple):
-    """A partition of a topic."""
+    """A partition, named by its topic and its partition number."""
 
     topic: str
     partition: int
 
 
 class CommittedOffset(NamedTuple):
-    """What a group committed for a partition."""
+    """The offset that a group committed for a partition, with its leader epoch and metadata."""
 
     offset: int
     leader_epoch: int
@@ -22,53 +22,53 @@ class CommittedOffset(NamedTuple):
 
 
 class Journal(Protocol):
-    """Stores commits on disk."""
+    """Stores committed offsets on disk."""
 
     def committed(self, group: str, place: TopicPartition, committed: CommittedOffset) -> None: ...
 
     def forgotten(self, group: str, place: TopicPartition) -> None:
-        """Record that a commit is void, because its topic was deleted."""
+        """Store that a committed offset was deleted."""
 
 
 class CommittedOffsets:
-    """All groups' offsets."""
+    """The committed offsets of all groups."""
 
     def __init__(self, journal: Journal | None = None) -> None:
         self._groups: dict[str, dict[TopicPartition, CommittedOffset]] = {}
         self._journal = journal
 
     def groups(self) -> Iterator[str]:
-        """Iterate over the groups that have committed something."""
+        """Iterate over the ids of the groups that have committed offsets."""
         return iter(self._groups)
 
     def of(self, group: str) -> dict[TopicPartition, CommittedOffset]:
         return self._groups.get(group, {})
 
     def commit(self, group: str, place: TopicPartition, committed: CommittedOffset) -> None:
-        """Commit an offset; raises `OSError` when it could not be stored."""
+        """Commit an offset. Raises `OSError` if it cannot be stored."""
         if self._journal is not None:
             self._journal.committed(group, place, committed)
         self.adopt(group, place, committed)
 
     def adopt(self, group: str, place: TopicPartition, committed: CommittedOffset) -> None:
-        """Restore a commit from disk."""
+        """Set a committed offset in memory only."""
         self._groups.setdefault(group, {})[place] = committed
 
     def forget(self, group: str, place: TopicPartition) -> None:
-        """Drop one commit; raises `OSError` when that could not be stored."""
+        """Delete a committed offset. Raises `OSError` if the deletion cannot be stored."""
         if place in self.of(group) and self._journal is not None:
             self._journal.forgotten(group, place)
         self.drop(group, place)
 
     def drop(self, group: str, place: TopicPartition) -> None:
-        """Drop one commit in memory only."""
+        """Delete a committed offset in memory only."""
         kept = self._groups.get(group, {})
         kept.pop(place, None)
         if not kept:
             self._groups.pop(group, None)
 
     def forget_topic(self, topic: str) -> None:
-        """Drop every group's commits on a deleted topic."""
+        """Delete the committed offsets of all groups for a deleted topic."""
         for group in list(self._groups):
             for place in [place for place in self._groups[group] if place.topic == topic]:
                 self.forget(group, place)

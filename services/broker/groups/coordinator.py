@@ -1,4 +1,4 @@
-"""The I/O of consumer groups: sends responses, stores stable groups, and keeps one timer per group."""
+"""The I/O of consumer groups: send responses, store stable groups, and keep one timer per group."""
 
 import asyncio
 import logging
@@ -18,14 +18,14 @@ MAX_GROUPS = 10_000
 
 
 class GroupStore(Protocol):
-    """Stores groups on disk."""
+    """Stores stable consumer groups on disk."""
 
     def save_groups(self, groups: Mapping[str, StableGroup]) -> None:
-        """Store the groups that are stable; may raise `OSError`."""
+        """Store all stable groups. May raise `OSError`."""
 
 
 class GroupCoordinator:
-    """All groups that have, or had, members."""
+    """All consumer groups of a broker that have members or reserved member ids."""
 
     def __init__(self, settings: BrokerSettings, store: GroupStore | None = None) -> None:
         self._settings = settings
@@ -50,7 +50,7 @@ class GroupCoordinator:
         return list(self._groups.values())
 
     def get_or_create(self, group_id: str) -> ConsumerGroup | None:
-        """Return the group, created if needed; None when there are too many."""
+        """Return the group, and create it if it is missing. Return None if `MAX_GROUPS` is reached."""
         group = self._groups.get(group_id)
         if group is None and len(self._groups) < MAX_GROUPS:
             group = self._groups[group_id] = ConsumerGroup(
@@ -59,7 +59,7 @@ class GroupCoordinator:
         return group
 
     def deliver(self, group: ConsumerGroup, responses: list[GroupResponse]) -> None:
-        """Store what has changed, send the responses, and set the timer."""
+        """Store the group if its stable state has changed, send the responses, and set the group's timer."""
         if group.stable is not self._stable.get(group.id):
             self._save(group)
         for answer in responses:
@@ -69,7 +69,6 @@ class GroupCoordinator:
         self._set_timer(group)
 
     def stop(self) -> None:
-        """Cancel all timers."""
         for _due, timer in self._timers.values():
             timer.cancel()
         self._timers.clear()
@@ -98,7 +97,7 @@ class GroupCoordinator:
             return
         if armed is not None:
             if armed[0] <= due_ms:
-                return  # fires early, finds nothing to do and is set anew: cheaper than a timer per heartbeat
+                return  # it fires early and is then set again, which is cheaper than a timer per heartbeat
             armed[1].cancel()
         delay_s = max(0, due_ms - monotonic_ms()) / 1000
         timer = asyncio.get_running_loop().call_later(delay_s, self._tick, group)
@@ -110,7 +109,7 @@ class GroupCoordinator:
 
 
 class GroupTicket:
-    """A JoinGroup or SyncGroup that waits: its `DeferredResponse`, and how its version writes the response."""
+    """A waiting JoinGroup or SyncGroup request: its `DeferredResponse`, and the function that encodes the response."""
 
     __slots__ = ("_write", "response")
 

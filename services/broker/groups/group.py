@@ -1,8 +1,9 @@
-"""One consumer group: Kafka's rebalance protocol as a state machine. Pure: `now_ms` and new ids are arguments.
+"""One consumer group: Kafka's rebalance protocol as a state machine without clock and I/O.
 
-Every request that may wait has a ticket; each call returns the responses that are due, for any ticket.
-Static members (KIP-345) keep their assignment when they come back under a new member id. As in Kafka, a group that
-was stable is stable after a restart of the broker: its members continue without a rebalance.
+Callers pass the time (`now_ms`) and new member ids as arguments. Every request whose response may be delayed has a
+ticket, and the response contains this ticket. Each call returns all responses that are due, also those to earlier
+requests. Static members (KIP-345) keep their assignment when they rejoin under a new member id. As in Kafka, a stable
+group stays stable when the broker restarts, and its members continue without a rebalance.
 """
 
 from collections.abc import Mapping
@@ -34,15 +35,15 @@ class ConsumerGroup:
         self.leader: str | None = None
         self.members = Roster()
         self._initial_delay_ms = initial_delay_ms
-        self._earliest_ms = 0  # a rebalance of an empty group waits until then for further members
-        self._join_by_ms = 0  # while PREPARING: members that have not rejoined by then are removed
-        self._sync_by_ms: int | None = None  # members that have not fetched their assignment by then are removed
+        self._earliest_ms = 0  # a rebalance of an empty group waits until this time for more members
+        self._join_by_ms = 0  # while PREPARING: members that have not rejoined by this time are removed
+        self._sync_by_ms: int | None = None  # members that have not sent SyncGroup by this time are removed
         self._due: list[GroupResponse] = []
-        self.stable: StableGroup | None = None  # what is stored; another object whenever it has changed
+        self.stable: StableGroup | None = None  # the state to store; each change creates a new object
 
     @classmethod
     def restored(cls, group_id: str, stable: StableGroup, now_ms: int, *, initial_delay_ms: int = 0) -> "ConsumerGroup":
-        """Restore a group after a restart; each member has a whole session to send a heartbeat."""
+        """Restore a group after a restart. Each member has its full session timeout to send a heartbeat."""
         group = cls(group_id, initial_delay_ms=initial_delay_ms)
         group.state, group.stable = GroupState.STABLE, stable
         group.generation, group.protocol, group.leader = stable.generation, stable.protocol, stable.leader
@@ -58,7 +59,7 @@ class ConsumerGroup:
     # Requests
 
     def join(self, request: JoinRequest, ticket: RequestTicket, new_id: str, now_ms: int) -> list[GroupResponse]:
-        """Join or rejoin a member; `new_id` is for one that has no id yet."""
+        """Let a member join or rejoin. A member without an id gets `new_id`."""
         code, member_id = self._admit(request, ticket, new_id, now_ms)
         if code is not ErrorCode.NONE:
             self._due.append(JoinResponse(ticket=ticket, code=code, member_id=member_id))
@@ -66,7 +67,7 @@ class ConsumerGroup:
         return self._responses()
 
     def sync(self, request: SyncRequest, ticket: RequestTicket, now_ms: int) -> list[GroupResponse]:
-        """Ask for a member's assignment; the leader sends everyone's."""
+        """Handle a member's SyncGroup request. The leader's request contains the assignments of all members."""
         code = self._check(request.member_id, request.instance_id, request.generation)
         if code is ErrorCode.NONE and self.state is GroupState.PREPARING:
             code = ErrorCode.REBALANCE_IN_PROGRESS
@@ -86,7 +87,7 @@ class ConsumerGroup:
         return self._responses()
 
     def heartbeat(self, member_id: str, instance_id: str | None, generation: int, now_ms: int) -> ErrorCode:
-        """Renew a member's session, and tell it whether it must rejoin."""
+        """Renew a member's session. Return `REBALANCE_IN_PROGRESS` if the member must rejoin."""
         code = self._check(member_id, instance_id, generation)
         if code is not ErrorCode.NONE:
             return code
@@ -94,7 +95,7 @@ class ConsumerGroup:
         return ErrorCode.REBALANCE_IN_PROGRESS if self.state is GroupState.PREPARING else ErrorCode.NONE
 
     def leave(self, member_id: str, instance_id: str | None, now_ms: int) -> tuple[ErrorCode, list[GroupResponse]]:
-        """Remove a member; a static one may be named by its instance alone."""
+        """Remove a member. A static member may be named by its instance id alone."""
         static = self.members.static(instance_id)
         if static is not None and not member_id:
             member_id = static.id
@@ -107,7 +108,10 @@ class ConsumerGroup:
         return code, self._responses()
 
     def may_commit(self, member_id: str, instance_id: str | None, generation: int, now_ms: int) -> ErrorCode:
-        """Return whether this member may commit offsets (anyone may while the group is empty)."""
+        """Return `NONE` if this member may commit offsets, else the error.
+
+        While the group has no members, a client outside the group may commit. Its generation is negative.
+        """
         if generation < 0 and not self.members:
             return ErrorCode.NONE
         code = self._check(member_id, instance_id, generation)
@@ -120,7 +124,7 @@ class ConsumerGroup:
     # Time
 
     def tick(self, now_ms: int) -> list[GroupResponse]:
-        """End the sessions and the waits that are over."""
+        """Remove the members whose timeouts have passed, and complete the rebalance if it is due."""
         self.members.expire_reserved_ids(now_ms)
         self._remove([each for each in self.members if not each.waits and each.deadline_ms <= now_ms], now_ms)
         if self._sync_by_ms is not None and self._sync_by_ms <= now_ms:
@@ -130,7 +134,7 @@ class ConsumerGroup:
         return self._responses()
 
     def next_deadline_ms(self) -> int | None:
-        """Return the time at which `tick` has something to do next; None if there is no such time."""
+        """Return the time of the next timeout, at which `tick` must be called; None if there is no timeout."""
         times = [member.deadline_ms for member in self.members if not member.waits]
         times.extend(self.members.reserved_until_ms)
         if self.state is GroupState.PREPARING:
@@ -141,13 +145,13 @@ class ConsumerGroup:
 
     @property
     def idle(self) -> bool:
-        """Return whether the group has no members and no reserved ids."""
+        """Return whether the group has no members and no reserved member ids."""
         return self.state is GroupState.EMPTY and not self.members.reserved_until_ms
 
     # Admission
 
     def _admit(self, request: JoinRequest, ticket: RequestTicket, new_id: str, now_ms: int) -> tuple[ErrorCode, str]:
-        """Admit a member; return an error code and the member id to answer with."""
+        """Admit a member. Return the error code and the member id for the response."""
         if not self.members.is_compatible(request):
             return ErrorCode.INCONSISTENT_GROUP_PROTOCOL, request.member_id
         if request.member_id:
@@ -178,7 +182,7 @@ class ConsumerGroup:
             member.join, member.joining = request, ticket
             self._prepare(now_ms)
         else:
-            # It lost the response of this generation, or a follower repeats its request: nothing has changed.
+            # The member missed this generation's response, or a follower repeats its request. Nothing has changed.
             member.renew_session(now_ms)
             self._due.append(self._joined(member, ticket))
         return ErrorCode.NONE
@@ -190,7 +194,7 @@ class ConsumerGroup:
         self._prepare(now_ms)
 
     def _replace_static(self, old: MemberMetadata, new: MemberMetadata, ticket: RequestTicket, now_ms: int) -> None:
-        """Replace a static member by its new process; the old one is fenced."""
+        """Replace a static member by its new process, and fence the old process."""
         self._due += old.fail_pending(ErrorCode.FENCED_INSTANCE_ID)
         leader = self.leader or ""
         self.members.replace(old, new)
@@ -198,7 +202,8 @@ class ConsumerGroup:
             self.leader = new.id
         unchanged = self.members.choose_protocol() == self.protocol and same_subscription(old.join, new.join)
         if self.state is GroupState.STABLE and unchanged:
-            # With the old leader's id, no member takes itself for the leader: a stable group needs no new assignment.
+            # The response names the old leader's id, so that no member acts as leader. A stable group needs no new
+            # assignment.
             self._due.append(replace(self._joined(new, ticket), leader=leader, peers=()))
             self._save_stable()
             return
@@ -208,7 +213,7 @@ class ConsumerGroup:
     # Rebalance
 
     def _prepare(self, now_ms: int) -> None:
-        """Begin a rebalance: all members must rejoin."""
+        """Start a rebalance, in which all members must rejoin."""
         if self.state is GroupState.PREPARING:
             return
         if self.state is GroupState.EMPTY:
@@ -228,7 +233,7 @@ class ConsumerGroup:
             self._complete(now_ms)
 
     def _complete(self, now_ms: int) -> None:
-        """Begin the next generation, with the members that joined and the static members that are absent."""
+        """Start the next generation with the members that joined, and with static members that did not."""
         for member in [each for each in self.members if each.joining is None and each.join.instance_id is None]:
             self.members.remove(member)
         joined = [member for member in self.members if member.joining is not None]

@@ -28,7 +28,7 @@ class AssignmentProtocol(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JoinRequest:
-    """A JoinGroup request. Times in milliseconds."""
+    """A JoinGroup request. Times are in milliseconds."""
 
     member_id: str
     instance_id: str | None
@@ -43,7 +43,7 @@ class JoinRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SyncRequest:
-    """A SyncGroup request; the leader's has everyone's assignments."""
+    """A SyncGroup request. The leader's request contains the assignments of all members."""
 
     member_id: str
     instance_id: str | None
@@ -52,7 +52,7 @@ class SyncRequest:
 
 
 class Peer(NamedTuple):
-    """A member as the group's leader sees it."""
+    """A member, as it is described to the group's leader."""
 
     member_id: str
     instance_id: str | None
@@ -61,7 +61,7 @@ class Peer(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JoinResponse:
-    """The response to a JoinGroup."""
+    """The response to a JoinGroup request."""
 
     ticket: RequestTicket
     code: ErrorCode = ErrorCode.NONE
@@ -74,7 +74,7 @@ class JoinResponse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SyncResponse:
-    """The response to a SyncGroup."""
+    """The response to a SyncGroup request."""
 
     ticket: RequestTicket
     code: ErrorCode = ErrorCode.NONE
@@ -86,12 +86,12 @@ GroupResponse = JoinResponse | SyncResponse
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StableGroup:
-    """A group whose members all have their assignment: the part that survives a restart of the broker."""
+    """The state of a group whose members all have their assignments. It survives a restart of the broker."""
 
     generation: int
     protocol: str
     leader: str
-    members: tuple[tuple[JoinRequest, bytes], ...]  # each one's request, with its present id, and its assignment
+    members: tuple[tuple[JoinRequest, bytes], ...]  # JoinGroup request, with current member id, and assignment
 
 
 @dataclass(slots=True)
@@ -100,9 +100,9 @@ class MemberMetadata:
 
     id: str
     join: JoinRequest
-    deadline_ms: int  # its session ends then, unless it sends a request
-    joining: RequestTicket | None = None  # its waiting JoinGroup
-    syncing: RequestTicket | None = None  # its waiting SyncGroup
+    deadline_ms: int  # end of its session, unless it sends a request before
+    joining: RequestTicket | None = None  # its waiting JoinGroup request
+    syncing: RequestTicket | None = None  # its waiting SyncGroup request
     synced: bool = False  # has sent SyncGroup in this generation
     assignment: bytes = b""
 
@@ -119,7 +119,7 @@ class MemberMetadata:
         return next((offer.metadata for offer in self.join.protocols if offer.name == protocol), b"")
 
     def fail_pending(self, code: ErrorCode) -> list[GroupResponse]:
-        """Return error responses to the member's waiting requests."""
+        """End the member's waiting requests, and return an error response for each."""
         answers: list[GroupResponse] = []
         if self.joining is not None:
             answers.append(JoinResponse(ticket=self.joining, code=code, member_id=self.id))

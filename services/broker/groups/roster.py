@@ -1,4 +1,4 @@
-"""The members of a group: by id, static members by instance, reserved ids, and the protocols they share."""
+"""The members of a group, their member ids and instance ids, reserved member ids, and common assignment protocols."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
@@ -16,7 +16,7 @@ class Roster:
     def __init__(self) -> None:
         self._members: dict[str, MemberMetadata] = {}
         self._static: dict[str, str] = {}  # instance id -> member id
-        self._reserved: dict[str, int] = {}  # id -> when it expires
+        self._reserved: dict[str, int] = {}  # member id -> time in ms when the reservation expires
 
     def __iter__(self) -> Iterator[MemberMetadata]:
         return iter(self._members.values())
@@ -32,7 +32,7 @@ class Roster:
         return len(self._members) + len(self._reserved) >= MAX_MEMBERS
 
     def check_id(self, member_id: str, instance_id: str | None) -> ErrorCode:
-        """Return an error unless this is a member, and its instance id was not taken over by another."""
+        """Return an error if this is not a member, or if another member has taken over its instance id."""
         if instance_id is not None:
             current = self._static.get(instance_id)
             if current is None:
@@ -42,7 +42,7 @@ class Roster:
         return ErrorCode.NONE if member_id in self._members else ErrorCode.UNKNOWN_MEMBER_ID
 
     def static(self, instance_id: str | None) -> MemberMetadata | None:
-        """Return the member of an instance."""
+        """Return the static member with this instance id; None if there is none."""
         member_id = self._static.get(instance_id) if instance_id is not None else None
         return self._members[member_id] if member_id is not None else None
 
@@ -59,14 +59,14 @@ class Roster:
             del self._static[member.join.instance_id]
 
     def replace(self, old: MemberMetadata, new: MemberMetadata) -> None:
-        """Replace a static member by one with a new id, at the same position."""
+        """Replace a static member by one with a new member id, at the same position in the order of members."""
         self._members = {new.id if key == old.id else key: value for key, value in self._members.items()}
         self.add(new)
 
     # Reserved ids
 
     def reserve_id(self, member_id: str, until_ms: int) -> None:
-        """Reserve an id for a member that will join with it."""
+        """Reserve a member id until `until_ms` for a client that must join again with this id."""
         self._reserved[member_id] = until_ms
 
     def take_reserved_id(self, member_id: str) -> bool:
@@ -78,25 +78,25 @@ class Roster:
 
     @property
     def reserved_until_ms(self) -> Iterable[int]:
-        """Return when each reserved id expires."""
+        """Return the times at which the reserved ids expire."""
         return self._reserved.values()
 
     # All members
 
     def everyone_joined(self) -> bool:
-        """Return whether no member and no reserved id is still expected to join."""
+        """Return whether every member has joined and no client with a reserved id is expected to join."""
         return not self._reserved and all(member.joining is not None for member in self)
 
     def longest_rebalance_ms(self) -> int:
-        """Return how long the slowest member may take to rejoin."""
+        """Return the longest rebalance timeout of all members; 0 without members."""
         return max((member.join.rebalance_ms for member in self), default=0)
 
     def protocol_type(self) -> str:
-        """Return the type of the group ("consumer"); empty without members."""
+        """Return the protocol type of the group, such as "consumer"; empty without members."""
         return next((member.join.protocol_type for member in self), "")
 
     def is_compatible(self, request: JoinRequest) -> bool:
-        """Return whether the other members share a protocol with this one."""
+        """Return whether the member that joins supports a protocol that all other members support."""
         if not request.protocols or not request.protocol_type:
             return False
         others = [member for member in self if not _is_same(member, request)]
@@ -106,7 +106,7 @@ class Roster:
         return common is None or any(offer.name in common for offer in request.protocols)
 
     def choose_protocol(self) -> str | None:
-        """Return the protocol that most members prefer, of those that all support."""
+        """Return the protocol that most members prefer, of those that all members support; None if there is none."""
         common = _common(self)
         if not common:
             return None
@@ -117,12 +117,12 @@ class Roster:
         return max(votes, key=votes.__getitem__)
 
     def peers(self, protocol: str | None) -> tuple[Peer, ...]:
-        """Return all members as the leader sees them."""
+        """Return all members, as they are described to the leader."""
         return tuple(Peer(each.id, each.join.instance_id, each.metadata(protocol)) for each in self)
 
 
 def replacement_member(old: MemberMetadata, request: JoinRequest, new_id: str, now_ms: int) -> MemberMetadata:
-    """Return the member that replaces a static one: a new id, the old assignment."""
+    """Return the member that replaces a static member. It has a new id and keeps the old assignment."""
     request = replace(request, member_id=new_id)
     return MemberMetadata(
         id=new_id, join=request, deadline_ms=now_ms + request.session_ms, assignment=old.assignment, synced=old.synced
@@ -132,8 +132,8 @@ def replacement_member(old: MemberMetadata, request: JoinRequest, new_id: str, n
 def same_subscription(old: JoinRequest, new: JoinRequest) -> bool:
     """Return whether a static member subscribes to the same topics as before its restart.
 
-    Kafka does not check: there a member that begins to read another topic gets its old assignment until another member
-    causes a rebalance. The rest of an assignor's metadata may differ.
+    Kafka does not check this. In Kafka, a static member that subscribes to another topic gets its old assignment until
+    another member causes a rebalance. Only topics are compared; other parts of an assignor's metadata may differ.
     """
     return [(each.name, _subscribed_topics(each.metadata)) for each in old.protocols] == [
         (each.name, _subscribed_topics(each.metadata)) for each in new.protocols
@@ -141,7 +141,7 @@ def same_subscription(old: JoinRequest, new: JoinRequest) -> bool:
 
 
 def _subscribed_topics(metadata: bytes) -> list[str] | bytes:
-    """Return the sorted topics of a consumer's subscription; other metadata unchanged."""
+    """Return the sorted topics of a consumer's subscription. Return metadata of another format unchanged."""
     reader = Reader(metadata)
     try:
         reader.i16()

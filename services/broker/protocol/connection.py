@@ -1,8 +1,9 @@
-"""One client's connection: frames in, frames out, one request at a time, as in Kafka.
+"""One client connection. Its requests are handled one at a time, as in Kafka.
 
-A request that waits (a long fetch, a join) delays only the requests behind it on the same connection. Bounds: a frame
-by `max_request_bytes`; unread input by what is buffered while a request waits; unsent output by the transport's
-high-water mark, beyond which no further request of this client is handled.
+A request whose response is delayed (a long fetch, a join) delays only the later requests on the same connection.
+The memory of a connection is limited in three ways. A request may have at most `max_request_bytes`. While a response
+is delayed, reading pauses once more than 1 MiB of input is buffered. While unsent output is above the transport's
+high-water mark, no further request of this client is handled.
 """
 
 import asyncio
@@ -18,15 +19,15 @@ from services.broker.protocol.wire import MalformedRequest
 logger = logging.getLogger("railbus.broker")
 
 _SIZE = struct.Struct(">i")
-_SMALLEST_REQUEST = 10  # key, version, correlation id, a null client id
-_MAX_BUFFERED_BYTES = 1024 * 1024  # of input, while a request waits
-_JOIN_BELOW_BYTES = 64 * 1024  # a smaller response is copied behind its header to save a system call
+_SMALLEST_REQUEST = 10  # bytes: API key, version, correlation id, a null client id
+_MAX_BUFFERED_BYTES = 1024 * 1024  # of input, while a response is delayed
+_JOIN_BELOW_BYTES = 64 * 1024  # a smaller response is joined with its header, which saves a system call
 
 HandleFrame = Callable[[bytes, str], ApiResponse]
 
 
 class KafkaConnection(asyncio.Protocol):
-    """The asyncio protocol of one connection."""
+    """The asyncio protocol object of one client connection."""
 
     def __init__(
         self,
@@ -39,8 +40,8 @@ class KafkaConnection(asyncio.Protocol):
         self._opened = opened
         self._closed = closed
         self._max_request_bytes = max_request_bytes
-        self._socket: asyncio.Transport | None = None  # until it is closed
-        self._transport: asyncio.Transport | None = None  # until it is closing
+        self._socket: asyncio.Transport | None = None  # None once the connection is lost
+        self._transport: asyncio.Transport | None = None  # None once the connection is closing
         self._input = bytearray()
         self._pending: DeferredResponse | None = None
         self._writable = True
@@ -75,7 +76,7 @@ class KafkaConnection(asyncio.Protocol):
         self._writable = True
         self._serve_buffered()
 
-    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - however it was lost
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - the cause does not matter
         self._socket = self._transport = None
         if self._pending is not None:
             self._pending.cancel()
@@ -84,7 +85,7 @@ class KafkaConnection(asyncio.Protocol):
 
     @property
     def unsent_bytes(self) -> int:
-        """Return the number of response bytes that the client has not taken yet."""
+        """Return the number of response bytes in the transport's write buffer."""
         return self._transport.get_write_buffer_size() if self._transport is not None else 0
 
     # Serving
@@ -94,7 +95,7 @@ class KafkaConnection(asyncio.Protocol):
         return self._pending is not None or not self._writable
 
     def close(self, reason: str | None = None) -> None:
-        """Close the connection; log the reason if there is one."""
+        """Close the connection. If a reason is given, log it."""
         if self._transport is None:
             return
         if reason is not None:
@@ -104,12 +105,12 @@ class KafkaConnection(asyncio.Protocol):
         self._transport = None
 
     def abort(self) -> None:
-        """Close the connection without waiting for the client to take what was sent."""
+        """Close the connection at once and discard unsent output."""
         if self._socket is not None:
             self._socket.abort()
 
     def _serve_buffered(self) -> None:
-        """Handle every whole request in the buffer, until one has to wait."""
+        """Handle the complete requests in the buffer. Stop when a response is delayed or the write buffer is full."""
         position, buffered = 0, len(self._input)
         while not self._busy and self._transport is not None and buffered - position >= _SIZE.size:
             (size,) = _SIZE.unpack_from(self._input, position)
@@ -139,7 +140,7 @@ class KafkaConnection(asyncio.Protocol):
             self.close(str(reason))
             return
         except Exception:
-            # A bug here costs one client its connection, and no other client anything.
+            # A bug in a handler closes the connection of this client and affects no other client.
             logger.exception("a request from %s caused an error; its connection is closed", self.peer)
             self.close()
             return

@@ -1,10 +1,10 @@
-"""Kafka's error codes that this broker uses."""
+"""The error codes of Kafka's protocol that this broker sends."""
 
 from enum import IntEnum
 
 
 class ErrorCode(IntEnum):
-    """An error code of the protocol; the names are Kafka's."""
+    """An error code of Kafka's protocol, under the name that Kafka gives it."""
 
     UNKNOWN_SERVER_ERROR = -1
     NONE = 0

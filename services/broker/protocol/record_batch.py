@@ -1,10 +1,11 @@
-"""The record batch, magic 2: its header, its checks, and the timestamps inside it.
+"""Record batches of magic 2: parse and check their headers, and read and write their timestamps.
 
-Layout (KIP-98), all big-endian: base offset i64, length i32 (of what follows it), leader epoch i32, magic i8, crc u32
-(CRC-32C of all that follows the crc), attributes i16, last offset delta i32, base timestamp i64, largest timestamp i64,
-producer id i64, producer epoch i16, base sequence i32, record count i32, records. The checksum does not cover offset
-and leader epoch, so the broker may overwrite them. It covers the time that the broker gives a batch: bit 3 of the
-attributes says that the largest timestamp is the broker's, and is that of every record.
+Layout (KIP-98), all big-endian: base offset i64, length i32 (of the bytes after this field), leader epoch i32, magic
+i8, crc u32 (CRC-32C of all bytes after this field), attributes i16, last offset delta i32, base timestamp i64, largest
+timestamp i64, producer id i64, producer epoch i16, base sequence i32, record count i32, records. The checksum does not
+cover the base offset and the leader epoch, so the broker may overwrite these two. The checksum does cover the append
+time, which the broker writes as the largest timestamp. Bit 3 of the attributes is set if the largest timestamp is the
+append time. This time then applies to every record of the batch.
 """
 
 import struct
@@ -16,7 +17,7 @@ from aiokafka.record.util import calc_crc32c
 from services.broker.protocol.error_codes import ErrorCode
 
 HEADER = struct.Struct(">qiibIhiqqqhii")
-BROKER_FIELDS = struct.Struct(">qii")  # base offset, length, leader epoch: the part that the broker sets
+BROKER_FIELDS = struct.Struct(">qii")  # base offset, length, leader epoch: the fields that the broker sets
 CRC_COVERS_FROM = 21
 LENGTH_COUNTS_FROM = 12
 MAGIC_AT = 16
@@ -38,7 +39,7 @@ _CONTROL = 0x20
 
 
 class BatchHeader(NamedTuple):
-    """A batch's header, field by field, in the wire's order."""
+    """The header of a record batch. The fields are in wire order."""
 
     base_offset: int
     length: int
@@ -56,27 +57,27 @@ class BatchHeader(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Return the bytes of the whole batch, header included."""
+        """Return the size of the whole batch in bytes, header included."""
         return LENGTH_COUNTS_FROM + self.length
 
     @property
     def span(self) -> int:
-        """Return how many offsets the batch takes: compaction leaves fewer records than offsets."""
+        """Return the number of offsets that the batch covers. A compacted batch may have fewer records."""
         return self.last_offset_delta + 1
 
     @property
     def codec(self) -> int:
-        """Return the number of its compression; 0 for none."""
+        """Return Kafka's number of the compression codec; 0 means uncompressed."""
         return self.attributes & _COMPRESSION
 
     @property
     def has_append_time(self) -> bool:
-        """Return whether every record has the time at which the batch was appended."""
+        """Return whether the timestamp of every record is the broker's append time."""
         return bool(self.attributes & _APPEND_TIME)
 
 
 class BatchRejected(Exception):
-    """A batch is not accepted; `code` is the error that the client gets."""
+    """A batch is rejected. `code` is the error code that the client gets."""
 
     def __init__(self, code: ErrorCode, why: str) -> None:
         super().__init__(why)
@@ -84,7 +85,11 @@ class BatchRejected(Exception):
 
 
 def parse(batch: memoryview | bytes) -> BatchHeader:
-    """Return the header of the batch that begins here; raises `BatchRejected` unless it is a whole batch of magic 2."""
+    """Return the header of the batch at the start of these bytes.
+
+    Raises:
+        BatchRejected: The bytes do not start with a complete batch of magic 2.
+    """
     if len(batch) > MAGIC_AT and batch[MAGIC_AT] != 2:
         raise BatchRejected(ErrorCode.INVALID_RECORD, "only record batches of magic 2 are accepted")
     if len(batch) < HEADER.size:
@@ -101,7 +106,11 @@ def intact(batch: memoryview | bytes, header: BatchHeader) -> bool:
 
 
 def check_produced(batch: memoryview | bytes, header: BatchHeader, produce_version: int) -> None:
-    """Check what a client may send, as Kafka does; raises `BatchRejected`."""
+    """Check a batch that a client sent, as Kafka does.
+
+    Raises:
+        BatchRejected: A client may not send this batch.
+    """
     if header.size != len(batch):
         raise BatchRejected(ErrorCode.INVALID_RECORD, "a partition's records must be exactly one batch")
     if not intact(batch, header):  # first, because no field of a damaged batch can be trusted
@@ -120,9 +129,9 @@ def check_produced(batch: memoryview | bytes, header: BatchHeader, produce_versi
 
 
 def stamp(batch: bytearray, header: BatchHeader, append_ms: int | None) -> BatchHeader:
-    """Write the append time into the batch (None: keep the client's times), and the new checksum.
+    """Write the append time and the new checksum into the batch. If `append_ms` is None, keep the client's timestamps.
 
-    The checksum is computed over the whole batch again (0.8 us for a kilobyte); nothing is copied.
+    The checksum is computed again over the whole batch, which takes 0.8 us for a kilobyte. No bytes are copied.
     """
     if append_ms is None:
         _ATTRIBUTES.pack_into(batch, _ATTRIBUTES_AT, header.attributes & ~_APPEND_TIME)
@@ -134,7 +143,7 @@ def stamp(batch: bytearray, header: BatchHeader, append_ms: int | None) -> Batch
 
 
 def take_place_of(batch: bytearray, original: BatchHeader) -> None:
-    """Give a batch with fewer records the offsets, the times and the attributes of the original, and its checksum."""
+    """Copy offsets, largest timestamp and attributes of the original into its compacted batch. Set the checksum."""
     length = len(batch) - LENGTH_COUNTS_FROM
     BROKER_FIELDS.pack_into(batch, 0, original.base_offset, length, original.leader_epoch)
     _ATTRIBUTES.pack_into(batch, _ATTRIBUTES_AT, original.attributes)
@@ -144,7 +153,7 @@ def take_place_of(batch: bytearray, original: BatchHeader) -> None:
 
 
 def empty(base_offset: int, span: int, max_timestamp_ms: int) -> bytes:
-    """Return a batch without records that takes so many offsets, as Kafka's compaction leaves them."""
+    """Return a batch without records that covers `span` offsets. Kafka's compaction leaves such batches too."""
     length, attributes, none = HEADER.size - LENGTH_COUNTS_FROM, 0, -1
     batch = bytearray(
         HEADER.pack(
@@ -157,9 +166,9 @@ def empty(base_offset: int, span: int, max_timestamp_ms: int) -> bytes:
 
 
 def timestamps(batch: bytes) -> list[tuple[int, int]] | None:
-    """Return (offset, timestamp in ms) of each record, decompressed if needed; None where that is impossible.
+    """Return (offset, timestamp in ms) of each record; None if the batch cannot be decoded.
 
-    gzip always works; lz4, snappy and zstd need the package `cramjam`.
+    gzip can always be decompressed. lz4, snappy and zstd need the package `cramjam`.
     """
     try:
         return [(record.offset, record.timestamp) for record in DefaultRecordBatch(bytearray(batch))]

@@ -1,14 +1,14 @@
-"""What a request handler returns."""
+"""The types of the values that a request handler returns."""
 
 from collections.abc import Callable
 
 
 class CloseConnection(Exception):
-    """The protocol has no answer for this: the connection is closed, and the message is logged."""
+    """The protocol has no response for this error, so the connection is closed and the message is logged."""
 
 
 class DeferredResponse:
-    """A response that is set later, once; `then` registers who gets it, or delivers it immediately if it is set."""
+    """A response that is set once, possibly later. The function passed to `then` receives it."""
 
     __slots__ = ("_body", "_cancel", "_then", "done")
 
@@ -19,7 +19,7 @@ class DeferredResponse:
         self._cancel = cancel
 
     def set_result(self, body: bytes) -> None:
-        """Give the response; it is dropped after a cancel."""
+        """Set the response. It is ignored after a `cancel` or an earlier response."""
         if self.done:
             return
         self.done = True
@@ -29,7 +29,7 @@ class DeferredResponse:
             self._body = body
 
     def then(self, then: Callable[[bytes], None]) -> None:
-        """Call `then` with the response, now or once it is given."""
+        """Call `then` with the response as soon as it is set, or now if it is set already."""
         if self.done:
             then(self._body)
         else:
@@ -43,4 +43,4 @@ class DeferredResponse:
 
 
 ApiResponse = bytes | DeferredResponse | None
-"""A response's body; one that is given later; none at all (Produce with acks=0)."""
+"""The body of a response, a body that is set later, or None if the client expects no response (Produce with acks=0)."""

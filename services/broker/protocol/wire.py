@@ -1,4 +1,7 @@
-"""Kafka's primitive types on the wire, before KIP-482's flexible versions: big-endian, length-prefixed."""
+"""Read and write the primitive types of Kafka's wire format, without the flexible versions of KIP-482.
+
+Numbers are big-endian. Strings, bytes and arrays have a length prefix.
+"""
 
 import struct
 from collections.abc import Callable, Iterable
@@ -13,11 +16,11 @@ _I64 = struct.Struct(">q")
 
 
 class MalformedRequest(Exception):
-    """The bytes are not a request of the protocol; the connection that sent them is closed."""
+    """The bytes are not a valid request. The connection that sent them is closed."""
 
 
 class Reader:
-    """Reads primitives from one request, front to back; raises `MalformedRequest` where the bytes end too early."""
+    """Reads primitive values from one request in order. Raises `MalformedRequest` if the bytes end too early."""
 
     __slots__ = ("data", "pos")
 
@@ -56,7 +59,7 @@ class Reader:
         return taken
 
     def nullable_string(self) -> str | None:
-        """Read UTF-8 text after a 16-bit length; a negative length is null."""
+        """Read UTF-8 text with a 16-bit length prefix. A negative length means null."""
         size = self.i16()
         if size < 0:
             return None
@@ -72,11 +75,11 @@ class Reader:
         return text
 
     def blob(self) -> bytes:
-        """Read bytes after a 32-bit length; null is read as empty."""
+        """Read bytes with a 32-bit length prefix. Null is read as empty bytes."""
         return self._take(max(self.i32(), 0))
 
     def nullable_array(self, item: Callable[[], T]) -> list[T] | None:
-        """Read items after a 32-bit count; a negative count is null."""
+        """Read an array with a 32-bit count prefix. A negative count means null."""
         count = self.i32()
         if count < 0:
             return None
@@ -85,12 +88,12 @@ class Reader:
         return [item() for _ in range(count)]
 
     def array(self, item: Callable[[], T]) -> list[T]:
-        """Read items after a 32-bit count; null is read as empty."""
+        """Read an array with a 32-bit count prefix. Null is read as an empty list."""
         return self.nullable_array(item) or []
 
 
 class Writer:
-    """Writes primitives into one response."""
+    """Writes primitive values into one response."""
 
     __slots__ = ("out",)
 
@@ -117,7 +120,7 @@ class Writer:
         return self.i8(int(value))
 
     def string(self, value: str | None) -> "Writer":
-        """Write UTF-8 text after a 16-bit length; null has length -1."""
+        """Write UTF-8 text with a 16-bit length prefix. None is written as length -1."""
         if value is None:
             return self.i16(-1)
         raw = value.encode()
@@ -126,13 +129,13 @@ class Writer:
         return self
 
     def blob(self, value: bytes) -> "Writer":
-        """Write bytes after a 32-bit length."""
+        """Write bytes with a 32-bit length prefix."""
         self.i32(len(value))
         self.out += value
         return self
 
     def array(self, items: Iterable[T], item: Callable[[T], object]) -> "Writer":
-        """Write a 32-bit count, then each item with `item`."""
+        """Write a 32-bit count, then call `item` to write each item."""
         listed = list(items)
         self.i32(len(listed))
         for each in listed:
@@ -140,5 +143,4 @@ class Writer:
         return self
 
     def done(self) -> bytes:
-        """Return the response's body."""
         return bytes(self.out)

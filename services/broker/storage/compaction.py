@@ -1,9 +1,9 @@
-"""Compaction: of the records of one key only the newest stays, at its own offset. No I/O.
+"""Compaction: keep only the newest record of each key, at its original offset. No I/O.
 
-As in Kafka, a batch that loses records keeps its first and last offset, so that the log has no gap between batches:
-readers go from batch to batch, and step over offsets that have no record any more. Neighbouring batches that lost all
-their records are replaced by one empty batch. A tombstone (a record without a value) that is the newest of its key goes
-too once it is old enough for every reader to have seen it.
+As in Kafka, a batch that loses records keeps its first and last offset, so that the log has no gap between batches.
+Consumers read batch after batch, and skip offsets that have no record any more. Adjacent batches that lost all their
+records are replaced by one empty batch. A tombstone (a record without a value) that is the newest record of its key is
+removed too, once it is old enough that every consumer should have read it.
 """
 
 from collections.abc import Iterable, Iterator
@@ -19,7 +19,7 @@ _UNBOUNDED_BYTES: Final = 2**31 - 1
 
 
 class UnreadableBatch(Exception):
-    """A batch cannot be decompressed here, so its keys are unknown."""
+    """A batch cannot be decoded, so its keys are unknown."""
 
 
 class Survivor(NamedTuple):
@@ -32,7 +32,7 @@ class Survivor(NamedTuple):
 
 
 def newest_offsets(data: Iterable[bytes]) -> dict[bytes, int]:
-    """Return the offset of each key's newest record in these batches; raises `UnreadableBatch`."""
+    """Return the offset of each key's newest record in these batches. Raises `UnreadableBatch`."""
     found: dict[bytes, int] = {}
     for batch in data:
         for record in _records(batch):
@@ -42,12 +42,12 @@ def newest_offsets(data: Iterable[bytes]) -> dict[bytes, int]:
 
 
 def survivors(data: Iterable[bytes], newest: dict[bytes, int], drop_before_ms: int) -> Iterator[Survivor]:
-    """Yield the batches that remain of these, in order and without a gap.
+    """Yield the compacted batches in order, without a gap between their offsets.
 
     Args:
         data: Consecutive batches.
         newest: The offset of each key's newest record.
-        drop_before_ms: Tombstones of batches older than this time are dropped.
+        drop_before_ms: Time in milliseconds. Tombstones in older batches are dropped.
     """
     gap: Survivor | None = None
     for batch in data:
@@ -70,7 +70,7 @@ def survivors(data: Iterable[bytes], newest: dict[bytes, int], drop_before_ms: i
 
 
 def has_record_without_key(batch: bytes) -> bool:
-    """Return whether compaction would not know what a record of this batch is about; raises `UnreadableBatch`."""
+    """Return whether any record of this batch has no key. Raises `UnreadableBatch`."""
     return any(record.key is None for record in _records(batch))
 
 
@@ -82,7 +82,7 @@ def _records(batch: bytes) -> list[Any]:
 
 
 def _compacted(batch: bytes, newest: dict[bytes, int], drop_before_ms: int) -> Survivor | None:
-    """Return the batch with the records that stay; None if none does."""
+    """Return the batch with its remaining records; None if no record remains."""
     header = batches.parse(batch)
     records = _records(batch)
     old = header.max_timestamp_ms < drop_before_ms
@@ -107,7 +107,7 @@ def _compacted(batch: bytes, newest: dict[bytes, int], drop_before_ms: int) -> S
 
 
 def _survivor(data: bytearray, original: BatchHeader) -> Survivor:
-    """Give a rebuilt batch the offsets and times of the batch that it replaces."""
+    """Return a rebuilt batch with the offsets and the largest timestamp of the original."""
     batches.take_place_of(data, original)
     return Survivor(bytes(data), original.base_offset, original.span, original.max_timestamp_ms)
 

@@ -1,9 +1,10 @@
 """The data directory: topics and their configurations, records, committed offsets and consumer groups.
 
-`topics.json`, `topics/NAME/PARTITION/`, `offsets.jsonl`, `groups.json`, `lock`.
-A killed process loses nothing that it acknowledged: every write is passed to the operating system before the response
-is sent. A machine that loses power may lose what was not synced; files are synced when the broker stops, not before.
-So `lock` has the machine's boot id while a broker runs: a broker that finds another one there reads every batch.
+It contains `topics.json`, `topics/NAME/PARTITION/`, `offsets.jsonl`, `groups.json` and `lock`.
+A killed process loses nothing that it acknowledged, because every write is passed to the operating system before the
+response is sent. A machine that loses power may lose data that was not synced, and files are synced only when the
+broker stops. So a running broker keeps the machine's boot id in `lock`. If a broker finds another boot id in `lock` at
+its start, it reads every batch.
 """
 
 import fcntl
@@ -54,7 +55,7 @@ class _GroupsFile(msgspec.Struct):
 
 
 class NoStorage:
-    """A store that keeps nothing: topics, offsets and groups are in memory only."""
+    """Replaces `Storage` if there is no data directory. Topics, offsets and groups are then in memory only."""
 
     def load(self, topics: Topics, offsets: CommittedOffsets, now_ms: int) -> None: ...
 
@@ -78,19 +79,19 @@ class NoStorage:
 
 
 class Storage:
-    """Stores everything that survives a restart in one directory."""
+    """Stores all state that survives a restart, in one directory."""
 
     def __init__(self, folder: Path, tail_bytes: int = TAIL_BYTES) -> None:
         self._folder = folder
         self._partitions: dict[TopicPartition, PartitionFiles] = {}
         self._opened = OpenSegments()
         self._budget = TailBudget(tail_bytes)
-        self._topics: Topics | None = None  # what was loaded
+        self._topics: Topics | None = None  # None until they are loaded
         self._lock = _lock(folder)
         self._journal = OffsetJournal(folder / "offsets.jsonl")
 
     def load(self, topics: Topics, offsets: CommittedOffsets, now_ms: int) -> None:
-        """Load topics and offsets; raises `BadSetting` where the directory is not a broker's or cannot be read."""
+        """Load topics and offsets. Raises `BadSetting` if the directory is not a broker's or cannot be used."""
         trusted = _was_synced_or_same_boot(self._lock)
         stored = self._read_topics()
         try:
@@ -121,7 +122,6 @@ class Storage:
             logger.info("%s: read %d MB of batches whose index was missing", self._folder, read_bytes // 1_000_000)
 
     def segments(self, topic: str, partition: int) -> SegmentStore | None:
-        """Return the files of a new partition."""
         return self._files(topic, partition)
 
     def _files(self, topic: str, partition: int) -> PartitionFiles:
@@ -130,12 +130,11 @@ class Storage:
         return files
 
     def save_topics(self, topics: Mapping[str, TopicState]) -> None:
-        """Write the list of topics, all of it or nothing."""
+        """Replace the stored list of topics atomically."""
         listed = {each.name: _StoredTopic(len(each.partitions), dict(each.config.given)) for each in topics.values()}
         self._write("topics.json", _TopicsFile(_FORMAT, listed))
 
     def delete_topic(self, name: str) -> None:
-        """Remove a topic's records."""
         for place in [place for place in self._partitions if place.topic == name]:
             self._partitions.pop(place).close()
         shutil.rmtree(self._folder / "topics" / name, ignore_errors=True)
@@ -147,7 +146,7 @@ class Storage:
         self._journal.forgotten(group, place)
 
     def load_groups(self) -> dict[str, StableGroup]:
-        """Return the groups that were stable. If they cannot be read, members have to join again."""
+        """Return the stored stable groups. If they cannot be read, return none, and all members must rejoin."""
         path = self._folder / "groups.json"
         try:
             stored = msgspec.json.decode(path.read_bytes(), type=_GroupsFile)
@@ -159,13 +158,14 @@ class Storage:
         return stored.groups if stored.format == _FORMAT else {}
 
     def save_groups(self, groups: Mapping[str, StableGroup]) -> None:
-        """Write the stable groups, all of them or nothing."""
+        """Replace the stored stable groups atomically."""
         self._write("groups.json", _GroupsFile(_FORMAT, dict(groups)))
 
     def close(self) -> None:
         """Sync and close every file, and unlock the directory.
 
-        Indexes and states come first, so that a broker that is killed while it syncs starts as fast.
+        Indexes and producers' states are written before the sync, so that a broker that is killed during the sync also
+        starts fast.
         """
         for topic in self._topics or ():
             for log in topic.partitions:
@@ -202,7 +202,7 @@ class Storage:
     def _remove_leftovers(self, known: set[str]) -> None:
         folder = self._folder / "topics"
         for path in folder.iterdir() if folder.exists() else ():
-            if path.name not in known:  # deleted, but the process ended before its files were removed
+            if path.name not in known:  # its topic was deleted, but a kill came before its files were removed
                 shutil.rmtree(path, ignore_errors=True)
 
 
@@ -221,7 +221,7 @@ def _lock(folder: Path) -> int:
 
 
 def _was_synced_or_same_boot(lock: int) -> bool:
-    """Return whether the last broker here synced its files, or the machine has run ever since."""
+    """Return whether the last broker synced its files when it stopped, or the machine has not rebooted since."""
     left = os.pread(lock, 100, 0).decode(errors="replace").strip()
     return not left or left == _boot_id() != _NO_BOOT_ID
 
@@ -234,11 +234,11 @@ def _boot_id() -> str:
 
 
 def _write_lock(lock: int, content: str) -> None:
-    """Write it without a sync, which takes seconds where gigabytes wait to be written.
+    """Write the lock file without a sync. A sync takes seconds if gigabytes of other data are not written yet.
 
-    A machine that goes down before the boot id is on the disk leaves at worst the empty content of a clean stop.
-    The next start then trusts an index if its segment file has the size and time that it names; file systems write
-    these after the data.
+    If the machine loses power before the boot id is on the disk, the file is at worst empty, as after a clean stop.
+    The next start then trusts an index if its segment file has the size and the modification time that the index
+    contains. File systems write these two after the data.
     """
     os.ftruncate(lock, 0)
     os.pwrite(lock, content.encode(), 0)

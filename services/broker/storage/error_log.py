@@ -1,4 +1,4 @@
-"""Storage errors in the operator's log: a full disk fails every write, many times a second."""
+"""Log storage errors at a limited rate, because on a full disk every write fails, many times a second."""
 
 import errno
 import logging
@@ -8,13 +8,13 @@ from typing import Final, Literal
 logger = logging.getLogger("railbus.broker")
 
 REPEAT_S: Final = 60.0
-"""Minimum time between two lines about storage errors."""
+"""Minimum time between two log lines about storage errors, in seconds."""
 
 DISK_FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
 class StorageErrorLog:
-    """Returns a line for the first error at once, and one with the number of later errors once a minute."""
+    """Returns at most one log line a minute. A line contains the number of errors left out since the last line."""
 
     def __init__(self) -> None:
         self._logged_at_s: float | None = None
@@ -36,7 +36,7 @@ _errors = StorageErrorLog()
 
 
 def log_storage_error(what: str, error: OSError, action: Literal["written", "read"] = "written") -> None:
-    """Log the error, but at most one error a minute."""
+    """Log the error, unless another error was logged within the last minute."""
     line = _errors.line_for(what, error, time.monotonic(), action)
     if line is not None:
         logger.error("%s", line)

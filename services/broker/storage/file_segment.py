@@ -1,7 +1,7 @@
-"""A segment in a file: appended by writes, read at any offset by `pread`; only the newest batches are in memory too.
+"""A segment in a file. Batches are written at its end and read at any offset with `pread`.
 
-What is read stays in the operating system's page cache and not in this process. `OpenSegments` bounds the files and
-indexes that are open for reads of older segments.
+Only the newest batches are also in the memory of this process. The operating system caches data that is read from the
+file. `OpenSegments` limits how many older segments have their file and index open for reads.
 """
 
 import os
@@ -24,14 +24,17 @@ LOG_SUFFIX: Final = ".log"
 INDEX_SUFFIX: Final = ".index"
 
 MAX_OPEN_SEGMENTS: Final = 64
-"""Older segments that are open at once; beyond that the one read longest ago is closed. An index takes 24 KiB."""
+"""Maximum number of older segments that are open for reads. Beyond it, the least recently read segment is closed.
+
+The index of a segment takes 24 KiB of memory.
+"""
 
 MAX_TAIL_BYTES: Final = 1024 * 1024
 MIN_TAIL_BYTES: Final = 16 * 1024
 
 
 class TailBudget:
-    """The memory for the newest batches of all partitions, in equal shares."""
+    """Divides the memory for the newest batches equally among all partitions."""
 
     def __init__(self, total_bytes: int) -> None:
         self._total_bytes = total_bytes
@@ -39,12 +42,15 @@ class TailBudget:
 
     @property
     def bytes_each(self) -> int:
-        """Return one partition's share: 16 KiB to 1 MiB."""
+        """Return the share of one partition, from 16 KiB to 1 MiB."""
         return min(MAX_TAIL_BYTES, max(MIN_TAIL_BYTES, self._total_bytes // max(1, self.partitions)))
 
 
 class LogTail:
-    """The newest batches of one segment. Two buffers, each at most half of the share: the older one goes as a whole."""
+    """The newest batches of one segment, in two buffers of at most half of the partition's share each.
+
+    When the younger buffer is full, all batches of the older buffer are dropped at once.
+    """
 
     __slots__ = ("_budget", "_half_bytes", "_older", "_younger")
 
@@ -55,7 +61,7 @@ class LogTail:
 
     @property
     def base(self) -> int:
-        """Return the first offset that it has."""
+        """Return the first offset whose batch is in memory."""
         return self._older.base
 
     @property
@@ -70,7 +76,7 @@ class LogTail:
         self._younger.append(batch, base, records, max_timestamp_ms)
 
     def _swap(self, base: int) -> None:
-        """Begin a buffer; that of the oldest batches is used again, because new memory costs time on its first use."""
+        """Drop the oldest batches and reuse their buffer for new ones. The first use of new memory would be slower."""
         self._half_bytes = self._budget.bytes_each // 2
         buffer = None if self._older is self._younger else self._older.release()
         if buffer is not None and len(buffer) > 2 * self._half_bytes:
@@ -87,25 +93,25 @@ class LogTail:
             return self._younger.read(offset, max_bytes, at_least_one=at_least_one)
         data = self._older.read(offset, max_bytes, at_least_one=at_least_one)
         if len(data) < self._older.available(offset, len(self._older)):
-            return data  # cut by the limit: nothing may follow
+            return data  # cut at the limit, so no later batch may follow
         return data + self._younger.read(self._younger.base, max_bytes - len(data), at_least_one=False)
 
 
 class OpenSegment(NamedTuple):
-    """A segment that is open for reads."""
+    """The file descriptor and the index of a segment that is open for reads."""
 
     file: int
     sparse: SegmentIndex
 
 
 class OpenSegments:
-    """The older segments that were read last, of all partitions."""
+    """The most recently read older segments of all partitions."""
 
     def __init__(self) -> None:
         self._open: OrderedDict[Path, OpenSegment] = OrderedDict()
 
     def get(self, segment: "FileSegment") -> OpenSegment:
-        """Return the file and the index of a sealed segment; raises `OSError`."""
+        """Return the file descriptor and the index of a sealed segment. Raises `OSError`."""
         found = self._open.get(segment.path)
         if found is not None:
             self._open.move_to_end(segment.path)
@@ -138,25 +144,25 @@ class FileSegment:
         self._size = 0
         self._opened = opened
         self._budget = budget
-        self._file: int | None = None  # while batches may follow
-        self._index: SegmentIndex | None = SegmentIndex()  # likewise
-        self._tail: LogTail | None = LogTail(base, budget)  # likewise
+        self._file: int | None = None  # open for appends, until the segment is sealed
+        self._index: SegmentIndex | None = SegmentIndex()  # None once the segment is sealed
+        self._tail: LogTail | None = LogTail(base, budget)  # None once the segment is sealed
 
     @classmethod
     def stored(
         cls, path: Path, base: int, found: StoredIndex, now_ms: int, opened: OpenSegments, budget: TailBudget
     ) -> "FileSegment":
-        """Return a sealed segment that was on disk already."""
+        """Return a sealed segment for a file that exists already."""
         segment = cls(path, base, now_ms, opened, budget)
         first_ms = found.sparse.first_ms
-        # A client's clock may be ahead.
+        # A client's clock may be ahead, so the first timestamp may be in the future.
         segment.born_ms = now_ms if first_ms is None else min(now_ms, first_ms)
         segment.end, segment.newest_ms, segment._size = found.end, found.newest_ms, found.mark.size
         segment._index = segment._tail = None
         return segment
 
     def continue_with(self, index: SegmentIndex) -> None:
-        """Take further batches, although it was sealed when the broker stopped."""
+        """Accept more batches after a restart, although the segment was sealed when the broker stopped."""
         self._index = index
         self._tail = LogTail(self.end, self._budget)
 
@@ -170,14 +176,14 @@ class FileSegment:
         return self._tail.memory_bytes + self._index.memory_bytes
 
     def open_for_append(self) -> int:
-        """Create the file where it does not exist; return its descriptor."""
+        """Open the file for appends, create it if it is missing, and return its descriptor."""
         if self._file is None:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             self._file = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o600)
         return self._file
 
     def append(self, batch: bytes | bytearray, base: int, records: int, max_timestamp_ms: int) -> None:
-        """Pass a batch to the operating system; after a failure the file is as before."""
+        """Write a batch to the operating system. After an error, the file is unchanged."""
         assert base == self.end  # noqa: S101 - batches of a segment are contiguous
         assert self._index is not None  # noqa: S101 - not sealed
         assert self._tail is not None  # noqa: S101
@@ -216,10 +222,10 @@ class FileSegment:
         return next((each.base for each in found if each.max_timestamp_ms >= timestamp_ms), None)
 
     def seal(self) -> None:
-        """Write the index, close the file and give back the memory; without an index a restart reads all batches."""
+        """Write the index, close the file and free the memory. A restart without the index would read all batches."""
         index, file = self._index, self._file
         self._index = self._tail = self._file = None
-        if index is None or file is None:  # the index is on disk already, or there is no batch
+        if index is None or file is None:  # the index is on disk already, or there are no batches
             return
         try:
             self.write_index(index, mark_of(os.fstat(file)))
@@ -231,7 +237,7 @@ class FileSegment:
         self.path.with_suffix(INDEX_SUFFIX).write_bytes(index.encode(self.end, self.newest_ms, mark))
 
     def load_index(self) -> SegmentIndex:
-        """Return the index of a sealed segment; where its file is missing or damaged, read the batches."""
+        """Return the index of a sealed segment. If its file is missing or damaged, rebuild it from the batches."""
         found = read_index(self.path)
         if found is not None and found.end == self.end and found.mark.size == self._size:
             return found.sparse
@@ -242,7 +248,7 @@ class FileSegment:
         return index
 
     def close(self) -> None:
-        """Close the file and write nothing to it."""
+        """Close the file without writing the index."""
         self._opened.close(self.path)
         if self._file is not None:
             os.close(self._file)
@@ -256,7 +262,7 @@ class FileSegment:
     def _read_file(self, offset: int, max_bytes: int, *, at_least_one: bool) -> bytes:
         file, index = self._reading()
         begin, stop = index.stretch(offset, self._size)
-        # The first batch ends within this stretch; so many bytes behind it reach beyond every limit.
+        # The first batch ends before `stop`, so `max_bytes` more bytes always reach the limit.
         data = _pread(file, min(self._size - begin, stop - begin + max_bytes), begin)
         first = _holding(data, offset)
         limit = first.begin + max_bytes
@@ -265,7 +271,7 @@ class FileSegment:
         if first.stop > limit:
             return data[first.begin : first.stop] if at_least_one else b""
         from_entry = max(first.begin, index.position_up_to(begin + limit) - begin)
-        last = from_entry  # the batch there may be larger than what was read of it
+        last = from_entry  # the batch at this position may be only partly in `data`
         for place in batches_in(data, from_entry):
             if place.stop > limit:
                 last = place.begin
@@ -289,7 +295,7 @@ def _pread(file: int, size: int, position: int) -> bytes:
 
 
 def read_index(path: Path) -> StoredIndex | None:
-    """Return the stored index of a segment file; None where there is none, or it is damaged."""
+    """Return the stored index of a segment file; None if the index is missing or damaged."""
     try:
         return SegmentIndex.decode(path.with_suffix(INDEX_SUFFIX).read_bytes())
     except OSError:

@@ -1,4 +1,4 @@
-"""Committed offsets on disk: one JSON line per commit, rewritten when most lines are out of date."""
+"""Committed offsets on disk, one JSON line per commit. The file is rewritten when most lines are out of date."""
 
 import logging
 import os
@@ -10,11 +10,11 @@ from services.broker.groups.committed_offsets import CommittedOffset, CommittedO
 
 logger = logging.getLogger("railbus.broker")
 
-STALE_LINES = 10_000  # the file is rewritten with this many lines more than ten per entry
+STALE_LINES = 10_000  # the file is rewritten when it has more lines than this plus ten per committed offset
 
 
 class OffsetJournal:
-    """The file of all groups' commits."""
+    """The file with the committed offsets of all groups."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -23,7 +23,7 @@ class OffsetJournal:
         self._file: int | None = None
 
     def load(self, offsets: CommittedOffsets) -> None:
-        """Load the stored commits. A last line that was cut short is ignored."""
+        """Load the stored offsets. An incomplete line, such as the last one after a loss of power, is ignored."""
         self._offsets = offsets
         if self._path.exists():
             for line in self._path.read_bytes().splitlines():
@@ -37,7 +37,7 @@ class OffsetJournal:
         self._write(_line(group, place, None))
 
     def close(self) -> None:
-        """Sync to the disk and close."""
+        """Sync the file to the disk and close it."""
         if self._file is not None:
             os.fsync(self._file)
             os.close(self._file)

@@ -1,10 +1,12 @@
-"""A partition's folder: segment files with their indexes, and `state.json`. Writes them, and loads them at a start.
+"""Write and load the files of a partition: its segments with their indexes, and `state.json`.
 
-`00000000000000000042.log` has the batches from offset 42 on, `....index` is its sparse index, and `state.json` has the
-idempotent producers and the latest append time as they were at one offset, which a restart could otherwise only learn
-from all batches. Only the batches behind that offset are looked at, and only segments are read whole whose index is
-missing or was made for another file: the newest one after a kill, those that another program changed, those of a
-folder that an older version wrote.
+`00000000000000000042.log` contains the batches from offset 42 on, and the file with the suffix `.index` is its sparse
+index. `state.json` contains the idempotent producers and the latest append time, as of one offset. With it, a broker
+that starts needs only the headers of the batches after this offset. Without it, the broker needs all headers.
+
+A broker that starts reads a segment completely, and checks every batch, if the index of the segment is missing or does
+not match the segment file. This happens to the newest segment after a kill, to segments that another program changed,
+and in folders that an older version of the broker wrote.
 """
 
 import contextlib
@@ -53,7 +55,7 @@ class _StateFile(msgspec.Struct):
 class PartitionFiles:
     """The segments of one partition on disk.
 
-    Only `sync` waits for the disk: that may take long, and blocks the event loop.
+    `sync` and `replace` wait for the disk, which may take long and blocks the event loop.
     """
 
     def __init__(self, folder: Path, opened: OpenSegments, budget: TailBudget) -> None:
@@ -67,7 +69,10 @@ class PartitionFiles:
     # SegmentStore
 
     def begin(self, base: int, now_ms: int) -> LogSegment:
-        """Begin a segment; its file is there at once, so that a restart knows the offset even when nothing follows."""
+        """Create a segment that starts at the offset `base`.
+
+        Unless `base` is 0, its file is created at once, so that a restart knows the offset even without a later batch.
+        """
         segment = FileSegment(self._path(base), base, now_ms, self._opened, self._budget)
         if base:
             segment.open_for_append()
@@ -75,7 +80,7 @@ class PartitionFiles:
         return segment
 
     def forget(self, segment: LogSegment) -> None:
-        """Remove a segment's files. The index goes first: an index without a segment would never be removed."""
+        """Delete a segment's files. The index is deleted first, so that no index is left without its segment."""
         path = self._path(segment.base)
         path.with_suffix(INDEX_SUFFIX).unlink(missing_ok=True)
         path.unlink(missing_ok=True)
@@ -84,11 +89,11 @@ class PartitionFiles:
             found.close()
 
     def replace(self, old: Sequence[LogSegment], kept: Iterable[Survivor]) -> LogSegment:
-        """Write the remaining records into one file and rename it over the oldest one: a kill at any time does no harm.
+        """Write the remaining records into one file, and rename it over the oldest. A kill at any time does no harm.
 
-        Killed before the rename, the broker finds everything as it was; killed after it, it removes the other old
-        files at its start, because they begin before the new one ends. The new file is on the disk before the old ones
-        go, or a loss of power would take what was synced long ago.
+        After a kill before the rename, the old files are unchanged. After a kill later, the next start deletes the
+        other old files, because they begin before the new file ends. The new file is synced before the old files are
+        deleted. Otherwise, a loss of power could lose records that were synced long ago.
         """
         path = self._path(old[0].base)
         fresh = FileSegment(
@@ -116,12 +121,12 @@ class PartitionFiles:
         for segment in old[1:]:
             try:
                 self.forget(segment)
-            except OSError as error:  # the next start removes it
+            except OSError as error:  # the next start deletes the file
                 log_storage_error(str(path), error)
         return fresh
 
     def keep_state(self, end: int, producers: ProducerStates, appended_ms: int) -> None:
-        """Write `state.json`, all of it or nothing."""
+        """Replace `state.json` atomically."""
         if end == self._state_end:
             return
         fresh = self._folder / "state.json.new"
@@ -136,12 +141,12 @@ class PartitionFiles:
     # Loading and closing
 
     def load(self, log: PartitionLog, now_ms: int, *, trusted: bool) -> int:
-        """Restore the log; return how many bytes had to be read whole.
+        """Restore the log. Return the total size in bytes of the segments that had to be read completely.
 
         Args:
-            log: A new log.
-            now_ms: The time.
-            trusted: Whether all that was written is there, because the machine has not lost power since.
+            log: A new, empty log.
+            now_ms: The current time in milliseconds.
+            trusted: Whether no written data was lost, because it was synced or the machine has not lost power since.
         """
         state = self._read_state()
         replayed = _Replay(state)
@@ -166,8 +171,8 @@ class PartitionFiles:
             return 0
         self._segments = {segment.base: segment for segment in segments}
         if replayed.from_offset > segments[-1].end:
-            # The end of the log was lost since: what is known of lost batches must not acknowledge a retry of them,
-            # also not after a later start, when the log has grown beyond this offset again.
+            # The end of the log was lost after the state was written. So the state is deleted: a retry of a lost batch
+            # must not be acknowledged, not even after a later start when the log has reached this offset again.
             (self._folder / "state.json").unlink()
             replayed = _Replay(None)
             for segment in segments:
@@ -181,17 +186,17 @@ class PartitionFiles:
         return read_bytes
 
     def sync(self) -> None:
-        """Wait until all batches are on the disk; raises `OSError`."""
+        """Wait until all batches are on the disk. Raises `OSError`."""
         for segment in self._segments.values():
             if segment.path.exists():
                 file = os.open(segment.path, os.O_RDONLY)
                 try:
-                    os.fsync(file)  # of a file without unwritten pages: a few microseconds
+                    os.fsync(file)  # takes a few microseconds if the file has no unwritten pages
                 finally:
                     os.close(file)
 
     def close(self) -> None:
-        """Close the files without a word."""
+        """Close the files without writing anything to them."""
         for segment in self._segments.values():
             segment.close()
         self._segments.clear()
@@ -217,7 +222,7 @@ class PartitionFiles:
         for path in self._folder.glob(f"*{INDEX_SUFFIX}"):
             if not path.with_suffix(LOG_SUFFIX).exists():
                 path.unlink(missing_ok=True)
-        for path in self._folder.glob(f"*{COMPACTING_SUFFIX}"):  # of a broker that was killed while it wrote it
+        for path in self._folder.glob(f"*{COMPACTING_SUFFIX}"):  # left by a broker that was killed during a compaction
             path.unlink(missing_ok=True)
 
     def _path(self, base: int) -> Path:
@@ -225,7 +230,7 @@ class PartitionFiles:
 
 
 class _Replay:
-    """The producers' state at the stored offset, brought up to date with the batches after it."""
+    """The producers' state at the stored offset, updated with the batches after this offset."""
 
     def __init__(self, state: _StateFile | None) -> None:
         self.from_offset = state.end if state is not None else 0
@@ -241,7 +246,7 @@ class _Replay:
 
 
 def stored_segments(folder: Path) -> list[tuple[int, Path]]:
-    """Return (first offset, file) of a partition's segments, oldest first."""
+    """Return (first offset, file) of each segment of a partition, the oldest first."""
     found = ((path.stem, path) for path in folder.glob(f"*{LOG_SUFFIX}"))
     return sorted((int(stem), path) for stem, path in found if stem.isdecimal())
 
@@ -252,7 +257,7 @@ def _matching_index(path: Path) -> StoredIndex | None:
 
 
 def _recover(path: Path, base: int, on_batch: OnBatch) -> StoredIndex:
-    """Check every batch of a segment file, cut off a last write that is incomplete, and return the index."""
+    """Check every batch of a segment file, truncate the file after the last valid batch, and return the index."""
     data = path.read_bytes()
     index, position, end, newest_ms = SegmentIndex(), 0, base, _EMPTY_MS
     for header in _whole_batches(memoryview(data), base):
@@ -283,7 +288,7 @@ def _whole_batches(data: memoryview, base: int) -> Iterator[BatchHeader]:
 
 
 def _headers(path: Path, end: int) -> list[BatchHeader] | None:
-    """Return the header of each batch up to the offset `end`; None where the file is damaged."""
+    """Return the header of each batch; None if the file is damaged or does not end at the offset `end`."""
     data = path.read_bytes()
     try:
         places = list(batches_in(data))

@@ -1,4 +1,7 @@
-"""A partition's log: append, read, find by time, drop. No clock, no I/O of its own: its segments may be files."""
+"""The log of a partition: append, read, search by time, retention and compaction.
+
+It has no clock. It does no I/O itself, but its segments may be files.
+"""
 
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
@@ -13,13 +16,13 @@ from services.broker.storage.segment import LogSegment, MemorySegments, SegmentS
 from services.broker.storage.topic_config import TopicConfig
 
 NO_TIME = -1
-_STEP_BYTES = 1024 * 1024  # of batches that compaction has in memory at once
+_STEP_BYTES = 1024 * 1024  # bytes of batches that compaction reads at once
 
 
 class AppendResult(NamedTuple):
-    """The place of an appended batch; `duplicate` if the client sent it again and it was on the log already.
+    """The offset of a batch on the log. `duplicate` is true if the batch was on the log already before this request.
 
-    `time_ms` is when it was appended; -1 where its records keep the client's times.
+    `time_ms` is the append time of the batch; -1 if its records keep the client's timestamps.
     """
 
     offset: int
@@ -28,21 +31,21 @@ class AppendResult(NamedTuple):
 
 
 class TimestampAndOffset(NamedTuple):
-    """The record that a search by time found."""
+    """Offset and timestamp of the record that a search by time found."""
 
     offset: int
     timestamp_ms: int
 
 
 class PartitionLog:
-    """One partition's log.
+    """The log of one partition.
 
     Attributes:
-        start: The offset of the oldest record.
-        end: The offset that the next record will have. Both are attributes because every fetch compares them with what
-            it has read, for each of its partitions.
-        size: Bytes of records.
-        deleted: Its topic was deleted; a waiting fetch must be answered.
+        start: Offset of the oldest record.
+        end: Offset that the next record will have. ``start`` and ``end`` are attributes for speed, because every fetch
+            reads them for each of its partitions.
+        size: Size of all batches, in bytes.
+        deleted: Whether the topic was deleted. If so, a waiting fetch must be answered.
     """
 
     def __init__(self, config: TopicConfig, *, now_ms: int = 0, store: SegmentStore | None = None) -> None:
@@ -53,11 +56,11 @@ class PartitionLog:
         self.start = self.end = 0
         self.size = 0
         self._appended_ms = NO_TIME  # the latest append time of a batch
-        self._compacted_end = 0  # no segment before this offset was appended to since it was last compacted
+        self._compacted_end = 0  # end of the compacted segments; closed segments after it are new
         self.deleted = False
 
     def restore(self, segments: Sequence[LogSegment], producers: ProducerStates, appended_ms: int) -> None:
-        """Continue with what was stored; the newest segment is last."""
+        """Restore the log from stored segments, the newest last, and from the stored state of its producers."""
         self._segments = list(segments)
         self.start, self.end = self._segments[0].base, self._segments[-1].end
         self._producers = producers
@@ -65,7 +68,7 @@ class PartitionLog:
         self.size = sum(map(len, segments))
 
     def close(self) -> None:
-        """Seal the newest segment, so that a restart need not read it."""
+        """Seal the newest segment and store the producers' state, so that a restart need not read all batches."""
         self._segments[-1].seal()
         self._store.keep_state(self.end, self._producers, self._appended_ms)
 
@@ -74,7 +77,7 @@ class PartitionLog:
         return sum(segment.memory_bytes for segment in self._segments)
 
     def produce(self, batch: memoryview, version: int, now_ms: int) -> AppendResult:
-        """Append a client's batch; raises `BatchRejected`."""
+        """Check and append a client's batch. Raises `BatchRejected` if it is not accepted."""
         header = batches.parse(batch)
         if header.size > self.config.max_message_bytes:
             raise BatchRejected(
@@ -92,7 +95,7 @@ class PartitionLog:
         batches.BROKER_FIELDS.pack_into(placed, 0, self.end, header.length, batches.LEADER_EPOCH)
         time_ms = NO_TIME
         if self.config.append_time:
-            # The partition's time must not decrease when the clock is set back.
+            # The timestamps in a partition must not decrease when the clock is set back.
             time_ms = max(now_ms, self._appended_ms)
             header = batches.stamp(placed, header, time_ms)
         elif header.has_append_time:
@@ -114,12 +117,12 @@ class PartitionLog:
         try:
             without_key = has_record_without_key(bytes(batch))
         except UnreadableBatch:
-            return  # such as one of a codec that this broker lacks; then the partition keeps every record
+            return  # perhaps its codec is missing; the partition is then not compacted
         if without_key:
             raise BatchRejected(ErrorCode.INVALID_RECORD, "a record of a compacted topic must have a key")
 
     def begin_segment(self, now_ms: int) -> None:
-        """Put later batches into a new segment, unless the newest is empty."""
+        """Start a new segment for later batches, unless the newest segment is empty."""
         newest = self._segments[-1]
         if newest.end > newest.base:
             fresh = self._store.begin(self.end, now_ms)
@@ -143,16 +146,20 @@ class PartitionLog:
         return offset
 
     def read(self, offset: int, max_bytes: int, *, at_least_one: bool) -> bytes:
-        """Return whole batches from the one that holds `offset` on; empty at the log's end; raises `OSError`."""
+        """Return complete batches, from the one that contains `offset` on. At the log's end, return no bytes.
+
+        Raises:
+            OSError: The segment file cannot be read.
+        """
         assert self.start <= offset <= self.end  # noqa: S101 - the caller checks the range
         if offset == self.end:
             return b""
         return self._segment(offset).read(offset, max_bytes, at_least_one=at_least_one)
 
     def available(self, offset: int, max_bytes: int) -> int:
-        """Return about how many bytes there are from `offset` on, up to `max_bytes`; raises `OSError`."""
+        """Return the approximate number of bytes from `offset` on, up to `max_bytes`. Raises `OSError`."""
         segment = self._segment(offset)
-        # As in Kafka: a reader that is a whole segment behind need not wait for more.
+        # As in Kafka, a fetch from a segment before the newest one need not wait for more bytes.
         return segment.available(offset, max_bytes) if segment is self._segments[-1] else max_bytes
 
     def _segment(self, offset: int) -> LogSegment:
@@ -162,7 +169,7 @@ class PartitionLog:
         return self._segments[bisect_right(self._segments, offset, key=lambda segment: segment.base) - 1]
 
     def find_time(self, timestamp_ms: int) -> TimestampAndOffset | None:
-        """Return the first record of this time or later; None when all are older; raises `OSError`."""
+        """Return the first record with this timestamp or a later one; None if all are older. Raises `OSError`."""
         for segment in self._segments:
             if segment.newest_ms < timestamp_ms:
                 continue
@@ -173,12 +180,12 @@ class PartitionLog:
                 found = _first_at_or_after(batch, header, timestamp_ms)
                 if found is not None:
                     return found
-                # The header's largest timestamp is later than any record's: a client may set it so. Go on.
+                # A client may set a largest timestamp in the header that no record has. Continue with the next batch.
                 offset += header.span
         return None
 
     def expire(self, now_ms: int) -> None:
-        """Drop the oldest segments beyond the topic's retention."""
+        """Drop the oldest segments that exceed the topic's retention by size or by age."""
         config = self.config
         if not config.deletes:
             return
@@ -192,8 +199,8 @@ class PartitionLog:
         config = self.config
         oldest_kept_ms = now_ms - config.retention_ms
         self._drop_older_than(oldest_kept_ms)
-        # A slow topic's newest segment is closed by age too, or its old records would stay until it is full. This comes
-        # after the deletions, because a full disk may have no room for another file.
+        # The newest segment is closed by age too. Otherwise, a topic with few records would keep old records until the
+        # segment is full. Deletions come first, because a full disk may have no room for another file.
         newest = self._segments[-1]
         if newest.newest_ms < oldest_kept_ms or now_ms - newest.born_ms > config.retention_ms // 8:
             self.begin_segment(now_ms)
@@ -204,9 +211,10 @@ class PartitionLog:
             self._drop_oldest()
 
     def compact(self, now_ms: int) -> bool:
-        """Remove records whose key was written again, once closed segments have as many new bytes as compacted ones.
+        """Remove records whose key was written again later. Return whether the log was compacted. Raises `OSError`.
 
-        So each byte is read about twice, however long the log lives. Return whether it was done; raises `OSError`.
+        A compaction starts once at least half of the bytes in closed segments are new. So each byte is read about
+        twice, regardless of the age of the log.
         """
         closed = self._segments[:-1]
         new_bytes = sum(len(segment) for segment in closed if segment.base >= self._compacted_end)
@@ -225,7 +233,7 @@ class PartitionLog:
         return True
 
     def drop_oldest_segment(self, now_ms: int) -> bool:
-        """Drop the oldest segment whatever the retention; return False when nothing is left."""
+        """Drop the oldest segment regardless of retention. Return False if the log has no records left."""
         if len(self._segments) == 1:
             self.begin_segment(now_ms)
         if len(self._segments) == 1:
@@ -242,7 +250,7 @@ class PartitionLog:
 
 
 def _batches(segments: Sequence[LogSegment]) -> Iterator[bytes]:
-    """Yield each batch of these segments; raises `OSError`."""
+    """Yield each batch of these segments. Raises `OSError`."""
     for segment in segments:
         offset = segment.base
         while offset < segment.end:
@@ -258,11 +266,11 @@ def _first_at_or_after(batch: bytes, header: BatchHeader, timestamp_ms: int) -> 
     if not header.record_count:
         return None
     stamps = None if header.has_append_time else batches.timestamps(batch)
-    if stamps is None:  # all of one time, or it cannot be decompressed: its beginning is early enough
+    if stamps is None:  # one timestamp for all records, or a batch that cannot be decoded
         stamps = [(header.base_offset, header.max_timestamp_ms)]
     return next((TimestampAndOffset(offset, stamp) for offset, stamp in stamps if stamp >= timestamp_ms), None)
 
 
 def sequence_of(header: BatchHeader) -> BatchSequence:
-    """Return the batch's place in its producer's sequence."""
+    """Return the sequence numbers that the producer gave to the batch."""
     return BatchSequence(header.producer_id, header.producer_epoch, header.base_sequence, header.span)

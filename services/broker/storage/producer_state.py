@@ -1,8 +1,8 @@
-"""Idempotent producers: which batches of which producer a partition already has. Pure.
+"""Idempotent producers: recognise batches that a partition already has. No I/O, no clock.
 
-As in Kafka, each producer's last five batches are remembered per partition: a retry of one of them is acknowledged
-again with its first offset and not appended; a gap in the sequence is rejected. A producer that is not known (new, or
-forgotten) may begin at any sequence number.
+As in Kafka, a partition remembers the last five batches of each producer. A retry of one of them is not appended again,
+but acknowledged with the offset of the first append. A gap in the sequence numbers is rejected. An unknown producer
+(new or forgotten) may start at any sequence number.
 """
 
 from collections import OrderedDict, deque
@@ -12,13 +12,13 @@ from typing import NamedTuple
 from services.broker.protocol.error_codes import ErrorCode
 
 REMEMBERED_BATCHES = 5
-REMEMBERED_PRODUCERS = 1000  # per partition; beyond that the one idle for longest is forgotten
+REMEMBERED_PRODUCERS = 1000  # per partition; beyond it, the producer that was idle for longest is forgotten
 _SEQUENCES = 2**31
 NO_PRODUCER = -1
 
 
 class BatchSequence(NamedTuple):
-    """A batch's place in its producer's sequence."""
+    """The sequence numbers of a batch, as its producer assigned them."""
 
     producer_id: int
     epoch: int
@@ -27,17 +27,17 @@ class BatchSequence(NamedTuple):
 
     @property
     def last(self) -> int:
-        """Return the sequence number of the last record; numbers wrap after 2^31 - 1."""
+        """Return the sequence number of the last record. Sequence numbers wrap to 0 after 2^31 - 1."""
         return (self.first + self.records - 1) % _SEQUENCES
 
 
 class RememberedBatch(NamedTuple):
-    """A batch that a retry is recognised by."""
+    """An appended batch, remembered to recognise a retry of it."""
 
     first: int
     last: int
     offset: int
-    time_ms: int  # the largest of the batch; as in Kafka, the response to a retry has it
+    time_ms: int  # largest timestamp of the batch; the response to a retry contains it, as in Kafka
 
 
 @dataclass(slots=True)
@@ -47,7 +47,7 @@ class _Producer:
 
 
 class ProducerStates:
-    """The producers of one partition."""
+    """The known producers of one partition, with their last batches."""
 
     def __init__(self) -> None:
         self._known: OrderedDict[int, _Producer] = OrderedDict()
@@ -56,7 +56,7 @@ class ProducerStates:
         return len(self._known)
 
     def check_sequence(self, batch: BatchSequence) -> RememberedBatch | ErrorCode:
-        """Return `ErrorCode.NONE` to append, the `RememberedBatch` of a retry, or the error of a rejected batch."""
+        """Return `ErrorCode.NONE` to append the batch, its `RememberedBatch` if it is a retry, or else the error."""
         if batch.producer_id == NO_PRODUCER:
             return ErrorCode.NONE
         if batch.epoch < 0 or batch.first < 0:
@@ -75,7 +75,7 @@ class ProducerStates:
         return ErrorCode.NONE if batch.first == expected else ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
 
     def remember(self, batch: BatchSequence, offset: int, time_ms: int) -> None:
-        """Note that a batch was appended at `offset`; `time_ms` is its largest timestamp."""
+        """Remember that a batch was appended at `offset`. `time_ms` is its largest timestamp."""
         if batch.producer_id == NO_PRODUCER:
             return
         known = self._known.get(batch.producer_id)
@@ -87,12 +87,12 @@ class ProducerStates:
             self._known.popitem(last=False)
 
     def stored(self) -> list["StoredProducer"]:
-        """Return all producers, the longest idle first."""
+        """Return all producers in a form that can be stored, the producer that was idle for longest first."""
         return [(pid, each.epoch, list(each.batches)) for pid, each in self._known.items()]
 
     @classmethod
     def restored(cls, stored: list["StoredProducer"]) -> "ProducerStates":
-        """Return the state that `stored` turned into a value."""
+        """Return the producers from a value that `stored` returned."""
         producers = cls()
         for pid, epoch, remembered in stored:
             known = producers._known[pid] = _Producer(epoch)

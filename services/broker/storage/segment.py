@@ -1,4 +1,4 @@
-"""Segments: consecutive record batches of a partition. The interface, and the implementation in memory."""
+"""Segments of consecutive record batches of a partition: the interface, and the implementation in memory."""
 
 from array import array
 from bisect import bisect_left, bisect_right
@@ -16,7 +16,7 @@ class LogSegment(Protocol):
 
     base: int
     end: int
-    born_ms: int  # when its first batch was appended
+    born_ms: int  # time at which its first batch was appended
 
     def __len__(self) -> int: ...
 
@@ -28,39 +28,48 @@ class LogSegment(Protocol):
         """Return the largest timestamp; -1 while the segment is empty."""
 
     def append(self, batch: bytes | bytearray, base: int, records: int, max_timestamp_ms: int) -> None:
-        """Add a batch whose offset is already set; after an `OSError` the segment is as before."""
+        """Append a batch whose offset is already set. After an `OSError`, the segment is unchanged."""
 
     def available(self, offset: int, max_bytes: int) -> int:
-        """Return about how many bytes there are from `offset` on, up to `max_bytes`; never fewer than `read` gives."""
+        """Return the approximate number of bytes from `offset` on, up to `max_bytes`.
+
+        It is never less than the number of bytes that `read` returns.
+        """
 
     def read(self, offset: int, max_bytes: int, *, at_least_one: bool) -> bytes:
-        """Return whole batches from `offset` on; if asked, at least one, whatever its size."""
+        """Return complete batches from `offset` on, up to `max_bytes`.
+
+        With `at_least_one`, the first batch is returned even if it is larger.
+        """
 
     def first_batch_from_ms(self, timestamp_ms: int) -> int | None:
-        """Return the base offset of the first batch with a record of this time or later."""
+        """Return the base offset of the first batch with a record of this time or later; None if there is none."""
 
     def seal(self) -> None:
-        """Note that no batch follows. Never fails."""
+        """Mark the segment as complete, so that no batch may be appended. Never raises an error."""
 
 
 class SegmentStore(Protocol):
-    """Where a partition's segments are."""
+    """Creates, replaces and deletes the segments of a partition, in memory or on disk."""
 
     def begin(self, base: int, now_ms: int) -> LogSegment:
-        """Return a new segment that begins at this offset; raises `OSError`."""
+        """Create a segment that starts at the offset `base`. Raises `OSError`."""
 
     def forget(self, segment: LogSegment) -> None:
-        """Remove a segment; raises `OSError`."""
+        """Delete a segment. Raises `OSError`."""
 
     def replace(self, old: Sequence[LogSegment], kept: Iterable[Survivor]) -> LogSegment:
-        """Put one closed segment in the place of consecutive ones; raises `OSError`, and then nothing has changed."""
+        """Replace consecutive segments by one closed segment. If it raises `OSError`, nothing has changed."""
 
     def keep_state(self, end: int, producers: ProducerStates, appended_ms: int) -> None:
-        """Store what a restart could only learn by reading every batch before the offset `end`. Never fails."""
+        """Store the producers' state as of the offset `end`. Never raises an error.
+
+        Without it, a restart would have to read every batch before this offset.
+        """
 
 
 class MemorySegments:
-    """Segments that end with the process."""
+    """Creates segments in memory. They are lost when the process ends."""
 
     def begin(self, base: int, now_ms: int) -> LogSegment:
         return Segment(base, now_ms)
@@ -77,7 +86,7 @@ class MemorySegments:
 
 
 class Segment:
-    """A segment in one buffer, with an index of every batch by offset and by time."""
+    """A segment in one memory buffer, with an index of every batch by offset and by time."""
 
     __slots__ = ("_data", "_newest_ms", "_offsets", "_positions", "_size", "base", "born_ms", "end")
 
@@ -85,11 +94,11 @@ class Segment:
         self.base = base
         self.end = base
         self.born_ms = born_ms
-        self._data = bytearray() if buffer is None else buffer  # what is in it is overwritten
-        self._size = 0  # bytes of it that are batches
+        self._data = bytearray() if buffer is None else buffer  # its old content is overwritten
+        self._size = 0  # number of bytes of the buffer that contain batches
         self._offsets = array("q")  # base offset of each batch
-        self._positions = array("q")  # its position in the buffer
-        self._newest_ms = array("q")  # largest timestamp up to and including it: rising, so that it can be searched
+        self._positions = array("q")  # position of each batch in the buffer
+        self._newest_ms = array("q")  # largest timestamp up to this batch; never decreases, for binary search
 
     def __len__(self) -> int:
         return self._size
@@ -117,7 +126,7 @@ class Segment:
         self.end = base + records
 
     def release(self) -> bytearray:
-        """Return the buffer for another segment; this one must not be used again."""
+        """Return the buffer for use by another segment. This segment must not be used any more."""
         return self._data
 
     def _span(self, offset: int, max_bytes: int, *, at_least_one: bool) -> tuple[int, int]:

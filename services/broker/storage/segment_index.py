@@ -1,9 +1,9 @@
-"""The sparse index of a segment file: where batches begin, by offset and by time. No I/O.
+"""The sparse index of a segment file. It gives the file positions of batches by offset and by time. No I/O.
 
-An entry for every 16 KiB of batches, as Kafka has one for every 4 KiB: a read begins at the entry before the offset and
-steps over whole batches by their headers. The index file is a cache: it could be rebuilt by reading all batches. It
-holds the size and the modification time of its segment file; if one of them differs, or the checksum is wrong, the
-batches are read again.
+It has one entry for every 16 KiB of batches, while Kafka has one for every 4 KiB. A read starts at the last entry that
+is not after the offset, and skips batches by their headers. The index file is a cache, and can be rebuilt from all
+batches. It contains the size and the modification time of its segment file. If one of them differs, or the checksum is
+wrong, the batches are read again.
 """
 
 import zlib
@@ -14,17 +14,17 @@ from struct import Struct
 from typing import Final, NamedTuple
 
 INTERVAL_BYTES: Final = 16 * 1024
-"""A batch gets an entry if it begins so many bytes after the last one that has one, or later."""
+"""Minimum distance in bytes between the file positions of two batches with an entry."""
 
-_MAGIC: Final = 0x5242_4958_0000_0001  # also says in which byte order the rest is
-_NUMBERS_BEFORE: Final = 2  # magic, checksum of the rest
-_PLACE: Final = Struct(">qi11xi8xq")  # base offset, length, last offset delta, largest timestamp (after the first)
-_BEFORE_LENGTH: Final = 12  # bytes of a batch that its length does not count
+_MAGIC: Final = 0x5242_4958_0000_0001  # also shows the byte order of the other numbers
+_NUMBERS_BEFORE: Final = 2  # magic, and the checksum of all later numbers
+_PLACE: Final = Struct(">qi11xi8xq")  # base offset, length, last offset delta, largest timestamp
+_BEFORE_LENGTH: Final = 12  # bytes of a batch that its length field does not count
 _SMALLEST_BATCH_BYTES: Final = 61
 
 
 class BatchPlace(NamedTuple):
-    """A batch in a segment file: the bytes from `begin` up to `stop`, relative to where the search began."""
+    """A batch in a segment file. Its bytes in the searched data are those from `begin` up to, not including, `stop`."""
 
     begin: int
     stop: int
@@ -34,14 +34,14 @@ class BatchPlace(NamedTuple):
 
 
 class FileMark(NamedTuple):
-    """The marks by which an unchanged segment file is recognised."""
+    """Size and modification time of a segment file. If both are the same, the file counts as unchanged."""
 
     size: int
     mtime_ns: int
 
 
 class StoredIndex(NamedTuple):
-    """An index as its file has it."""
+    """The content of an index file."""
 
     end: int
     newest_ms: int
@@ -50,18 +50,18 @@ class StoredIndex(NamedTuple):
 
 
 class DamagedBatch(OSError):
-    """The bytes at this place are no batch, or not the next one."""
+    """The bytes at this file position are not a batch, or not the batch with the next offset."""
 
 
 class SegmentIndex:
-    """The index of one segment."""
+    """The sparse index of one segment."""
 
     __slots__ = ("_newest_ms", "_offsets", "_positions")
 
     def __init__(self) -> None:
-        self._offsets = array("q")  # base offset of a batch
-        self._positions = array("q")  # its position in the file
-        self._newest_ms = array("q")  # largest timestamp up to and including it: rising, so that it can be searched
+        self._offsets = array("q")  # base offset of the batch of each entry
+        self._positions = array("q")  # file position of this batch
+        self._newest_ms = array("q")  # largest timestamp up to this batch; never decreases, for binary search
 
     @property
     def memory_bytes(self) -> int:
@@ -69,38 +69,40 @@ class SegmentIndex:
 
     @property
     def first_ms(self) -> int | None:
-        """Return the largest timestamp of the first batch; None while there is none."""
+        """Return the largest timestamp of the first batch; None if there is no batch."""
         return self._newest_ms[0] if self._newest_ms else None
 
     def note(self, base: int, position: int, newest_ms: int) -> None:
-        """Note a batch, in order; `newest_ms` is the largest timestamp up to and including it."""
+        """Add the next batch if it is far enough after the last entry.
+
+        `newest_ms` is the largest timestamp in the segment up to and including this batch.
+        """
         if not self._positions or position - self._positions[-1] >= INTERVAL_BYTES:
             self._offsets.append(base)
             self._positions.append(position)
             self._newest_ms.append(newest_ms)
 
     def stretch(self, offset: int, size: int) -> tuple[int, int]:
-        """Return begin and stop of the stretch in which the batch of this offset begins and ends."""
+        """Return the begin and stop positions of a part of the file that contains the whole batch with this offset."""
         entry = bisect_right(self._offsets, offset) - 1
         return self._positions[entry], self._stop(entry, size)
 
     def position_up_to(self, position: int) -> int:
-        """Return the last noted position that is not beyond this one."""
+        """Return the file position of the last entry that is not after this position."""
         return self._positions[bisect_right(self._positions, position) - 1]
 
     def stretch_of_time(self, timestamp_ms: int, size: int) -> tuple[int, int]:
-        """Return the stretch that has the first batch of this time or later, if there is one."""
+        """Return the part of the file that contains the first batch with this timestamp or a later one, if any."""
         found = bisect_left(self._newest_ms, timestamp_ms)
         if found == len(self._newest_ms):
             return self._positions[found - 1], size
-        # That entry itself, or a batch between the entry before it and that one.
+        # The batch is the one of the entry `found`, or is between the previous entry and that entry.
         return self._positions[max(0, found - 1)], self._stop(found, size)
 
     def _stop(self, entry: int, size: int) -> int:
         return self._positions[entry + 1] if entry + 1 < len(self._positions) else size
 
     def encode(self, end: int, newest_ms: int, mark: FileMark) -> bytes:
-        """Return the content of the index file."""
         rest = array("q", [end, newest_ms, *mark])
         for column in (self._offsets, self._positions, self._newest_ms):
             rest += column
@@ -109,7 +111,7 @@ class SegmentIndex:
 
     @classmethod
     def decode(cls, data: bytes) -> StoredIndex | None:
-        """Return the index that this file holds; None where it is damaged or another machine's."""
+        """Return the content of an index file; None if it is damaged or has another machine's byte order."""
         numbers = array("q")
         if len(data) % numbers.itemsize:
             return None
@@ -127,7 +129,7 @@ class SegmentIndex:
 
 
 def batches_in(data: bytes, begin: int = 0) -> Iterator[BatchPlace]:
-    """Yield the place of each whole batch from `begin` on; raises `DamagedBatch`."""
+    """Yield the position of each complete batch from `begin` on. Raises `DamagedBatch`."""
     expected: int | None = None
     while len(data) - begin >= _SMALLEST_BATCH_BYTES:
         base, length, last_delta, newest_ms = _PLACE.unpack_from(data, begin)

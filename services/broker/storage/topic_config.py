@@ -1,4 +1,4 @@
-"""A topic's configuration: the names that have an effect here, those of Kafka that are ignored, and the rest."""
+"""The configuration of a topic. Each entry is either applied, accepted without effect, or rejected."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -9,10 +9,11 @@ WEEK_MS = 7 * 24 * 3600 * 1000
 SMALLEST_SEGMENT_BYTES = 64 * 1024
 LARGEST_SEGMENT_BYTES = 16 * 1024 * 1024
 KAFKA_SEGMENT_BYTES = 1024**3
-COMPACTED_SEGMENT_BYTES = 256 * 1024  # a closed segment is compacted in one go: small ones, small pauses
+COMPACTED_SEGMENT_BYTES = 256 * 1024  # a closed segment is compacted in one step, so small segments cause short pauses
 DAY_MS = 24 * 3600 * 1000
 
-# Kafka's names without effect here: one node, no flushing policy, compaction when half of a log may go.
+# Entries of Kafka without effect here. This broker is one node without a flush policy, and compacts a log when half of
+# the bytes in its closed segments are new.
 _WITHOUT_EFFECT = frozenset(
     {
         "file.delete.delay.ms", "flush.messages", "flush.ms", "index.interval.bytes",
@@ -22,30 +23,30 @@ _WITHOUT_EFFECT = frozenset(
         "follower.replication.throttled.replicas", "message.format.version", "message.timestamp.before.max.ms",
     }
 )  # fmt: skip
-# Names that may only have this value.
+# Entries that accept only this value.
 _ONLY = {"compression.type": "producer"}
 _POLICIES = frozenset({"delete", "compact", "compact,delete", "delete,compact"})
-# Whose time a record has: False the client's, True the broker's.
+# Whether records get the broker's append time instead of the client's timestamp.
 _TIMESTAMP_TYPES = {"CreateTime": False, "LogAppendTime": True}
 
 
 class InvalidConfig(Exception):
-    """A configuration is rejected; the message names it and says what is allowed."""
+    """A configuration entry is rejected. The message names the entry and the allowed values."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicConfig:
-    """The configuration of a partition's log. -1 means unlimited, as in Kafka."""
+    """The configuration of the logs of a topic. As in Kafka, -1 means unlimited."""
 
     retention_ms: int = WEEK_MS
     retention_bytes: int = 256 * 1024 * 1024  # per partition
     segment_bytes: int = KAFKA_SEGMENT_BYTES
     max_message_bytes: int = MAX_MESSAGE_BYTES
     timestamp_after_max_ms: int = 3600 * 1000
-    append_time: bool = False  # records have the broker's time, not the client's
+    append_time: bool = False  # records get the broker's append time, not the client's timestamp
     cleanup_policy: str = "delete"
-    delete_retention_ms: int = DAY_MS  # for how long a compacted topic keeps the record that a key was deleted
-    given: Mapping[str, str] = field(default_factory=dict)  # what the client set, unchanged
+    delete_retention_ms: int = DAY_MS  # how long a compacted topic keeps a tombstone
+    given: Mapping[str, str] = field(default_factory=dict)  # the entries that the client set, unchanged
 
     @property
     def compacts(self) -> bool:
@@ -54,26 +55,30 @@ class TopicConfig:
 
     @property
     def deletes(self) -> bool:
-        """Return whether records go by age and size."""
+        """Return whether records are dropped by age and size."""
         return "delete" in self.cleanup_policy
 
     @property
     def roll_bytes(self) -> int:
-        """Return the segment size: an eighth of the retention, as records are dropped by segments."""
+        """Return the size in bytes at which a segment is closed.
+
+        It is an eighth of the retention, within limits, because retention drops whole segments. A compacted topic has
+        small segments instead.
+        """
         if self.compacts:
             return min(self.segment_bytes, COMPACTED_SEGMENT_BYTES)
         eighth = self.retention_bytes // 8 if self.retention_bytes >= 0 else LARGEST_SEGMENT_BYTES
         return min(self.segment_bytes, LARGEST_SEGMENT_BYTES, max(SMALLEST_SEGMENT_BYTES, eighth))
 
     def with_settings(self, settings: Mapping[str, str | None]) -> "TopicConfig":
-        """Return this configuration changed by these entries; raises `InvalidConfig`."""
+        """Return a copy of this configuration with these entries changed. Raises `InvalidConfig`."""
         changed = self
         for name, value in settings.items():
             changed = _set(changed, name, value)
         return replace(changed, given={**self.given, **{k: v for k, v in settings.items() if v is not None}})
 
     def entries(self) -> dict[str, str]:
-        """Return every name that DescribeConfigs shows, with its value."""
+        """Return name and value of every entry that DescribeConfigs shows."""
         shown = {
             "cleanup.policy": self.cleanup_policy,
             "delete.retention.ms": str(self.delete_retention_ms),

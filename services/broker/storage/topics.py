@@ -1,4 +1,4 @@
-"""The topics: their names, configurations and partitions. Decisions only; `TopicStore` does the I/O."""
+"""The topics with their names, configurations and partitions. `TopicStore` does the I/O."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -15,7 +15,7 @@ _NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 
 
 class TopicError(Exception):
-    """An operation on a topic is rejected; the client gets `code` and the message."""
+    """An operation on a topic is rejected. The client gets `code` and the message."""
 
     def __init__(self, code: ErrorCode, message: str) -> None:
         super().__init__(message)
@@ -23,10 +23,10 @@ class TopicError(Exception):
 
 
 class TopicStore(Protocol):
-    """Stores topics on disk. `save_topics` may raise `OSError`; then nothing has changed."""
+    """Stores topics on disk. If `save_topics` raises `OSError`, the stored topics are unchanged."""
 
     def segments(self, topic: str, partition: int) -> SegmentStore | None:
-        """Return where a new partition's segments are; None for memory."""
+        """Return the store for the segments of a new partition; None keeps the segments in memory."""
 
     def save_topics(self, topics: Mapping[str, "TopicState"]) -> None: ...
 
@@ -46,7 +46,7 @@ class TopicState:
 
 
 def check_name(name: str) -> None:
-    """Raise `TopicError` for a name that no topic can have."""
+    """Raise `TopicError` if the name is not a valid topic name."""
     if _NAME.fullmatch(name) is None or name in {".", ".."}:
         raise TopicError(
             ErrorCode.INVALID_TOPIC_EXCEPTION,
@@ -55,7 +55,7 @@ def check_name(name: str) -> None:
 
 
 class Topics:
-    """All topics."""
+    """All topics of one broker."""
 
     def __init__(self, defaults: TopicConfig, store: TopicStore) -> None:
         self.defaults = defaults
@@ -69,18 +69,18 @@ class Topics:
         return self._topics.get(name)
 
     def adopt(self, topic: TopicState) -> None:
-        """Restore a topic from disk."""
+        """Add a topic that was loaded from disk."""
         self._topics[topic.name] = topic
 
     def existing(self, name: str) -> TopicState:
-        """Return the topic of this name; raises `TopicError`."""
+        """Return the topic with this name. Raises `TopicError` if there is none."""
         topic = self._topics.get(name)
         if topic is None:
             raise TopicError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "This server does not host this topic-partition.")
         return topic
 
     def create(self, name: str, partitions: int, settings: Mapping[str, str | None], *, now_ms: int) -> TopicState:
-        """Create a topic; raises `TopicError`."""
+        """Create and store a topic. Raises `TopicError` if `check_new` rejects it."""
         config = self.check_new(name, partitions, settings)
         topic = TopicState(name, config, self._new_partitions(name, config, range(partitions), now_ms))
         self._topics[name] = topic
@@ -92,7 +92,7 @@ class Topics:
         return topic
 
     def check_new(self, name: str, partitions: int, settings: Mapping[str, str | None]) -> TopicConfig:
-        """Return the configuration of a topic that could be created; raises `TopicError`."""
+        """Return the configuration that the new topic would have. Raises `TopicError` if it cannot be created."""
         config = self.check_free(name, settings)
         if partitions < 1:
             raise TopicError(ErrorCode.INVALID_PARTITIONS, "Number of partitions must be larger than 0.")
@@ -100,14 +100,18 @@ class Topics:
         return config
 
     def check_free(self, name: str, settings: Mapping[str, str | None]) -> TopicConfig:
-        """Check name, existence and configuration, in Kafka's order: before the counts that `check_new` checks."""
+        """Return the configuration of a new topic, or raise `TopicError`.
+
+        Check that the name is valid, that no topic has this name, and that the configuration is valid. As in Kafka, the
+        number of partitions is checked later, in `check_new`.
+        """
         check_name(name)
         if name in self._topics:
             raise TopicError(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{name}' already exists.")
         return self._configured(settings)
 
     def configure(self, name: str, settings: Mapping[str, str | None], *, validate_only: bool) -> None:
-        """Replace a topic's configuration: what is not named returns to its default; raises `TopicError`."""
+        """Replace a topic's configuration. Entries that are not named get their defaults. Raises `TopicError`."""
         config = self._configured(settings)
         topic = self.existing(name)
         if validate_only:
@@ -122,7 +126,7 @@ class Topics:
             log.config = config
 
     def grow(self, name: str, partitions: int, *, now_ms: int, validate_only: bool) -> None:
-        """Add partitions to a topic; raises `TopicError`."""
+        """Increase the number of partitions of a topic to `partitions`. Raises `TopicError` if that is no increase."""
         topic = self.existing(name)
         have = len(topic.partitions)
         if partitions <= have:
@@ -141,7 +145,7 @@ class Topics:
             raise
 
     def delete(self, name: str) -> TopicState:
-        """Remove a topic and its records; raises `TopicError`."""
+        """Remove a topic and its records. Raises `TopicError` if there is no such topic."""
         topic = self.existing(name)
         rest = {each.name: each for each in self if each is not topic}
         self._store.save_topics(rest)

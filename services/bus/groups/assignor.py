@@ -1,7 +1,7 @@
-"""Decide which member of a group gets which partition numbers: even shares first, then as few moves as possible.
+"""Assign partition numbers to the members of a group, in even shares, and move as few numbers as possible.
 
-A number means that partition of every topic, because one process reads all records of a request. Kafka's sticky
-assignors assign the topics one by one; its range assignor keeps the topics together and moves everything.
+A partition number is assigned for all topics together, because one process must read all records of a request. Kafka's
+sticky assignors assign each topic separately. Its range assignor keeps the topics together, but moves all partitions.
 """
 
 import struct
@@ -14,16 +14,16 @@ from aiokafka.coordinator.protocol import ConsumerProtocolMemberAssignment, Cons
 _GENERATION: Final = struct.Struct(">i")
 _NUMBER: Final = struct.Struct(">i")
 _MARK: Final = -1
-"""Among a member's numbers it means that the member can hand over; in an assignment, that numbers are handed over now.
-Older members ignore it, because no topic has a partition of this number."""
+"""A special partition number. In a member's list, it stands for ``hands_over``. In an assignment, it means that some
+partition numbers have no owner, because they are being handed over. Older members ignore it."""
 
 
 class OwnedPartitions(NamedTuple):
-    """What a member owns when it rejoins the group.
+    """The partition numbers that a member owns when it rejoins the group.
 
     Attributes:
-        generation: The generation that assigned these numbers. If two members claim one, the later generation wins.
-        hands_over: Whether the member commits what it has begun before another may have one of its numbers.
+        generation: The generation that assigned these numbers. If two members claim a number, the later one counts.
+        hands_over: Whether the member must commit its work in progress before another member gets its numbers.
     """
 
     generation: int
@@ -32,7 +32,7 @@ class OwnedPartitions(NamedTuple):
 
 
 def sticky_assignment(numbers: Iterable[int], owned: Mapping[str, OwnedPartitions]) -> dict[str, set[int]]:
-    """Share numbers out evenly and move as few as possible. The same arguments give the same shares."""
+    """Distribute partition numbers evenly, and move as few as possible. The same arguments give the same result."""
     left = set(numbers)
     members = _latest_first(owned)
     shares: dict[str, set[int]] = {member: set() for member in members}
@@ -49,13 +49,13 @@ def sticky_assignment(numbers: Iterable[int], owned: Mapping[str, OwnedPartition
 
 
 def handovers(shares: Mapping[str, set[int]], owned: Mapping[str, OwnedPartitions]) -> dict[str, set[int]]:
-    """Return, per member, the numbers that it must give up because another one should have them now.
+    """Return, for each member, the partition numbers that it must give up because another member should get them.
 
-    Members that need not commit before another one has the number are left out.
+    Members whose ``hands_over`` is false are left out.
     """
     holders: dict[int, str] = {}
     for member in _latest_first(owned):
-        if owned[member].generation > 0:  # else the group has forgotten it, and others may have had its numbers
+        if owned[member].generation > 0:  # else the group removed it, and others may have had its numbers
             for number in owned[member].numbers:
                 holders.setdefault(number, member)
     moving: dict[str, set[int]] = {}
@@ -74,15 +74,17 @@ def _latest_first(owned: Mapping[str, OwnedPartitions]) -> list[str]:
 class StickyNumberAssignor(AbstractPartitionAssignor):  # type: ignore[misc] # aiokafka has no types
     """``sticky_assignment`` as an aiokafka assignor.
 
-    It has the name of Kafka's range assignor, which older members know: a group uses one that all offer, and aiokafka
-    cannot offer two (it would join once for each). Either may assign for the other: both keep numbers together.
+    It has the name of Kafka's range assignor, which older members offer. A group uses an assignor that all members
+    offer, and aiokafka cannot offer two, because it would join once for each. Members with either assignor can share a
+    group, because both assign a partition number for all topics together.
 
-    A number moves from a member that hands over in two rebalances, as in Kafka's cooperative protocol: the first
-    assigns it to nobody, its owner commits and rejoins, and the second assigns it to its new owner.
+    If a member's ``hands_over`` is true, its partition numbers move in two rebalances, as in Kafka's cooperative
+    protocol. The first rebalance assigns the number to nobody. The old owner commits and rejoins. The second rebalance
+    assigns the number to its new owner.
 
     Attributes:
-        handing_over: The numbers of this member that the last assignment gave to nobody.
-        unfinished: Whether the last assignment gave any member's number to nobody.
+        handing_over: This member's partition numbers that the last assignment gave to nobody.
+        unfinished: Whether the last assignment gave a partition number of any member to nobody.
     """
 
     name: str = "range"
@@ -93,10 +95,10 @@ class StickyNumberAssignor(AbstractPartitionAssignor):  # type: ignore[misc] # a
         self.handing_over: frozenset[int] = frozenset()
         self.unfinished = False
 
-    def assign(  # aiokafka's are class methods; it calls them on instances as well
+    def assign(  # in aiokafka a class method, but it may be called on an instance
         self, cluster: Any, members: Mapping[str, ConsumerProtocolMemberMetadata]
     ) -> dict[str, ConsumerProtocolMemberAssignment]:
-        """Assign all numbers; each member gets those of its own topics."""
+        """Assign all partition numbers. Each member gets partitions of the topics that it subscribes to."""
         topics = sorted({topic for metadata in members.values() for topic in metadata.subscription})
         counts = {topic: len(cluster.partitions_for_topic(topic) or ()) for topic in topics}
         owned = {member: _decode(metadata.user_data) for member, metadata in members.items()}
@@ -116,13 +118,13 @@ class StickyNumberAssignor(AbstractPartitionAssignor):  # type: ignore[misc] # a
         }
 
     def metadata(self, topics: Iterable[str]) -> ConsumerProtocolMemberMetadata:
-        """Return the topics that are read and the numbers that are owned."""
+        """Return the topics that this member reads and the partition numbers that it owns."""
         owned = self._owned()
         data = _GENERATION.pack(owned.generation) + _encode(owned.numbers, mark=owned.hands_over)
         return ConsumerProtocolMemberMetadata(self.version, list(topics), data)
 
     def on_assignment(self, assignment: ConsumerProtocolMemberAssignment) -> None:
-        """Note which numbers this member has to hand over before others get them."""
+        """Record the partition numbers that this member must hand over before other members get them."""
         numbers = _numbers(assignment.user_data)
         self.unfinished = _MARK in numbers
         self.handing_over = frozenset(numbers) - {_MARK}
@@ -137,7 +139,7 @@ def _numbers(data: bytes | None) -> list[int]:
 
 
 def _decode(data: bytes | None) -> OwnedPartitions:
-    """Decode a member's user data; nothing is owned in data of another format."""
+    """Decode the user data of a joining member. If the data has another format, the member owns nothing."""
     if not (values := _numbers(data)):
         return OwnedPartitions(-1, frozenset())
     generation, *numbers = values

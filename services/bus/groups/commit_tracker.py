@@ -1,7 +1,8 @@
-"""Which offset may be committed: pure bookkeeping, no I/O.
+"""Track which offset of each partition may be committed. No I/O.
 
-Work on records ends in any order; a commit means "everything before this is done". So a partition's position is its
-first record that is not done, or one past the last that was read when all are.
+Work on records ends in any order, but a committed offset means that all records before it are done. So a partition's
+position is the offset of its first record that is not done. If all are done, it is the offset after the last record
+that was read.
 """
 
 from collections import deque
@@ -21,9 +22,10 @@ class PartitionProgress:
         self._next = 0
 
     def read(self, next_offset: int, kept: Iterable[int] = ()) -> None:
-        """Note that records before ``next_offset`` were read; those in ``kept``, in rising order, are not done yet.
+        """Record that all records before ``next_offset`` were read. Those in ``kept``, in rising order, are not done.
 
-        A kept offset below an earlier position means that reading restarted there: open records are forgotten.
+        If the first of them is before an earlier ``next_offset``, reading was restarted there. Then the records that
+        were not done are forgotten.
         """
         kept = tuple(kept)
         if (kept[0] if kept else next_offset) < self._next:
@@ -34,7 +36,7 @@ class PartitionProgress:
         self._next = next_offset
 
     def done(self, offset: int) -> None:
-        """Mark a kept record as done; ignore an offset that is not open."""
+        """Mark a kept record as done. Ignore an offset that is not kept or is done already."""
         self._open.discard(offset)
         while self._order and self._order[0] not in self._open:
             self._order.popleft()
@@ -49,7 +51,7 @@ class PartitionProgress:
 
 
 class CommitTracker:
-    """The partitions of one reader."""
+    """The positions of all partitions of one reader, and which of them are committed."""
 
     __slots__ = ("_committed", "_progress")
 

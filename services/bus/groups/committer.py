@@ -1,4 +1,4 @@
-"""Commit offsets while a member works, and all of them before it gives partitions away."""
+"""Commit the offsets of a group member while it works, and once more before it gives partitions away."""
 
 import asyncio
 import contextlib
@@ -16,23 +16,24 @@ from services.runtime.metrics import COMMITS
 _log = logger("bus")
 
 Settle = Callable[[TopicPartitions], Awaitable[None]]
-"""Returns when every record of these partitions whose work has begun was marked as done."""
+"""Waits until every record of these partitions on which work has started is marked as done."""
 
 COMMIT_EVERY_S: Final = 0.1
-"""Minimum time between two commits. After a crash, work that was not committed yet is done twice."""
+"""Minimum time in seconds between two commits. After a crash, work that was not committed yet is done twice."""
 
 RETRY_S: Final = 0.05
-"""How soon the last commit is tried again, while a rebalance or the broker is in its way."""
+"""Time in seconds before the last commit is tried again, if a rebalance or the broker prevented it."""
 
 
 class Committer:
-    """The commits of one membership.
+    """Makes the commits of one membership.
 
     Args:
-        tracker: What was read and what is done; it outlives the membership.
+        tracker: The records that were read and that are done. It outlives the membership.
         member: The membership.
-        settle: Awaited before partitions are handed over; None if nothing is handed over.
-        patience_s: Maximum duration of each step of a handover; a group waits that long for a member.
+        settle: Awaited before partitions are handed over; None if partitions move without a handover.
+        patience_s: Maximum time in seconds for each of the two steps of a handover, which are to settle and to commit.
+            The group waits for this member meanwhile.
     """
 
     def __init__(
@@ -51,7 +52,7 @@ class Committer:
         self._due.set()
 
     async def run(self) -> None:
-        """Commit what is done until cancelled."""
+        """Commit whenever ``soon`` was called, until cancelled."""
         while True:
             await self._due.wait()
             self._due.clear()
@@ -60,20 +61,20 @@ class Committer:
             await asyncio.sleep(COMMIT_EVERY_S)
 
     async def commit_last(self, limit_s: float) -> None:
-        """Commit all that is done, within this time; never raise."""
+        """Commit all finished work within ``limit_s`` seconds. Never raise."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(limit_s):
                 while not await self._commit() and self._member.known:  # noqa: ASYNC110 - a few times only
                     await asyncio.sleep(RETRY_S)
 
     async def before_rejoin(self) -> None:
-        """Finish a handover that is under way, and commit."""
+        """Wait for a handover that is in progress, and commit."""
         if self._handing_over is not None:
             await asyncio.wait({self._handing_over})
         await self.commit_last(self._patience_s)
 
     async def hand_over(self, partitions: TopicPartitions) -> None:
-        """Let the group assign these to others, as soon as work that was begun here is committed."""
+        """Commit the work that was started on these partitions, then rejoin so that other members can get them."""
         self._handing_over = asyncio.current_task()
         try:
             if self._settle is not None:
@@ -87,13 +88,13 @@ class Committer:
         self._member.rejoin()
 
     async def _commit(self) -> bool:
-        """Commit the offsets that are due; return whether none is left."""
+        """Commit the offsets that are due. Return whether none is left to commit."""
         positions = {p: at for p, at in self._tracker.due().items() if self._member.holds(p)}
         if not positions:
             return True
         try:
             if not await self._member.commit(positions):
-                return False  # a rebalance came first; it stays due
+                return False  # a rebalance came first; the offsets stay due
         except KafkaError as error:
             if not self._failing:
                 _log.warning("group %s: a commit failed, and is tried again: %r", self._group, error)

@@ -1,8 +1,8 @@
-"""A member of a consumer group: it shares partitions with others, and the group stores its offsets.
+"""A member of a consumer group. The members share the partitions, and the group stores the committed offsets.
 
-aiokafka has no cooperative assignment: at every rebalance a member gives all partitions back and is assigned its
-partitions anew. Nothing is done when they are given back. Reading continues while the member rejoins. Then *kept*
-partitions are read on, *gained* ones are read from their start, and *lost* ones are dropped.
+aiokafka has no cooperative assignment. At every rebalance, a member gives back all partitions and is assigned new ones.
+A ``GroupReader`` only commits when it gives them back, and reads on while it rejoins. Once assigned, it continues to
+read *kept* partitions, reads *gained* partitions from their start offsets, and drops *lost* partitions.
 """
 
 import asyncio
@@ -40,41 +40,41 @@ CommitMode = Literal["on_accept", "manual", "never"]
 NOTHING: Final[TopicPartitions] = frozenset()
 
 HEALTHY_S: Final = 30.0
-"""A session that lasted this long was healthy: a later failure is logged again, and the backoff starts over."""
+"""If a membership lasted longer than this many seconds, its failure is logged, and the backoff starts over."""
 
 LAST_COMMIT_S: Final = 3.0
-"""Maximum duration of the last commit before partitions are given away."""
+"""Maximum time in seconds for the last commit before partitions are given away."""
 
 LEAVING_COMMIT_S: Final = 10.0
-"""Maximum duration of the last commit of a stopping member. It is long because a node of the broker may be away."""
+"""Maximum time in seconds for the last commit of a member that stops. It allows for a broker that is unreachable."""
 
 
 @dataclass(eq=False)
 class GroupReader:
-    """Reads the partitions that the group assigns; without a committed offset, from the oldest record on.
+    """Reads the partitions that the group assigns. A partition without a committed offset is read from its beginning.
 
     Args:
-        topics: Members get the same partition numbers of all topics with equally many partitions.
-        handler: See ``RecordHandler``. With None nothing is read: the group only assigns partitions.
+        topics: Topics to read. A member gets the same partition numbers of all topics with equally many partitions.
+        handler: See ``RecordHandler``. With None, no record is read; the group only assigns partitions.
         record_filter: Records for which it returns false are skipped without decoding.
-        include_newer: Hand over records written for a newer reader as ``UnreadableRecord``; else they are only counted.
-        on_assigned: Called with every assignment, after the last record of what is lost and before the first of what is
-            gained. An error ends reading.
-        commit: ``on_accept`` commits when the handler has returned; ``manual`` when ``done`` was called for a record
-            and all before it; ``never`` leaves the group's offsets alone.
-        rewind_ms: What is gained is read from this long before the newest record, whatever is committed: for readers
-            that fold the log.
-        progress_topic: With ``rewind_ms``: the topic to which the outcome of the work is written. What is gained is
-            read from ``rewind_ms`` before the newest record of its number there, if that is longer ago: nobody has
-            worked since then, so that what was open then is still open. At most ``LONGEST_OUTAGE_MS`` are made up for.
-            If that record is an account that says since when requests are open, it is read from there.
-        clock: Microseconds; nobody sets it.
+        include_newer: Hand over records that need a newer reader as ``UnreadableRecord``; if false, only count them.
+        on_assigned: Called with every assignment, after the last record of each lost partition and before the first
+            record of each gained one. An exception ends reading.
+        commit: ``on_accept`` commits a record when the handler has returned; ``manual`` when ``done`` was called for it
+            and for all records before it; ``never`` does not commit.
+        rewind_ms: For readers that fold the log: a gained partition is read from this many milliseconds before the
+            newest record, and committed offsets are ignored.
+        progress_topic: With ``rewind_ms``: the topic to which the outcome of the work is written. Nobody has worked on
+            a gained partition since the newest record in this topic's partition of the same number. So requests that
+            were open then are still open, and reading starts ``rewind_ms`` before that record, but at most
+            ``LONGEST_OUTAGE_MS`` back. If that record is an account with an earlier ``open_since``, it starts there.
+        clock: Returns microseconds of a clock that is never set.
         settle: With ``manual``: lets a partition move to another member without work being done twice, at the price of
-            a second rebalance. It is awaited, for a quarter of the session time-out at most, after ``on_assigned`` has
-            told that partitions are lost; then what is done is committed, and only then another member reads them.
-        instance_id: Static membership: a restart within the session timeout keeps its partitions. Two processes with
-            one id would take the partitions from each other for ever.
-        least_bytes: The broker collects this many bytes before it answers, for two seconds at most.
+            a second rebalance. It is awaited after ``on_assigned`` has reported the partition as lost, for a quarter of
+            the session timeout at most. Then finished work is committed, and only then another member reads.
+        instance_id: Id for static membership. A process that restarts within the session timeout keeps its partitions.
+            Two processes with the same id would take the partitions from each other for ever.
+        least_bytes: See ``FetchConnection``.
     """
 
     settings: BusSettings
@@ -104,19 +104,19 @@ class GroupReader:
 
     @property
     def joined(self) -> bool:
-        """Return whether the membership lasts and the group has made an assignment to us, even an empty one."""
+        """Return whether this reader is a member of the group and has an assignment, even an empty one."""
         return self._session is not None and self._session.has_assignment
 
     @property
     def in_session(self) -> bool:
-        """Return whether no other member can have our partitions: false after a pause, until the group has answered."""
+        """Return whether no other member can have our partitions; after a pause, false until the group has answered."""
         return self._session is not None and self._session.in_session
 
     async def run(self) -> None:
-        """Read until cancelled; wait while the broker is unreachable, and log that once.
+        """Read until cancelled. Wait while the broker is unreachable, and log this once.
 
         Raises:
-            UserError: The broker refuses the credentials, or does not let us read.
+            UserError: The broker refuses the credentials, or does not let this user read.
         """
         attempt = 0
         while True:
@@ -137,16 +137,16 @@ class GroupReader:
                 self._session = None
 
     async def read_to_end(self, partitions: TopicPartitions) -> bool:
-        """Wait, also for the broker, until everything now on the partitions was handed over; false if one is lost."""
+        """Wait, without limit, until all records now on these partitions were handed over; false if one is lost."""
         return await self._reach(_Goal(partitions, wait=True))
 
     def log_clock(self, partition: Partition) -> LogClock:
-        """Return the clock for the records of a partition that are handed over now."""
+        """Return the clock of a partition, for the records that are being handed over now."""
         leader, since_us = (None, 0) if self._session is None else self._session.read_up_to_us(partition)
         return self._clocks.clock(partition, leader, since_us)
 
     def begin_clocks(self, partitions: TopicPartitions, newest_ms: Mapping[Partition, int]) -> None:
-        """Reset the clocks of these partitions, and learn from their newest records, so that old ones look old."""
+        """Reset these partitions' clocks. Observe their newest records, so that older records are not taken for new."""
         self._clocks.forget(partitions)
         for partition, timestamp_ms in newest_ms.items():
             self._clocks.observe(self._leader(partition), timestamp_ms, self.clock())
@@ -155,7 +155,7 @@ class GroupReader:
         return None if self._session is None else self._session.leader(partition)
 
     async def lag(self) -> int:
-        """Return how many records of the held partitions are not read. Waits while the broker is unreachable."""
+        """Return the number of unread records of the held partitions. Wait while the broker is unreachable."""
         await self._reach(_Goal(self._partitions.held, wait=False))
         return self._partitions.lag
 
@@ -164,7 +164,7 @@ class GroupReader:
         return self._partitions.lag
 
     def done(self, topic: str, partition: int, offset: int) -> None:
-        """Mark the work on a record as done (commit mode ``manual``); ignore one of a lost partition."""
+        """Mark the work on a record as done (commit mode ``manual``). Ignore a record of a lost partition."""
         self._commits.done((topic, partition), offset)
         if self._session is not None:
             self._session.commit_soon()
@@ -182,14 +182,14 @@ class GroupReader:
 
 
 class _Goal(NamedTuple):
-    """A request for the ends of these partitions; with ``wait``, it is met when they were read up to there."""
+    """A request for the end offsets of partitions. With ``wait``, it is met when they were read up to those offsets."""
 
     partitions: TopicPartitions
     wait: bool
 
 
 class _Session:
-    """One membership from joining to leaving; what outlives it belongs to the reader."""
+    """One membership, from joining to leaving the group. State that outlives it is kept in the ``GroupReader``."""
 
     def __init__(
         self,
@@ -225,7 +225,7 @@ class _Session:
         return self.has_assignment and self._member is not None and self._member.in_session
 
     async def run(self) -> None:
-        """Run until cancelled; a ``KafkaError`` ends the membership, and another session may succeed."""
+        """Run until cancelled. A ``KafkaError`` ends this membership; the caller may start another."""
         await self._cluster.open()
         try:
             progress = self._reader.progress_topic
@@ -252,7 +252,7 @@ class _Session:
             await self._cluster.close()
 
     def set_goal(self, reached: asyncio.Future[bool], goal: _Goal) -> None:
-        """Ask for the partitions' ends, now or once connected; complete ``reached`` when the goal is met."""
+        """Request the end offsets for ``goal``, now or once connected. Complete ``reached`` when it is met."""
         if self._tasks is None:
             self._early_goals.append((reached, goal))
         else:
@@ -262,7 +262,7 @@ class _Session:
         return self._cluster.leader(partition)
 
     def read_up_to_us(self, partition: Partition) -> tuple[int | None, int]:
-        """Return the partition's leader, and a time before which nothing was appended that was not handed over."""
+        """Return the partition's leader and the result of ``Fetcher.read_up_to_us``."""
         leader = self._cluster.leader(partition)
         return leader, self._fetcher.read_up_to_us(partition, leader)
 
@@ -315,8 +315,8 @@ class _Session:
         member, committer = self._member, self._committer
         if member is None or committer is None:
             return
-        # A work queue reads on from the committed offset, because another member had these partitions meanwhile. A fold
-        # reads on where it was, because only the records that it has read matter.
+        # After a removal, other members may have had these partitions. A work queue continues at the committed offset;
+        # a fold continues at its own position, because only the records that it has read matter.
         removed = member.take_over(term)
         stale = self._reader.rewind_ms is None and removed
         moving = frozenset() if stale else frozenset(p for p in self._partitions.held if p[1] in member.handing_over)
@@ -329,7 +329,7 @@ class _Session:
             await member.hasten()
 
     def _on_moved(self, partition: Partition, _: int, begin: int) -> None:
-        """Read on from ``begin``; a reader that folds gains the number again, because its state is wrong now."""
+        """Continue at ``begin``. A reader that folds must read the number's partitions anew, as its state is wrong."""
         if self._reader.rewind_ms is None:
             self._partitions.positions[partition] = begin
             self._reader.begin_clocks(frozenset({partition}), {})
@@ -348,7 +348,7 @@ class _Session:
         self._partitions_changed.set()
 
     async def _start_reading(self) -> None:
-        """Begin to read the gained partitions, and in a new session also the kept ones."""
+        """After each assignment, start to read the gained partitions, and in a new session also the kept ones."""
         while True:
             await self._partitions_changed.wait()
             self._partitions_changed.clear()
@@ -365,8 +365,8 @@ class _Session:
 
     async def _starts(self, partitions: TopicPartitions, newest: Mapping[Partition, int]) -> dict[Partition, int]:
         if self._reader.rewind_ms is not None:
-            # Back from the newest record, because our own time of day may be ahead of the broker's. Where ours is
-            # earlier, it counts: a record may be dated ahead if its topic once took its writer's time.
+            # Count back from the newest record, because our wall clock may be ahead of the broker's. If ours is
+            # earlier, use it: a record may have a future time that its writer set, from before ``LogAppendTime``.
             end_ms = min(max(newest.values(), default=now_ms()), now_ms())
             topic, rewind_ms = self._reader.progress_topic, self._reader.rewind_ms
             return await rewound(self._cluster, partitions, topic, end_ms, rewind_ms)
@@ -389,7 +389,7 @@ class _Session:
             await self._committer.before_rejoin()
 
     async def _commit_last(self, limit_s: float) -> None:
-        """Commit before leaving the group, in bounded time; never raise."""
+        """Commit before leaving the group, within ``limit_s`` seconds. Never raise."""
         if self._reader.commit != "never" and self._committer is not None:
             await self._committer.commit_last(limit_s)
 

@@ -1,4 +1,4 @@
-"""Which partitions a group member holds, how far it has read each, and which callers wait for a position. No I/O."""
+"""Track the partitions of a group member, the next offset of each, and the callers that wait for an offset. No I/O."""
 
 from collections.abc import Callable, Hashable, Mapping
 from typing import Generic, NamedTuple, TypeVar
@@ -9,12 +9,12 @@ Waiter = TypeVar("Waiter", bound=Hashable)
 
 
 class Assignment(NamedTuple):
-    """What the group assigned to a member.
+    """An assignment of partitions to a member.
 
     Attributes:
-        held: All partitions from now on.
-        gained: Those of ``held`` that were not held before.
-        lost: Those that were held before and are not kept. Another member has them now, or they are gained again.
+        held: All partitions of the member from now on.
+        gained: The partitions of ``held`` that the member did not have before, or must read anew.
+        lost: The partitions that the member had before and does not keep. They include those that it must read anew.
     """
 
     held: TopicPartitions
@@ -26,7 +26,7 @@ OnAssigned = Callable[[Assignment], None]
 
 
 class HeldPartitions(Generic[Waiter]):
-    """The partitions of one reader; one that is kept by an assignment keeps its position."""
+    """The partitions of one reader. If an assignment keeps a partition, the partition keeps its position."""
 
     __slots__ = ("_ends", "_goals", "held", "positions")
 
@@ -34,7 +34,7 @@ class HeldPartitions(Generic[Waiter]):
         self.held: TopicPartitions = frozenset()
         """All partitions of the last assignment."""
         self.positions: dict[Partition, int] = {}
-        """The offset of the next record of each that is being read."""
+        """The next offset to read, for each partition whose start offset is known."""
         self._goals: dict[Waiter, dict[Partition, int]] = {}
         self._ends: dict[Partition, int] = {}
 
@@ -45,7 +45,10 @@ class HeldPartitions(Generic[Waiter]):
     def assign(
         self, partitions: TopicPartitions, anew: TopicPartitions = frozenset()
     ) -> tuple[Assignment, list[Waiter]]:
-        """Hold these from now on, those in ``anew`` as gained. Return what changed, and the waiters for lost ones."""
+        """Replace the held partitions. Those in ``anew`` count as lost and gained, even if they were held.
+
+        Return the assignment, and the waiters for an offset of a lost partition.
+        """
         kept = (self.held & partitions) - anew
         lost = self.held - kept
         self.held = partitions
@@ -70,7 +73,7 @@ class HeldPartitions(Generic[Waiter]):
         return self._take_reached() if self._goals else []
 
     def set_goal(self, waiter: Waiter, ends: Mapping[Partition, int]) -> bool:
-        """Register a waiter for these offsets. If all are read already, register none and return true."""
+        """Register a waiter until these offsets are read. If they are read already, return true without registering."""
         self._ends.update(ends)
         goal = dict(ends)
         if self._is_reached(goal):
@@ -83,7 +86,7 @@ class HeldPartitions(Generic[Waiter]):
 
     @property
     def lag(self) -> int:
-        """Return the number of records between the positions and the last known ends."""
+        """Return the number of records between the positions and the last known end offsets."""
         return sum(max(0, end - self.positions.get(p, 0)) for p, end in self._ends.items() if p in self.held)
 
     def _take_reached(self) -> list[Waiter]:

@@ -1,6 +1,6 @@
 """Membership in a consumer group: joining, heartbeats and committed offsets.
 
-aiokafka's group coordinator is used without its consumer, whose way of reading costs too much (see ``fetcher``).
+aiokafka's group coordinator is used, but not its consumer, whose read loop costs too much CPU (see ``fetcher``).
 """
 
 import asyncio
@@ -32,18 +32,19 @@ from services.bus.records import Partition, TopicPartitions
 from services.bus.settings import BusSettings
 
 MAX_POLL_INTERVAL_MS: Final = 86_400_000
-"""So long that only heartbeats decide about liveness: reading may pause while the handler has no room."""
+"""Maximum time between two polls, set to one day, so that only heartbeats decide whether a member is alive. Reading may
+pause for long while the handler has no free slot."""
 
 HEARTBEATS_PER_SESSION: Final = 10
-"""A heartbeat's answer says that the group is joined again, so a lost member is replaced after the timeout and a tenth
-of it at most."""
+"""Number of heartbeats in one session timeout. The answer to a heartbeat tells a member to rejoin, so a lost member is
+replaced after 1.1 session timeouts at most."""
 
 HASTE_S: Final = 0.05
-"""Interval of heartbeats while another member hands numbers over, so that the next rebalance starts soon."""
+"""Seconds between heartbeats while another member hands partitions over, so that the next rebalance starts soon."""
 
 
 class Term(NamedTuple):
-    """One assignment of one member. A member that the group has removed joins again with another id."""
+    """Identifies one assignment of one member. A member that the group has removed gets another id when it rejoins."""
 
     member_id: str
     generation: int
@@ -53,7 +54,7 @@ NO_TERM: Final = Term("", -1)
 
 
 def request_timeout_ms(settings: BusSettings) -> int:
-    """Allow for a join, which is answered when all members have rejoined or timed out."""
+    """Return a timeout long enough for a join, which is answered only when all members have rejoined or timed out."""
     return settings.session_timeout_ms + REQUEST_TIMEOUT_MS
 
 
@@ -61,12 +62,12 @@ class GroupMembership:
     """One member of a group.
 
     Args:
-        cluster: Open, and with a request timeout of ``request_timeout_ms``.
-        instance_id: Static membership; None for none.
-        held: Returns the partitions that are held now; a rebalance should leave them with this member.
-        hands_over: Whether the group must not give a held partition to another member before ``rejoin`` was called.
-        revoked: Awaited before the member rejoins; heartbeats continue meanwhile.
-        assigned: Called with each assignment and its term; must return at once, because heartbeats begin only then.
+        cluster: An open ``Cluster`` whose request timeout is ``request_timeout_ms``.
+        instance_id: Id for static membership; None for dynamic membership.
+        held: Returns the partitions that this member has now. A rebalance should leave them with it.
+        hands_over: Whether the group must not assign this member's partitions to others before ``rejoin`` was called.
+        revoked: Awaited before the member rejoins. Heartbeats continue meanwhile.
+        assigned: Called with each assignment and its term. It must return at once, because heartbeats start only then.
     """
 
     def __init__(  # noqa: PLR0913 - what a group must be told of a member, and what it asks of it
@@ -106,30 +107,31 @@ class GroupMembership:
         )
 
     async def watch(self) -> None:
-        """Raise a ``KafkaError`` when the membership fails."""
+        """Wait until the membership fails, and then raise a ``KafkaError``."""
         while True:
             failure = asyncio.get_running_loop().create_future()
             self._failures.add(failure)
             await asyncio.wait(
-                {failure, self._coordinator._coordination_task},  # noqa: SLF001 - its end has no other sign
+                {failure, self._coordinator._coordination_task},  # noqa: SLF001 - nothing else reports its end
                 return_when=asyncio.FIRST_COMPLETED,
             )
             self._failures.discard(failure)
             if self._coordinator._coordination_task.cancelled():  # noqa: SLF001
-                raise KafkaError("the membership was cancelled")  # its own CancelledError would end us in silence
+                raise KafkaError("the membership was cancelled")  # its CancelledError would end us without an error
             self._coordinator.check_errors()
             failure.result()
 
     @property
     def known(self) -> bool:
-        """Whether the group knew this member at its last answer."""
+        """Return whether the group's last answer treated this process as a member."""
         return bool(self._coordinator.generation > 0)
 
     @property
     def in_session(self) -> bool:
-        """Whether the group cannot have given our partitions to others. A paused process cannot know of a removal.
+        """Return whether the group cannot have assigned this member's partitions to other members.
 
-        The session time counts from when the last request that the group answered was sent.
+        A process that was paused does not know whether the group has removed it. So the answer is false if a session
+        timeout has passed since the last answered request was sent, except while a join is in progress.
         """
         fresh = time.monotonic() - self._coordinator.contact_s < self._session_s
         same = bool(self._coordinator.working_term.member_id == self._coordinator.member_id)
@@ -137,46 +139,47 @@ class GroupMembership:
 
     @property
     def handing_over(self) -> frozenset[int]:
-        """Return the numbers of the partitions that have no owner until this member rejoins."""
+        """Return the partition numbers that have no owner until this member rejoins."""
         return self._assignor.handing_over
 
     def holds(self, partition: Partition) -> bool:
-        """Whether no other member can have this partition now."""
+        """Return whether no other member can have this partition now."""
         assignment = self._subscription.subscription and self._subscription.subscription.assignment
         if assignment is None:
             return False
         return TopicPartition(*partition) in assignment.tps or partition[1] in self._assignor.handing_over
 
     def take_over(self, term: Term) -> bool:
-        """Note that the reader works on this term's assignment now: what it has done may be committed.
+        """Record that the reader works on this term's assignment from now on, so that its work may be committed.
 
-        Return whether the group had removed us since the term before. If so, other members may have had our partitions.
+        Return whether the group has removed this member since the previous term. If so, other members may have had its
+        partitions in between.
         """
         removed = bool(term.member_id != self._coordinator.working_term.member_id)
         self._coordinator.working_term = term
         return removed
 
     def rejoin(self) -> None:
-        """Give up the numbers that are being handed over, and join again."""
+        """Give up the partition numbers that are being handed over, and join the group again."""
         self._coordinator.request_rejoin()
 
     async def hasten(self) -> None:
-        """Send heartbeats often while other members hand numbers over, but no longer than the session timeout."""
+        """Send frequent heartbeats while other members hand partitions over, for one session timeout at most."""
         coordinator, end_s = self._coordinator, time.monotonic() + self._session_s
         generation = coordinator.generation
         while self._assignor.unfinished and coordinator.generation == generation and time.monotonic() < end_s:
             if coordinator.joining or coordinator._rejoin_needed_fut.done():  # noqa: SLF001
                 return
-            await coordinator._do_heartbeat()  # noqa: SLF001 - it asks for the rejoin by itself
+            await coordinator._do_heartbeat()  # noqa: SLF001 - it requests the rejoin itself
             await asyncio.sleep(HASTE_S)
 
     async def committed(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
-        """Return the group's committed offsets; leave out a partition without one. Retry without limit."""
+        """Return the group's committed offsets. A partition without one is left out. Retry without limit."""
         found = await self._coordinator.fetch_committed_offsets([TopicPartition(*p) for p in partitions])
         return {(tp.topic, tp.partition): at.offset for tp, at in found.items()}
 
     async def commit(self, positions: Mapping[Partition, int]) -> bool:
-        """Commit offsets; retry without limit. Return false if a rebalance came first; then none is committed."""
+        """Commit offsets; retry without limit. Return false, with none committed, if a rebalance prevents it."""
         assignment = self._subscription.subscription and self._subscription.subscription.assignment
         if assignment is None or not (self.known and self._coordinator.may_commit):
             return False
@@ -190,7 +193,7 @@ class GroupMembership:
         return True
 
     async def leave(self) -> None:
-        """Leave the group, unless the membership is static; takes twice ``CLOSE_S`` at most."""
+        """End the membership. Leave the group, unless the membership is static. Takes two times ``CLOSE_S`` at most."""
         if self._coordinator.rebalancing:
             await bounded_close(self._coordinator.abandon_join())
         await bounded_close(self._coordinator.close())
@@ -211,29 +214,31 @@ class GroupMembership:
 _STILL_A_MEMBER: Final = frozenset({NoError.errno, RebalanceInProgressError.errno})
 _NOT_A_MEMBER: Final = frozenset({IllegalGenerationError.errno, UnknownMemberIdError.errno})
 _BESIDE_JOIN: Final = 2
-"""A third group of connections, after aiokafka's own two."""
+"""Id of the connection group for requests that must not wait for a join. aiokafka itself uses two other groups."""
 
 
 class _Coordinator(GroupCoordinator):  # type: ignore[misc]
-    """Corrects aiokafka 0.14 in four places.
+    """aiokafka's group coordinator, with four corrections to version 0.14.
 
-    It takes a group-level error of an OffsetFetch for "nothing committed". Apache Kafka sends such an error while it
-    loads the group, as after a restart of the broker; the member would begin at the oldest or the newest record. Raised
-    here, the error makes aiokafka ask again.
+    1. aiokafka treats a group-level error of an OffsetFetch as "nothing committed". Apache Kafka sends such an error
+       while it loads the group, for example after a restart of the broker. The member would then start at the oldest or
+       the newest record. This class raises the error, so that aiokafka sends the request again.
 
-    It takes the refusal of a commit for our expulsion, even when the commit names a generation that is over: the member
-    would join as a new one, and read again what it has begun.
+    2. If a commit is refused, aiokafka concludes that the group has removed the member, even if the commit named an old
+       generation. The member would then join as a new one, and read again the records that it is working on. This class
+       reports a rebalance instead.
 
-    It commits in whatever generation it is. A member that was removed and joins again may be in a new one before it has
-    its assignment; what it did in the old one would move offsets back that the next owner has committed since.
+    3. aiokafka commits in the current generation. A member that was removed and joins again may be in a new generation
+       before it has its assignment. Committing its old work would move offsets back that the next owner has committed
+       since. This class commits only work on the assignment of the current generation.
 
-    A broker answers the requests of a connection in turn, and a join only once all members have joined. So what must
-    not wait for other members has a connection of its own meanwhile.
+    4. A broker answers the requests of one connection in order, and a join only after all members have joined. So this
+       class sends commits and leave requests over another connection while a join is in progress.
 
     Attributes:
-        contact_s: When the request was sent that the group last answered, by the monotonic clock.
+        contact_s: When the last request that the group has answered was sent, by the monotonic clock, in seconds.
         joining: Whether the group waits for other members before it answers our join. It does not remove us meanwhile.
-        rebalancing: Whether a join was sent, and its assignment has not come.
+        rebalancing: Whether a join was sent and its assignment has not arrived.
         working_term: The term whose assignment the reader works on.
     """
 
@@ -248,17 +253,17 @@ class _Coordinator(GroupCoordinator):  # type: ignore[misc]
 
     @property
     def may_commit(self) -> bool:
-        """Whether what the reader has done may be committed: not between a join's answer and its assignment."""
+        """Return whether finished work may be committed. It may not between a join's answer and its assignment."""
         return (self.joining or not self.rebalancing) and self.term == self.working_term
 
     async def abandon_join(self) -> None:
-        """Leave the group without the answer to the join under way."""
+        """Leave the group without waiting for the answer to the join in progress."""
         node, member_id = self.coordinator_id, self.member_id
         self._coordination_task.cancel()
         await asyncio.wait({self._coordination_task})
         if node is not None and member_id and self._group_instance_id is None:
             await self._client.send(node, LeaveGroupRequest(self.group_id, member_id), group=_BESIDE_JOIN)
-        self.reset_generation()  # ``close`` need not leave again
+        self.reset_generation()  # so that ``close`` does not leave again
 
     async def _send_req(self, request: Any) -> Any:
         sent_s = time.monotonic()
@@ -289,7 +294,7 @@ class _Coordinator(GroupCoordinator):  # type: ignore[misc]
         return response
 
     async def _commit(self, request: Any) -> Any:
-        if self.term != self.working_term:  # since the commit was asked for
+        if self.term != self.working_term:  # it changed after the commit was requested
             raise RebalanceInProgressError(self.group_id)
         generation = self.generation
         if self.joining and self.coordinator_id is not None:
@@ -303,7 +308,7 @@ class _Coordinator(GroupCoordinator):  # type: ignore[misc]
 
 
 class _RebalanceListener(ConsumerRebalanceListener):  # type: ignore[misc]
-    """aiokafka's callbacks, with partitions as plain pairs."""
+    """Forwards aiokafka's callbacks, with each partition as a pair of topic name and partition number."""
 
     def __init__(self, revoked: Callable[[], Awaitable[None]], assigned: Callable[[TopicPartitions], None]) -> None:
         self._revoked = revoked

@@ -1,4 +1,4 @@
-"""The time from which a fold reads a partition that it gains."""
+"""Compute the time from which a fold reads a partition that it gains."""
 
 from typing import Any, Final
 
@@ -11,24 +11,25 @@ from services.bus.read.fetcher import newest_records
 from services.bus.records import Partition, TopicPartitions
 
 LONGEST_OUTAGE_MS: Final = DAY_MS
-"""If the group had no member for longer than this, only the log of this latest period is read again."""
+"""Milliseconds. If the group had no member for longer than this, only this last period of the log is read again."""
 
 LONGEST_WORK_MS: Final = DAY_MS
-"""No deadline is longer, so a request that was open when the outage began is at most this much older."""
+"""Maximum deadline of a request, in milliseconds. So a request that was open when an outage began is at most this much
+older than the outage."""
 
 
 async def rewound(
     cluster: Cluster, partitions: TopicPartitions, topic: Topic | None, end_ms: int, rewind_ms: int
 ) -> dict[Partition, int]:
-    """Return where to begin to read each partition that a fold gains.
+    """Return the offset from which to read each partition that a fold gains.
 
     Args:
-        cluster: Open.
-        partitions: The partitions that are gained.
-        topic: The topic to which the outcome of work is written; None for none.
+        cluster: An open ``Cluster``.
+        partitions: The gained partitions.
+        topic: The topic to which the outcome of the work is written; None if there is none.
         end_ms: The time of the newest record.
-        rewind_ms: How long before it, or before the newest record of ``topic``, reading begins. An account there also
-            says since when requests are open for longer.
+        rewind_ms: Reading starts this long before ``end_ms``, or before the newest record of ``topic`` if that is
+            older. If that record is an account, reading starts at its ``open_since`` if that is earlier still.
     """
     if topic is None:
         return await cluster.offsets_for_time(partitions, end_ms - rewind_ms)
@@ -39,7 +40,7 @@ async def rewound(
     for mark in marks:
         record = newest.get(mark)
         if record is None:
-            worked_ms, since_ms = (0 if begins[mark] == ends[mark] else end_ms), None  # unknown: as without the topic
+            worked_ms, since_ms = (0 if begins[mark] == ends[mark] else end_ms), None  # unreadable: use ``end_ms``
         else:
             worked_ms, since_ms = record.timestamp, _since_ms(record)
         own = frozenset(partition for partition in partitions if partition[1] == mark[1])
@@ -48,7 +49,7 @@ async def rewound(
 
 
 def _since_ms(record: Any) -> int | None:
-    """Return the time of the oldest open request, by the newest record; None if the record has none."""
+    """Return ``Account.open_since`` in milliseconds; None if the record is not an account or has no such time."""
     try:
         event = decode(record.value, record.headers, record.key)
     except UnreadableEvent:
@@ -62,9 +63,9 @@ def rewind_to_ms(now_ms: int, worked_ms: int, rewind_ms: int, since_ms: int | No
 
     Args:
         now_ms: The current time.
-        worked_ms: When work of this partition number was last done; 0 for never.
-        rewind_ms: No work but that of ``since_ms`` is open for longer than this while a member works.
-        since_ms: When the oldest work began that was open at ``worked_ms``; None if nobody noted it.
+        worked_ms: When a member last wrote a result for this partition number; 0 for never.
+        rewind_ms: While a member works, no request is open for longer than this, except those that ``since_ms`` covers.
+        since_ms: When the oldest request began that was open at ``worked_ms``; None if that is unknown.
     """
     floor_ms = now_ms - max(LONGEST_OUTAGE_MS, rewind_ms)
     begin_ms = max(min(now_ms, worked_ms) - rewind_ms, floor_ms)

@@ -1,4 +1,4 @@
-"""Whether a broker can be reached; each change is logged once."""
+"""Track whether brokers are reachable, and log each change once."""
 
 import asyncio
 import itertools
@@ -23,9 +23,9 @@ PROBE_TIMEOUT_MS: Final = 5_000
 
 
 class BrokerHealth:
-    """One process's view of one broker's address, shared by all its clients.
+    """Whether this process can reach one broker's address. All clients of the process share the object.
 
-    Only attempts to connect count: a connection can end while its broker is reachable.
+    Only attempts to connect change the state, because a connection can end although its broker is reachable.
     """
 
     def __init__(self, address: str) -> None:
@@ -59,16 +59,16 @@ def health_of(host: str, port: int) -> BrokerHealth:
 
 
 def backoff_s(attempt: int) -> float:
-    """Return the seconds to wait after failed attempt 0, 1, 2 ...: doubling, capped, with jitter."""
+    """Return how many seconds to wait after failed attempt 0, 1, 2 ... The wait doubles up to a limit, with jitter."""
     wait: float = min(LONGEST_WAIT_S, FIRST_WAIT_S * 2 ** min(attempt, 16))
     return wait * random.uniform(0.5, 1.0)  # noqa: S311 - spreads reconnects, guards nothing
 
 
 async def wait_for_broker(settings: BusSettings) -> None:
-    """Wait until a bootstrap broker accepts a connection; log once while none does.
+    """Wait until a bootstrap broker accepts a connection. Log once while none does.
 
     Raises:
-        UserError: The broker refuses the credentials or the certificate; waiting would not help.
+        UserError: The broker refuses the credentials, or its certificate is not trusted. Waiting would not help.
     """
     for attempt in itertools.count():
         for host, port in settings.addresses():
@@ -97,7 +97,7 @@ async def wait_for_broker(settings: BusSettings) -> None:
 
 
 def _reason(error: BaseException) -> BaseException | str:
-    """Say why a first connection failed, in words that say where to look."""
+    """Return why a first connection failed, in words that tell an operator what to check."""
     if isinstance(error, ConnectionRefusedError):
         return "connection refused"
     if isinstance(error, TimeoutError):

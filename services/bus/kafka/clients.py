@@ -1,6 +1,6 @@
-"""Make, watch and close aiokafka's clients.
+"""Create, watch and close aiokafka's clients.
 
-This module and ``membership`` use what aiokafka does not publish, so aiokafka is pinned below 0.15.
+This module and ``membership`` use private attributes of aiokafka, so aiokafka is pinned below 0.15.
 """
 
 import asyncio
@@ -17,19 +17,19 @@ from services.bus.kafka.connections import credentials
 from services.bus.settings import BusSettings
 
 REQUEST_TIMEOUT_MS: Final = 15_000
-"""If a request has no answer for this long, its connection counts as lost and is made anew."""
+"""If a request has no answer for this many milliseconds, its connection counts as lost and a new one is opened."""
 
 RETRY_BACKOFF_MS: Final = 100
 
 PRODUCE_BYTES: Final = 1_048_576
-"""Maximum size of a produced batch in bytes. One event of the largest size fits."""
+"""Maximum size of a produced batch in bytes. An event of the maximum size fits."""
 
 CLOSE_S: Final = 3.0
-"""Maximum time that closing a client may take."""
+"""Maximum time in seconds to close a client."""
 
 
 async def open_producer(settings: BusSettings, name: str) -> Any:
-    """Return a started idempotent producer, once the broker is reachable; ``Producer`` decides what lingers."""
+    """Wait for the broker, and return a started idempotent producer that sends every batch at once."""
     attempt = 0
     while True:
         await wait_for_broker(settings)
@@ -56,7 +56,7 @@ async def open_producer(settings: BusSettings, name: str) -> Any:
 
 
 def make_client(settings: BusSettings, name: str, *, timeout_ms: int = REQUEST_TIMEOUT_MS) -> Any:
-    """Return a client that knows the cluster and sends single requests."""
+    """Return an aiokafka client for the cluster's metadata and for single requests."""
     client = AIOKafkaClient(**common_options(settings, name), request_timeout_ms=timeout_ms)
     _report_health(client)
     return client
@@ -73,12 +73,12 @@ def common_options(settings: BusSettings, name: str) -> dict[str, Any]:
 
 
 async def close_producer(producer: Any) -> None:
-    """Close a producer and drop its unsent batches; never raises, takes twice ``CLOSE_S`` at most.
+    """Close a producer and drop its unsent batches. Never raise. Take two times ``CLOSE_S`` at most.
 
-    Its own ``stop`` would wait until the broker is back and has taken every batch.
+    aiokafka's ``stop`` would wait until the broker is back and has accepted every batch.
     """
     producer._closed = True  # noqa: SLF001
-    for conn in producer.client._conns.values():  # noqa: SLF001 - ends what waits for an answer
+    for conn in producer.client._conns.values():  # noqa: SLF001 - ends requests that wait for an answer
         conn.close()
     if producer._sender.sender_task is not None:  # noqa: SLF001
         await bounded_close(producer._sender.close())  # noqa: SLF001
@@ -86,14 +86,14 @@ async def close_producer(producer: Any) -> None:
 
 
 async def bounded_close(closing: Awaitable[Any]) -> None:
-    """Await a close for ``CLOSE_S`` at most, and ignore what it raises."""
+    """Await a close for ``CLOSE_S`` at most, and ignore its exceptions."""
     with contextlib.suppress(Exception):
         async with asyncio.timeout(CLOSE_S):
             await closing
 
 
 def _report_health(client: Any) -> None:
-    """Watch the connections that requests ask for: the earliest sign that a broker is unreachable or back."""
+    """Report a client's attempts to connect to ``BrokerHealth``. They show first that a broker is away or back."""
     get_conn = client._get_conn  # noqa: SLF001
 
     async def watched(node_id: Any, **options: Any) -> Any:

@@ -1,4 +1,4 @@
-"""A client that asks the cluster for the leader of a partition and for the offset at a time."""
+"""A client that looks up the leader of a partition and the offset at a point in time."""
 
 import asyncio
 import itertools
@@ -25,7 +25,7 @@ _NONE: Final = -1
 
 
 class Cluster:
-    """A client for everything but the records themselves; it survives broker restarts.
+    """A client for all requests except reading and writing records. It survives restarts of brokers.
 
     Args:
         name: Client id, shown in the broker's logs.
@@ -44,7 +44,7 @@ class Cluster:
         self.client: Any = None
 
     async def open(self) -> None:
-        """Connect; wait while the broker is unreachable."""
+        """Connect. Wait while the broker is unreachable."""
         self._forget_leaders()
         for attempt in itertools.count():
             await wait_for_broker(self._settings)
@@ -59,11 +59,11 @@ class Cluster:
                 return
 
     async def close(self) -> None:
-        """Close all connections but those that ``connect`` returned."""
+        """Close all connections except those that ``connect`` returned."""
         await bounded_close(self.client.close())
 
     async def connect(self, node: int) -> Any:
-        """Open another connection to a broker of the cluster."""
+        """Open a separate connection to a broker of the cluster. The caller must close it."""
         broker = self.client.cluster.broker_metadata(node)
         if broker is None:
             raise LeaderNotAvailableError(f"broker {node} is not in the cluster's metadata")
@@ -77,7 +77,7 @@ class Cluster:
         return conn
 
     async def wait_for_topics(self, topics: Iterable[str]) -> None:
-        """Wait until the cluster has all of these topics; log once while one is missing."""
+        """Wait until the cluster has all of these topics. Log each missing topic once."""
         for topic in topics:
             attempt = 0
             while self.client.cluster.partitions_for_topic(topic) is None:
@@ -112,7 +112,7 @@ class Cluster:
         self.leaders_version += 1
 
     async def refresh(self) -> None:
-        """Ask for the leaders again."""
+        """Request the current leaders of all partitions from the cluster."""
         await self.client.force_metadata_update()
 
     async def beginning_offsets(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
@@ -123,9 +123,9 @@ class Cluster:
         return await self._offsets(dict.fromkeys(partitions, _LATEST))
 
     async def offsets_for_time(self, partitions: Iterable[Partition], time_ms: int) -> dict[Partition, int]:
-        """Return each partition's first offset appended at or after ``time_ms``; its end if there is none."""
+        """Return the offset of each partition's first record appended at or after ``time_ms``; else its end offset."""
         partitions = tuple(partitions)
-        # The end first: a record that arrives between the two requests is then found by its time, or is beyond the end.
+        # Request the ends first. Then a record that arrives between the requests is found by its time or is after them.
         ends = await self.end_offsets(partitions)
         found = await self._offsets(dict.fromkeys(partitions, max(time_ms, 0)))
         return {partition: ends[partition] if at == _NONE else at for partition, at in found.items()}

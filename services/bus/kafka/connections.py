@@ -1,4 +1,4 @@
-"""One connection to one broker."""
+"""Open a single connection to a broker, and build the security arguments of all aiokafka clients."""
 
 import logging
 import ssl
@@ -25,10 +25,11 @@ def credentials(settings: BusSettings) -> dict[str, Any]:
 
 
 class _Connection(AIOKafkaConnection):  # type: ignore[misc]
-    """Raises what aiokafka expects of a connection that was lost a moment ago.
+    """A connection whose ``send`` raises ``KafkaConnectionError`` if the connection was lost a moment ago.
 
-    uvloop answers a write to it with ``RuntimeError``, where asyncio's own loop drops what is written. This ends
-    aiokafka's tasks: the metadata refresh without a message, and the group's with an error that ends the process.
+    aiokafka expects this error. With uvloop, a write to a lost connection raises ``RuntimeError``; asyncio's own loop
+    drops the written bytes instead. The ``RuntimeError`` would end two tasks of aiokafka: the metadata refresh, without
+    any message, and the task of the consumer group, with an error that ends the process.
     """
 
     def send(self, request: Any, expect_response: bool = True) -> Any:
@@ -39,25 +40,25 @@ class _Connection(AIOKafkaConnection):  # type: ignore[misc]
             raise KafkaConnectionError(f"connection to {self._host}:{self._port} is closed: {error}") from error
 
 
-aiokafka.conn.AIOKafkaConnection = _Connection  # what create_conn makes, here and in every client of aiokafka
+aiokafka.conn.AIOKafkaConnection = _Connection  # create_conn uses this class, here and in every aiokafka client
 
 
 async def connect(settings: BusSettings, host: str, port: int, *, name: str, timeout_ms: int) -> Any:
-    """Return an aiokafka connection that has passed TLS, SASL and the exchange of versions."""
+    """Open an aiokafka connection. TLS, SASL and the exchange of API versions are complete when it is returned."""
     return await create_conn(host, port, client_id=name, request_timeout_ms=timeout_ms, **credentials(settings))
 
 
 @cache
 def _context(settings: BusSettings) -> ssl.SSLContext | None:
-    """Cache the TLS context: reading the authorities takes milliseconds."""
+    """Cache the TLS context, because reading the certificate authorities takes milliseconds."""
     return settings.ssl_context()
 
 
 def _limit_client_logging() -> None:
     """Show aiokafka's log lines only when the root logger is at DEBUG.
 
-    aiokafka reports an unreachable broker ten times a second, where ``BrokerHealth`` does so once. Below INFO it logs
-    the bytes that it sends and receives, prompts and answers among them: those are never shown.
+    aiokafka logs an unreachable broker ten times a second, but ``BrokerHealth`` logs it once. Below INFO, aiokafka logs
+    the bytes that it sends and receives, which include prompts and answers. These lines are never shown.
     """
     debugging = logging.getLogger().isEnabledFor(logging.DEBUG)
     logging.getLogger("aiokafka").setLevel(logging.INFO if debugging else logging.CRITICAL)

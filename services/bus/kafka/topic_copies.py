@@ -1,4 +1,4 @@
-"""How many copies of a record there are, and how many must have it before it is acknowledged."""
+"""The number of copies of a record, and the number of them that must exist before it is acknowledged."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, NamedTuple
@@ -15,7 +15,7 @@ _log = logger("bus")
 MIN_INSYNC_SETTING: Final = "min.insync.replicas"
 
 MOST_COPIES: Final = 3
-"""Default number of copies on a cluster with at least this many brokers."""
+"""Default replication factor, if the cluster has at least this many brokers."""
 
 
 class Copies(NamedTuple):
@@ -29,10 +29,13 @@ class Copies(NamedTuple):
 
 
 def wanted_copies(settings: BusSettings, brokers: int) -> Copies:
-    """Return what the settings say; where they say nothing, 3 and 2 on three brokers or more, else what fits.
+    """Return the replication factor and ``min.insync.replicas`` of a new topic.
+
+    A setting of 0 means the default. The default replication factor is 3, or the number of brokers if that is smaller.
+    The default ``min.insync.replicas`` is 2 if the replication factor is 3 or more, else 1.
 
     Raises:
-        UserError: More copies must have a record than there would be, so that no record would ever be acknowledged.
+        UserError: ``min.insync.replicas`` is larger than the replication factor, so no record would be acknowledged.
     """
     replication = settings.replication or max(1, min(MOST_COPIES, brokers))
     min_insync = settings.min_insync_replicas or (2 if replication >= MOST_COPIES else 1)
@@ -48,7 +51,7 @@ async def warn_of_fewer_copies(admin: Any, wanted: Copies, replications: Mapping
     """Log one warning that names the topics with fewer copies than wanted.
 
     Args:
-        admin: Started.
+        admin: A started admin client.
         wanted: See ``wanted_copies``.
         replications: The replication factor of each topic that exists.
     """
@@ -60,7 +63,7 @@ async def warn_of_fewer_copies(admin: Any, wanted: Copies, replications: Mapping
 
 
 def complaint(wanted: Copies, found: Mapping[str, Copies]) -> str | None:
-    """Return the warning; None where every topic has enough."""
+    """Return the text of the warning; None if every topic has enough copies."""
     fewer = {
         name: copies
         for name, copies in found.items()
@@ -77,7 +80,7 @@ def complaint(wanted: Copies, found: Mapping[str, Copies]) -> str | None:
 
 
 async def _min_insyncs(admin: Any, topics: Iterable[str]) -> dict[str, int]:
-    """Return the ``min.insync.replicas`` of each topic whose settings may be read."""
+    """Return the ``min.insync.replicas`` of each topic; ``_UNKNOWN`` if this user may not read its settings."""
     resources = [ConfigResource(ConfigResourceType.TOPIC, topic, {MIN_INSYNC_SETTING: ""}) for topic in topics]
     found = {}
     for answer in await admin.describe_configs(resources):
@@ -95,4 +98,4 @@ async def _min_insyncs(admin: Any, topics: Iterable[str]) -> dict[str, int]:
 
 
 _UNKNOWN: Final = 2**15
-"""Assumed for a topic whose settings this user may not read, so that no warning follows."""
+"""Value assumed for a topic whose settings this user may not read. It is so large that no warning follows."""

@@ -1,7 +1,7 @@
 """Make topics of an older installation use the broker's time for their records (``LogAppendTime``).
 
-aiokafka 0.14 has AlterConfigs only, which resets every setting that it does not name, also one that an operator changes
-at the same moment. So IncrementalAlterConfigs is defined here.
+aiokafka 0.14 has only AlterConfigs, which resets every setting that it does not name, even one that an operator changes
+at the same moment. So this module defines IncrementalAlterConfigs.
 """
 
 from collections.abc import Iterable
@@ -29,15 +29,15 @@ class _Refusal(NamedTuple):
 
 
 async def use_log_append_time(admin: Any, bootstrap: str, topics: Iterable[str]) -> None:
-    """Alter the topics whose records have their writers' times; log once where the broker refuses.
+    """Set ``LogAppendTime`` on topics whose records have their writers' times. Log one warning if the broker refuses.
 
     Args:
-        admin: Started.
-        bootstrap: The broker as an operator's command names it.
+        admin: A started admin client.
+        bootstrap: The brokers' addresses, for the command that the warning tells the operator to run.
         topics: Topics that exist.
 
     Raises:
-        KafkaError: The broker could not answer now; try again.
+        KafkaError: The broker could not answer now. The caller may try again.
     """
     others, refusals = await _with_create_time(admin, topics)
     if others:
@@ -57,7 +57,7 @@ def _complaint(refusals: list[_Refusal], bootstrap: str) -> str:
 
 
 async def _with_create_time(admin: Any, topics: Iterable[str]) -> tuple[list[str], list[_Refusal]]:
-    """Return the topics whose timestamps are not ``TIMESTAMP_TYPE``, and those whose settings may not be read."""
+    """Return the topics whose timestamps are not ``TIMESTAMP_TYPE``, and refusals for unreadable settings."""
     resources = [ConfigResource(ConfigResourceType.TOPIC, topic, {TIMESTAMP_SETTING: ""}) for topic in topics]
     others, refusals = [], []
     for answer in await admin.describe_configs(resources):
@@ -71,7 +71,7 @@ async def _with_create_time(admin: Any, topics: Iterable[str]) -> tuple[list[str
 
 
 async def _alter(admin: Any, topics: list[str]) -> list[_Refusal]:
-    """Return which topics could not be altered, and why."""
+    """Set the timestamp type of these topics. Return the topics that could not be altered, with the reasons."""
     request = IncrementalAlterConfigs({topic: {TIMESTAMP_SETTING: TIMESTAMP_TYPE} for topic in topics})
     try:
         answer = await admin._send_request(request)  # noqa: SLF001
@@ -125,7 +125,7 @@ class _AlterV0(RequestStruct):  # type: ignore[misc]
 
 
 class IncrementalAlterConfigs(Request[_AlterV0]):  # type: ignore[misc]
-    """Kafka's IncrementalAlterConfigs, version 0: settings by topic; what is not named is unchanged."""
+    """Kafka's IncrementalAlterConfigs request, version 0. It changes the given settings of each topic and no others."""
 
     API_KEY: ClassVar = 44
 
@@ -137,4 +137,4 @@ class IncrementalAlterConfigs(Request[_AlterV0]):  # type: ignore[misc]
             (_TOPIC, topic, [(name, _SET, value) for name, value in entries.items()])
             for topic, entries in self._settings.items()
         ]
-        return request_struct_class(resources, False)  # noqa: FBT003 - not only validated
+        return request_struct_class(resources, False)  # noqa: FBT003 - false: apply, not only validate

@@ -1,4 +1,4 @@
-"""Create the topics that are missing, and give their records the broker's time."""
+"""Create missing topics, and make the records of all topics carry the broker's time."""
 
 import asyncio
 import itertools
@@ -21,19 +21,19 @@ from services.runtime.logging import logger
 _log = logger("bus")
 
 READY_TRIES: Final = 40
-"""How often new topics are looked for before an error: about a minute with the backoff."""
+"""Number of checks whether new topics have leaders, before an error. With the backoff, they take about a minute."""
 
 
 async def ensure_topics(settings: BusSettings, topics: Sequence[Topic] = TOPICS) -> None:
     """Wait until every topic exists with the right number of partitions, each with a leader.
 
-    Missing topics are created; the records of each get the time at which the broker appends them. Topics with fewer
-    copies than ``wanted_copies`` says are logged. Waits while the broker is away, and logs that once. Several processes
-    may do this at the same time.
+    Missing topics are created. Records of all topics get the time at which the broker appends them. Topics with fewer
+    copies than ``wanted_copies`` returns are logged. Waits while the broker is unreachable, and logs this once. Several
+    processes may call this at the same time.
 
     Raises:
-        UserError: A topic has another number of partitions than the settings say, or the broker will not create it, or
-            could never acknowledge a record.
+        UserError: A topic has another number of partitions than the settings say. Or the broker refuses to create a
+            topic, or the settings require more copies of a record than a topic would have.
     """
     for attempt in itertools.count():
         await wait_for_broker(settings)
@@ -48,10 +48,10 @@ async def ensure_topics(settings: BusSettings, topics: Sequence[Topic] = TOPICS)
 
 
 async def partition_counts(settings: BusSettings) -> dict[str, int]:
-    """Return the number of partitions of each topic of the cluster, by name; wait for the broker.
+    """Return the number of partitions of each topic of the cluster, by topic name. Wait for the broker.
 
     Raises:
-        KafkaError, OSError: The broker went away in between.
+        KafkaError, OSError: The broker became unreachable after the wait.
     """
     await wait_for_broker(settings)
     async with _admin(settings) as admin:
@@ -59,10 +59,10 @@ async def partition_counts(settings: BusSettings) -> dict[str, int]:
 
 
 async def wanted_replication(settings: BusSettings) -> int:
-    """Return how many copies a topic gets on this cluster, for a client that makes its own; wait for the broker.
+    """Return the replication factor of a new topic, for a client that creates topics itself. Wait for the broker.
 
     Raises:
-        KafkaError, OSError: The broker went away in between.
+        KafkaError, OSError: The broker became unreachable after the wait.
     """
     await wait_for_broker(settings)
     async with _admin(settings) as admin:
@@ -110,7 +110,7 @@ def _check(settings: BusSettings, topics: Sequence[Topic], there: dict[str, int]
 
 
 async def _partition_counts(admin: Any) -> dict[str, int]:
-    """Count the partitions of each topic whose partitions all have a leader."""
+    """Return the number of partitions of each topic. Leave out topics with a partition that has no leader."""
     described = await admin.describe_topics()
     return {
         topic["topic"]: len(topic["partitions"])
@@ -120,7 +120,7 @@ async def _partition_counts(admin: Any) -> dict[str, int]:
 
 
 async def _replications(admin: Any, topics: Sequence[Topic]) -> dict[str, int]:
-    """Return each topic's fewest copies of a partition."""
+    """Return, by topic, the smallest number of replicas of any of its partitions."""
     described = await admin.describe_topics([topic.name for topic in topics])
     return {topic["topic"]: min(len(p["replicas"]) for p in topic["partitions"]) for topic in described}
 

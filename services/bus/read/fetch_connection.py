@@ -1,4 +1,4 @@
-"""Fetch from one broker."""
+"""Send fetch requests to one broker, over a connection that nothing else uses."""
 
 from typing import Any, Final, Protocol
 
@@ -7,16 +7,17 @@ from aiokafka.errors import KafkaConnectionError
 from services.bus.read.fetch_wire import FetchAsk, FetchCall, encode
 
 WAIT_MS: Final = 500
-"""Maximum time that a fetch waits on the broker for a first record."""
+"""Maximum time in milliseconds that a fetch waits on the broker for a first record."""
 
 COLLECT_MS: Final = 2_000
-"""The same for a reader that prefers few large answers, because it is not urgent and each answer costs both sides."""
+"""Maximum time in milliseconds that a fetch waits on the broker for ``least_bytes``. It is for readers that are not
+urgent. They prefer few large answers, because each answer costs CPU on both sides."""
 
 PARTITION_BYTES: Final = 1_048_576
-"""Maximum bytes of one partition in one answer; a single larger batch is sent whole."""
+"""Maximum number of bytes of one partition in one answer. A single batch that is larger is sent whole."""
 
 ANSWER_BYTES: Final = 8_388_608
-"""Maximum bytes of one answer (8 MiB), held in addition to the records that a handler has acquired."""
+"""Maximum number of bytes of one answer (8 MiB). They are in memory in addition to the records that a handler keeps."""
 
 
 class Connector(Protocol):
@@ -30,7 +31,7 @@ class FetchConnection:
 
     Args:
         least_bytes: The broker answers when it has this many bytes, or after ``COLLECT_MS``. With 1, it answers at the
-            first record.
+            first record, or after ``WAIT_MS``.
     """
 
     __slots__ = ("_cluster", "_conn", "_interrupts", "_least_bytes", "_node", "_waiting")
@@ -44,7 +45,7 @@ class FetchConnection:
         self._waiting = False
 
     async def fetch(self, ask: FetchAsk) -> bytes | None:
-        """Return the broker's answer; None when ``interrupt`` ended the wait for it."""
+        """Send a fetch and return the broker's answer; None if ``interrupt`` was called meanwhile."""
         before = self._interrupts
         if self._conn is None or not self._conn.connected():
             self._conn = await self._cluster.connect(self._node)
@@ -65,10 +66,10 @@ class FetchConnection:
         return answer
 
     def interrupt(self) -> None:
-        """End a fetch that waits, so that other partitions can be asked for.
+        """End a fetch that is waiting, so that the next fetch can request other partitions at once.
 
-        A broker answers one connection's requests in order, and the next fetch must not wait behind this one. So this
-        method closes the connection. A new one costs a millisecond or two.
+        A broker answers the requests of one connection in order, so the next fetch would have to wait for this one. To
+        avoid that, this method closes the connection. Opening a new one takes a millisecond or two.
         """
         self._interrupts += 1
         if self._waiting:

@@ -1,8 +1,8 @@
-"""A reader's side of a fetch session with one broker: what each request names, and what the answers told. No I/O.
+"""The client side of a fetch session with one broker. It decides which partitions each request names. No I/O.
 
-In a session (KIP-227) a request names only the partitions whose offset changed, and an answer has only those with
-something new: a reader of 60 partitions, two of which have a record, would otherwise pay for 60 on both sides. A broker
-that keeps no session for us is asked in full each time.
+In a session (KIP-227), a request names only the partitions whose offset changed, and an answer contains only the
+partitions that have new data. Without a session, a reader of 60 partitions, two of which have a new record, causes work
+for all 60 on both sides. If the broker keeps no session for us, each request names all partitions.
 """
 
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ from services.bus.records import Partition
 _LARGEST_EPOCH: Final = 2**31 - 1
 
 SESSION_ERRORS: Final = frozenset({70, 71})
-"""The broker does not know the session (any more), or expected another epoch."""
+"""Error codes: the broker does not know the session, or expected another epoch."""
 
 
 class ClientFetchSession:
@@ -22,7 +22,7 @@ class ClientFetchSession:
 
     Attributes:
         behind: Partitions of which the broker had more records than it sent.
-        answered_for: Partitions of the answers since the last request.
+        answered_for: Partitions that the answers since the last request contained.
     """
 
     __slots__ = ("_ends", "_epoch", "_offsets", "_session_id", "_turn", "answered_for", "behind")
@@ -32,7 +32,7 @@ class ClientFetchSession:
         self.answered_for: list[Partition] = []
         self._session_id = NO_SESSION
         self._epoch = OPEN_EPOCH
-        self._offsets: dict[Partition, int] = {}  # as the broker knows them
+        self._offsets: dict[Partition, int] = {}  # as the broker has them in this session
         self._ends: dict[Partition, int] = {}
         self._turn = 0
 
@@ -42,11 +42,12 @@ class ClientFetchSession:
         return self._epoch != OPEN_EPOCH
 
     def ask(self, offsets: Mapping[Partition, int], *, whole: bool = True) -> FetchAsk:
-        """Return the next request, for these partitions from these offsets on.
+        """Return the next fetch request.
 
         Args:
-            offsets: Partitions and offsets.
-            whole: Whether these are all partitions. If not, the other partitions stay while the session ``goes_on``.
+            offsets: The next offset to read of each partition.
+            whole: Whether ``offsets`` has all partitions to read. If not, the session's other partitions stay in it, as
+                long as the session ``goes_on``.
         """
         self.answered_for.clear()
         if self._epoch == OPEN_EPOCH:
@@ -64,19 +65,19 @@ class ClientFetchSession:
             del known[partition]
             self._ends.pop(partition, None)
             self.behind.discard(partition)
-        for partition in changed:  # an answer without it says that its end is the same as before
+        for partition in changed:  # if an answer leaves it out, its end is the same as before
             self._note(partition, offsets[partition])
         return FetchAsk(self._session_id, self._epoch, changed, forgotten)
 
     def answered(self, session_id: int) -> None:
-        """Continue the broker's session, if it keeps one for us."""
+        """Continue the session if the broker keeps one for us, that is, if it returned a session id."""
         if session_id == NO_SESSION:
             self._session_id, self._epoch = NO_SESSION, OPEN_EPOCH
         else:
             self._session_id, self._epoch = session_id, self._epoch % _LARGEST_EPOCH + 1
 
     def read(self, part: PartitionData, offset: int) -> None:
-        """Note a partition of an answer that was read up to this offset."""
+        """Record that a partition of an answer was read up to this offset."""
         partition = (part.topic, part.partition)
         self.answered_for.append(partition)
         if part.error:
@@ -87,7 +88,7 @@ class ClientFetchSession:
             self._note(partition, offset)
 
     def reset(self) -> None:
-        """Start a new session: an answer was lost, so the broker's epoch may be ahead. It drops the old session."""
+        """Open a new session with the next request, because an answer was lost and the broker's epoch may be ahead."""
         self._epoch = OPEN_EPOCH
 
     def _note(self, partition: Partition, offset: int) -> None:
@@ -104,7 +105,7 @@ def ask_once(offsets: Mapping[Partition, int]) -> FetchAsk:
 
 
 def _rotated(offsets: Mapping[Partition, int], turn: int) -> dict[Partition, int]:
-    """Begin with another partition each time, because a broker fills its answer in the order of the request."""
+    """Start each request with another partition, because a broker fills its answer in the order of the request."""
     partitions = list(offsets)
     first = turn % len(partitions) if partitions else 0
     return {partition: offsets[partition] for partition in partitions[first:] + partitions[:first]}

@@ -1,8 +1,8 @@
-"""Kafka's Fetch request and response, version 7, as bytes.
+"""Encode Kafka's Fetch request and decode its response, version 7.
 
-A reader fetches hundreds of times a second; aiokafka's general codec costs many times as much CPU. Version 7 has fetch
-sessions (KIP-227): a request names, and an answer has, only what changed since the last one. Every broker since Kafka
-1.1 supports it, Kafka 4 included.
+A reader fetches hundreds of times a second, and aiokafka's general codec would cost many times as much CPU. Version 7
+has fetch sessions (KIP-227): requests and responses contain only the partitions that changed since the last one. Every
+broker since Kafka 1.1 supports this version, including Kafka 4.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -31,20 +31,20 @@ _READ_UNCOMMITTED: Final = 0
 
 NO_SESSION: Final = 0
 OPEN_EPOCH: Final = 0
-"""Epoch of a request that names all partitions and opens a session; a session that it names is closed."""
+"""Epoch of a request that names all partitions and opens a new session. The broker closes the session that it names."""
 
 WITHOUT_SESSION_EPOCH: Final = -1
-"""Epoch of a request that names all partitions and begins none."""
+"""Epoch of a request that names all partitions and opens no session."""
 
 
 class FetchAsk(NamedTuple):
-    """What one request says.
+    """The content of one fetch request.
 
     Attributes:
-        session_id: 0 for none.
-        epoch: The number of the request in its session, or one of the two constants above.
-        offsets: Partitions that are new in the session, or are read from another offset on than it knows.
-        forgotten: Partitions that are no longer read.
+        session_id: 0 if there is no session.
+        epoch: The sequence number of the request in its session, ``OPEN_EPOCH`` or ``WITHOUT_SESSION_EPOCH``.
+        offsets: The next offset of each partition that is new in the session, or whose offset has changed.
+        forgotten: Partitions to remove from the session, because they are no longer read.
     """
 
     session_id: int
@@ -54,12 +54,12 @@ class FetchAsk(NamedTuple):
 
 
 class FetchAnswer(NamedTuple):
-    """A response.
+    """A response to a fetch.
 
     Attributes:
-        error: About the session; 0 for none.
-        session_id: 0 when the broker keeps none.
-        parts: Partitions with something new; all partitions if there is no session.
+        error: Error code of the whole response, for example about the session; 0 if there is no error.
+        session_id: 0 if the broker keeps no session.
+        parts: Partitions that have new data; all partitions if there is no session.
     """
 
     error: int
@@ -83,7 +83,7 @@ class PartitionData(NamedTuple):
 
 
 def encode(ask: FetchAsk, *, wait_ms: int, most_bytes: int, most_bytes_each: int, least_bytes: int = 1) -> bytes:
-    """Return a request's body; the broker answers when ``least_bytes`` are there or ``wait_ms`` is over."""
+    """Return the body of a request. The broker answers when it has ``least_bytes``, or after ``wait_ms``."""
     asked: dict[str, list[bytes]] = {}
     for (topic, partition), offset in ask.offsets.items():
         asked.setdefault(topic, []).append(_ASKED.pack(partition, offset, _NOT_A_REPLICA, most_bytes_each))
@@ -105,7 +105,7 @@ def _add_topics(pieces: list[bytes], topics: Mapping[str, Sequence[bytes]]) -> N
 
 
 def decode(body: bytes) -> FetchAnswer:
-    """Read a response's body; its partitions are read as they are asked for."""
+    """Decode the body of a response. Each partition is decoded only when the caller iterates to it."""
     _, error, session_id, topics = _RESPONSE_START.unpack_from(body, 0)
     return FetchAnswer(error, session_id, _parts(body, _RESPONSE_START.size, topics))
 
@@ -131,10 +131,10 @@ def _parts(body: bytes, at: int, topics: int) -> Iterator[PartitionData]:
 
 
 class FetchCall:
-    """A request as aiokafka's connection sends it; its answer is the response body's bytes."""
+    """A request in the form that aiokafka's connection expects. Its response is the undecoded body, as bytes."""
 
     class RESPONSE_TYPE:  # noqa: N801 - aiokafka's name
-        """Leaves the body as it is."""
+        """Returns the body undecoded."""
 
         @staticmethod
         def decode(body: BytesIO) -> bytes:

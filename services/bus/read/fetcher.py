@@ -1,9 +1,9 @@
-"""The read loop of group members and tail readers. It hands records over and never awaits the work on them.
+"""The read loop of group members and tail readers. It passes records to a callback, and never awaits the work on them.
 
-Each broker that leads one of our partitions has one connection with one fetch on it, which the broker answers when a
-record is there. The answer is decoded and handed over in the same step of the event loop, and the next fetch is sent.
-aiokafka's consumer would do the same with four tasks and six waits for each answer; on a stream of tokens that is most
-of the cost of reading.
+The loop has one connection to each broker that leads a partition to read, with one fetch in flight. The broker answers
+the fetch when it has a record. The answer is decoded and handed over in the same step of the event loop, and then the
+next fetch is sent. aiokafka's consumer would use four tasks and six waits for each answer. With a stream of tokens,
+these would be most of the cost of reading.
 """
 
 import asyncio
@@ -35,23 +35,24 @@ from services.runtime.task_groups import first_error
 _log = logger("bus")
 
 MAX_RECORDS: Final = 500
-"""Maximum number of records decoded before other tasks run, and of records handed over in one call."""
+"""Maximum number of records that are decoded before other tasks run, and that are handed over in one call."""
 
 Events = Sequence[Received | UnreadableRecord]
 HandOver = Callable[[Events, Mapping[Partition, int]], None]
-"""Gets events, in order within a partition, and each partition's next offset. What it raises ends the reader."""
+"""Receives events, in log order within each partition, and each partition's next offset. An exception that it raises
+ends the reader."""
 
 OnMoved = Callable[[Partition, int, int], None]
-"""Gets a partition, the offset that is gone, and the one that is read instead."""
+"""Receives a partition, the offset that the broker no longer has, and the offset at which reading continues."""
 
 _NONE_BEHIND: Final[frozenset[Partition]] = frozenset()
 
 OVERLAP_MS: Final = 10_000
-"""Bound on how far the broker's clock may be set back by a crash that also loses the end of a log."""
+"""If a broker crashes and loses the end of a log, its clock may also be set back, by this many milliseconds at most."""
 
 
 class _ReadPosition:
-    """The offset to read next of one partition. A new object replaces it when the partition is repositioned."""
+    """The next offset to read of one partition. If reading jumps to another offset, a new object replaces this one."""
 
     __slots__ = ("offset",)
 
@@ -60,16 +61,16 @@ class _ReadPosition:
 
 
 _Step = tuple[Partition, _ReadPosition, int, Any]
-"""A partition, its position, and what ``unpack`` says."""
+"""A partition, its read position, and the two values that ``unpack`` yields: the next offset and the record."""
 
 
 class _Answer(NamedTuple):
-    """One broker's newest answer, once all of it was handed over.
+    """One broker's latest fetch response. It is stored after all its records were handed over.
 
     Attributes:
-        asked_us: When the answer was asked for.
-        positions: The partitions that the answer was about.
-        behind: Those of these partitions that have more records than the answer held.
+        asked_us: When the fetch was sent, in microseconds of the fetcher's clock.
+        positions: The partitions that the fetch was for.
+        behind: The partitions of which the broker has more records than the response contained.
     """
 
     asked_us: int
@@ -78,22 +79,26 @@ class _Answer(NamedTuple):
 
 
 class Fetcher:
-    """Reads partitions from given offsets on.
+    """Reads partitions, each from a given offset on.
 
     Args:
-        cluster: Open.
-        clock: Microseconds; nobody sets it.
+        cluster: An open ``Cluster``.
+        clock: Returns microseconds of a clock that is never set, such as ``steady_us``.
         least_bytes: See ``FetchConnection``.
-        on_moved: See ``OnMoved``; called before anything is handed over from the new offset. A reader that keeps state
-            of the partition must start anew then: that state has a gap, or contains records that the log has lost.
+        on_moved: See ``OnMoved``. It is called before any record from the new offset is handed over. A reader that
+            keeps state of the partition must then rebuild the state, because it has a gap, or contains records that the
+            log has lost.
 
-    Where an offset is gone, nothing that the broker still has is skipped:
+    If the broker no longer has a partition's next offset, reading continues at another offset. Except in the last of
+    these cases, no record that the broker still has is skipped:
 
-    - Before the log's beginning (retention deleted it), reading goes on at the oldest record.
-    - Beyond the log's end (the broker lost its tail, as after a power failure), offsets are given a second time, and
-      the log's end may be past some already. Reading goes on at the first record appended after the last one that was
-      read here, or ``OVERLAP_MS`` before that, which may be read again; where none was read here, at the oldest record.
-      When the log has grown past the wanted offset before it is asked for, neither the broker nor we can notice.
+    - If the offset is before the beginning of the log, because retention deleted the record, reading continues at the
+      oldest record.
+    - If the offset is beyond the end of the log, the broker has lost the end of the log, for example in a power
+      failure. It assigns the lost offsets again to new records, and may have done so for some of them already. Reading
+      continues with the records appended from ``OVERLAP_MS`` before the last record read here, so some may be read
+      twice. If no record of the partition was read here, reading continues at the oldest record.
+    - If the log has already grown past the wanted offset again when the fetch arrives, the loss is not noticed.
     """
 
     def __init__(
@@ -116,14 +121,14 @@ class Fetcher:
         self._on_moved = on_moved
         self._read_ms: dict[Partition, int] = {}  # time of the last record read, also of partitions no longer read
         self._positions: dict[Partition, _ReadPosition] = {}
-        self._moves = 0  # changes when ``_positions`` does; their offsets move on without it
+        self._moves = 0  # counts changes of ``_positions``, but not the progress of an offset
         self._led: dict[int, tuple[tuple[int, int], dict[Partition, _ReadPosition]]] = {}
         self._connections: dict[int, FetchConnection] = {}
         self._answers: dict[int, _Answer] = {}
         self._changed = asyncio.Event()
 
     def start_at(self, offsets: Mapping[Partition, int]) -> None:
-        """Read these partitions from these offsets on, at once; others are not affected."""
+        """Read these partitions from these offsets on, starting now. Other partitions are not affected."""
         for partition, offset in offsets.items():
             self._place(partition, offset)
         for node in {self._cluster.leader(partition) for partition in offsets}:
@@ -132,22 +137,22 @@ class Fetcher:
         self._changed.set()
 
     def drop(self, partitions: Sequence[Partition] | None = None) -> None:
-        """Hand over nothing more of these partitions, or of all."""
+        """Stop reading these partitions now, or all partitions if ``partitions`` is None."""
         for partition in tuple(self._positions) if partitions is None else partitions:
             self._positions.pop(partition, None)
         self._moves += 1
 
     def position(self, partition: Partition) -> int | None:
-        """Return the offset of the next record; None when the partition is not read."""
+        """Return the next offset to read; None if the partition is not being read."""
         position = self._positions.get(partition)
         return None if position is None else position.offset
 
     def read_up_to_us(self, partition: Partition, node: int | None) -> int:
-        """Return a time before which nothing was appended that was not handed over; 0 while none is known.
+        """Return a time before which only records were appended that were handed over; 0 if no such time is known.
 
         Args:
             partition: The partition.
-            node: The broker that leads it.
+            node: The id of the broker that leads the partition; None if there is no leader.
         """
         answer = None if node is None else self._answers.get(node)
         if answer is None or partition in answer.behind:
@@ -156,7 +161,7 @@ class Fetcher:
         return answer.asked_us if position is not None and self._positions.get(partition) is position else 0
 
     async def run(self) -> None:
-        """Read until cancelled; while a broker is unreachable, wait, and then continue at the same offset."""
+        """Read until cancelled. While a broker is unreachable, wait, and then continue at the same offset."""
         try:
             async with asyncio.TaskGroup() as tasks:
                 for attempt in itertools.count():
@@ -176,7 +181,7 @@ class Fetcher:
             raise first_error(group) from None
 
     async def _read(self, node: int, connection: FetchConnection) -> None:
-        """Read one broker's partitions, until it leads none of ours."""
+        """Read the partitions that one broker leads, until it leads none of this reader's partitions."""
         failures, session = 0, ClientFetchSession()
         asked: Mapping[Partition, _ReadPosition] = {}
         try:
@@ -188,7 +193,7 @@ class Fetcher:
                     return
                 asked_us = self._clock()
                 try:
-                    same = positions is asked and session.goes_on  # only what was read since has another offset
+                    same = positions is asked and session.goes_on  # only offsets read since then changed
                     moved = session.answered_for if same else positions
                     offsets = {partition: positions[partition].offset for partition in moved}
                     asked, answer = positions, await self._ask(connection, session, offsets, whole=not same)
@@ -215,7 +220,7 @@ class Fetcher:
     async def _ask(
         self, connection: FetchConnection, session: ClientFetchSession, offsets: Mapping[Partition, int], *, whole: bool
     ) -> Iterator[PartitionData] | None:
-        """Return what is new from these offsets on; None when the wait for it was interrupted."""
+        """Fetch from these offsets. Return the partitions of the response; None if ``interrupt`` ended the fetch."""
         body = await connection.fetch(session.ask(offsets, whole=whole))
         if body is None:
             session.reset()
@@ -231,7 +236,7 @@ class Fetcher:
         self._moves += 1
 
     def _led_by(self, node: int) -> dict[Partition, _ReadPosition]:
-        """Return the partitions that a broker leads. Most fetches find them as they were."""
+        """Return the partitions that a broker leads. The result is cached, because it seldom changes."""
         version = (self._moves, self._cluster.leaders_version)
         known = self._led.get(node)
         if known is None or known[0] != version:
@@ -242,7 +247,7 @@ class Fetcher:
     async def _deliver(
         self, parts: Iterator[PartitionData], positions: Mapping[Partition, _ReadPosition], session: ClientFetchSession
     ) -> None:
-        """Hand one answer over, in slices that the handler has room for."""
+        """Hand over the records of one response, in slices for which the in-flight limit has free slots."""
         errors: dict[Partition, int] = {}
         items = self._items(parts, positions, errors, session)
         while self._slice(items):
@@ -272,12 +277,12 @@ class Fetcher:
             session.read(part, position.offset)
 
     def _slice(self, items: Iterator[_Step]) -> bool:
-        """Hand over the next records; return whether there may be more."""
+        """Hand over the next records. Return whether more may follow."""
         most = MAX_RECORDS if self._in_flight is None else max(1, min(MAX_RECORDS, self._in_flight.free))
         events: list[Any] = []  # as the decoder makes them
         progress: dict[Partition, int] = {}
         decode, looked_at = self._decoder.decode, 0
-        current: _ReadPosition | None = None  # it stays so in this slice, because nothing else runs meanwhile
+        current: _ReadPosition | None = None  # stays valid in this slice, because no other task runs meanwhile
         for partition, position, next_offset, record in items:
             if position is not current:
                 if self._positions.get(partition) is not position:
@@ -301,7 +306,7 @@ class Fetcher:
     async def _handle_errors(
         self, errors: Mapping[Partition, int], positions: Mapping[Partition, _ReadPosition]
     ) -> None:
-        """Reposition partitions whose offset is gone, and look for leaders that have changed."""
+        """Move partitions whose offset the broker no longer has. After other errors, refresh the leaders."""
         gone = {p: positions[p].offset for p, code in errors.items() if for_code(code) is OffsetOutOfRangeError}
         for partition, begin in (await self._resume(gone)).items():
             if self._positions.get(partition) is positions[partition]:
@@ -317,7 +322,7 @@ class Fetcher:
             await self._refresh()
 
     async def _resume(self, gone: Mapping[Partition, int]) -> dict[Partition, int]:
-        """Return the offsets to read on from, as the class describes."""
+        """Return the offset at which reading of each partition continues. The class docstring has the rules."""
         if not gone:
             return {}
         starts = await self._cluster.beginning_offsets(gone)
@@ -333,12 +338,20 @@ class Fetcher:
 
 
 async def newest_ms(cluster: Cluster, ends: Mapping[Partition, int]) -> dict[Partition, int]:
-    """Return when each partition's last record before its end was appended; leave out what cannot be read."""
+    """Return when each partition's last record was appended, in milliseconds since the epoch, by the broker's clock.
+
+    Args:
+        cluster: An open ``Cluster``.
+        ends: The end offset of each partition. A partition whose last record cannot be read is not in the result.
+    """
     return {at: record.timestamp for at, record in (await newest_records(cluster, ends)).items()}
 
 
 async def newest_records(cluster: Cluster, ends: Mapping[Partition, int]) -> dict[Partition, Any]:
-    """Return each partition's last record before its end, as aiokafka's; leave out what cannot be read."""
+    """Return each partition's last record before its end offset, in aiokafka's type.
+
+    A partition whose last record cannot be read is not in the result.
+    """
     wanted = {partition: end - 1 for partition, end in ends.items() if end > 0}
     found: dict[Partition, Any] = {}
     for node in {cluster.leader(partition) for partition in wanted}:

@@ -1,10 +1,12 @@
-"""When a record was appended, on the reader's own clock. No I/O, no clock.
+"""Compute when a record was appended, as a time of the reader's own clock. No I/O; the caller passes the current time.
 
-A record's timestamp is the broker's time of day (``message.timestamp.type=LogAppendTime``), and the reader's clock may
-differ by anything. Three facts bound the difference. A record is read after it was appended, and delivery is fast: so
-the smallest difference between read time and timestamp, over a broker's records in a time window, is the offset between
-the two clocks, plus the shortest delivery time. What a complete answer of the broker did not have was appended after
-that answer was asked for. Within a partition, records are in the order in which they were appended.
+A record's timestamp is the broker's wall-clock time (``message.timestamp.type=LogAppendTime``). The reader's clock may
+differ from the broker's clock by any amount. Three facts bound the difference:
+
+1. A record is read shortly after it was appended. So the smallest difference between read time and timestamp, over all
+   records of a broker in a time window, is the offset between the two clocks plus the shortest delivery time.
+2. A record that is missing from a complete fetch response was appended after that fetch was sent.
+3. Within a partition, records are in the order in which they were appended.
 """
 
 from collections.abc import Iterable
@@ -13,16 +15,17 @@ from typing import Final
 from services.bus.records import Partition
 
 WINDOW_US: Final = 10_000_000
-"""Length of a window; the least difference of two windows counts, so that a clock that drifts is followed."""
+"""Length of a time window in microseconds. The offset is the smallest difference in the current window and the previous
+one. Older windows do not count, so the offset follows a clock that drifts."""
 
 _RESOLUTION_US: Final = 1_000
-"""Timestamps are whole milliseconds, rounded down."""
+"""Resolution of timestamps in microseconds. They are whole milliseconds, rounded down."""
 
 _UNKNOWN_US: Final = 2**63
 
 
 class BrokerOffset:
-    """How far a broker's clock is behind the reader's: what all partitions that it leads have in common."""
+    """How far one broker's clock is behind the reader's clock. All partitions that the broker leads share the value."""
 
     __slots__ = ("before_us", "least_us", "window_ends_us")
 
@@ -32,17 +35,20 @@ class BrokerOffset:
         self.window_ends_us = 0
 
     def observe(self, timestamp_ms: int, now_us: int) -> None:
-        """Learn from a record that is on the log now, and is not being read."""
+        """Reduce the offset if this record would otherwise seem to be appended after ``now_us``.
+
+        The record is on the log already, but the reader need not have reached it.
+        """
         if timestamp_ms > 0:
             self.least_us = min(self.least_us, now_us - timestamp_ms * 1_000)
 
 
 class LogClock:
-    """The clock of one partition, for a reader that reads it in order.
+    """Converts timestamps of one partition's records to the reader's clock. Records must be passed in log order.
 
     Attributes:
-        offset: Of the broker that leads the partition now.
-        since_us: A time before which nothing was appended that is not read yet; 0 while none is known.
+        offset: The clock offset of the broker that leads the partition now.
+        since_us: All records that are not read yet were appended at or after this time; 0 if no such time is known.
     """
 
     __slots__ = ("_newest_ms", "offset", "since_us")
@@ -53,17 +59,18 @@ class LogClock:
         self._newest_ms = 1  # a record without a time has 0 or less
 
     def appended_us(self, timestamp_ms: int, now_us: int) -> int:
-        """Return when a record that is read now was appended; never after now.
+        """Return when a record that is read now was appended, by the reader's clock; never a time after ``now_us``.
 
-        The result is late by the way of the quickest record in two windows at most. It is early by less than the
-        resolution of timestamps and the clocks' drift in two windows. When the broker's clock is set back, it is
-        early by the step at most, never before ``since_us``, and only until the contradiction shows.
+        The result may be too late, by at most the shortest delivery time of a record in two windows. It may be too
+        early, by less than the resolution of timestamps plus the drift of the clocks in two windows. After the broker's
+        clock was set back, the result may be too early by up to the size of that step, but never before ``since_us``.
+        This ends at the first record that has a lower timestamp than the one before, or a result before ``since_us``.
         """
         offset = self.offset
         if timestamp_ms < self._newest_ms:
             if timestamp_ms <= 0:
                 return now_us
-            # The clock was set back, or leads from another broker: this record followed the last one.
+            # This record follows the last one, so the broker's clock was set back, or another broker leads now.
             back_us = (self._newest_ms - timestamp_ms) * 1_000
             offset.least_us += back_us
             offset.before_us += back_us
@@ -82,19 +89,19 @@ class LogClock:
             return appended_us
         if appended_us + _RESOLUTION_US > self.since_us:
             return self.since_us
-        offset.least_us, offset.before_us = difference_us, _UNKNOWN_US  # the clock was set back: begin anew
+        offset.least_us, offset.before_us = difference_us, _UNKNOWN_US  # the broker's clock was set back
         return now_us
 
 
 class LogClocks:
-    """The clocks of all partitions that one reader reads. Partitions with the same leader share its offset."""
+    """The clocks of all partitions of one reader. Partitions with the same leader share one ``BrokerOffset``."""
 
     def __init__(self) -> None:
         self._offsets: dict[int | None, BrokerOffset] = {}  # by the leader's node id
         self._clocks: dict[Partition, LogClock] = {}
 
     def clock(self, partition: Partition, leader: int | None, since_us: int) -> LogClock:
-        """Return the partition's clock, for the leader that it has now and with the newest ``LogClock.since_us``."""
+        """Return the partition's clock, after setting its ``offset`` to that of ``leader``, and its ``since_us``."""
         offset = self._offset(leader)
         clock = self._clocks.get(partition)
         if clock is None:
@@ -103,12 +110,11 @@ class LogClocks:
         return clock
 
     def forget(self, partitions: Iterable[Partition]) -> None:
-        """Forget the clocks of partitions whose next record does not follow the last one that was read."""
+        """Forget these partitions' clocks, because their next records do not follow the last ones that were read."""
         for partition in partitions:
             self._clocks.pop(partition, None)
 
     def observe(self, leader: int | None, timestamp_ms: int, now_us: int) -> None:
-        """Learn the leader's offset from a record that is on the log now, and is not being read."""
         self._offset(leader).observe(timestamp_ms, now_us)
 
     def _offset(self, leader: int | None) -> BrokerOffset:

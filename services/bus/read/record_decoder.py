@@ -19,33 +19,34 @@ from services.runtime.metrics import CONSUMED, MALFORMED, SKIPPED, UNWANTED, lab
 _log = logger("bus")
 
 REPEAT_S: Final = 60.0
-"""The same class of error on the same topic is logged at most once in this time."""
+"""Minimum time in seconds between two log lines about the same class of error on the same topic."""
 
 
 class BrokenBatch(NamedTuple):
-    """A batch that cannot be unpacked: the offset at which it began, and why."""
+    """A batch that cannot be unpacked, with its first offset to read and the reason."""
 
     first: int
     reason: str
 
 
 Unpacked = tuple[int, Any]
-"""The offset at which reading continues, and the record before it: aiokafka's (offset, timestamp, key, value, headers),
-a ``BrokenBatch``, or None if there is no record to read. A plain tuple, because one is made for each record."""
+"""The offset at which reading continues, and the record before that offset: an aiokafka record (with offset, timestamp,
+key, value and headers), a ``BrokenBatch``, or None if there is no record to read. A plain tuple is used, because one is
+created for each record."""
 
 
 def unpack(batches: bytes, start: int) -> Iterator[Unpacked]:
-    """Yield the records from offset ``start`` on; control batches and compacted gaps only move the offset."""
+    """Yield the records from offset ``start`` on. For control batches and compacted gaps, yield only a new offset."""
     memory = MemoryRecords(batches)
     while memory.has_next():
         batch = memory.next_batch()
         end, read_to = batch.next_offset, start
         if end <= start:
-            continue  # the broker sends whole batches: the first may begin before the offset asked for
+            continue  # the broker sends whole batches, so the first may start before the requested offset
         if not batch.is_control_batch:
             try:
                 if not batch.validate_crc():
-                    raise CorruptRecordException("checksum does not match")  # noqa: TRY301 - one way out for both
+                    raise CorruptRecordException("checksum does not match")  # noqa: TRY301 - handled with the others
                 for record in batch:
                     if record.offset >= start:
                         read_to = record.offset + 1
@@ -58,14 +59,14 @@ def unpack(batches: bytes, start: int) -> Iterator[Unpacked]:
 
 
 class DecodeErrorLog:
-    """Logs the first unreadable record of a topic and class at once, and later ones as a count once a minute."""
+    """Logs the first unreadable record of each topic and error class at once, and a count of others once a minute."""
 
     def __init__(self) -> None:
         self._logged_at: dict[tuple[str, str], float] = {}
         self._suppressed: Counter[tuple[str, str]] = Counter()
 
     def line_for(self, partition: Partition, offset: int, error: UnreadableEvent, now_s: float) -> str | None:
-        """Return the line to log; None when it is too early to repeat it."""
+        """Return the line to log; None if such a line was logged less than ``REPEAT_S`` ago."""
         topic, number = partition
         subject = (topic, type(error).__name__)
         logged_at = self._logged_at.get(subject)
@@ -80,11 +81,11 @@ class DecodeErrorLog:
 
 
 class RecordDecoder:
-    """One reader's decoder.
+    """Decodes the records of one reader.
 
     Args:
         record_filter: Records for which it returns false are skipped without decoding.
-        include_newer: Return records written for a newer reader as ``UnreadableRecord``; else they are only counted.
+        include_newer: Return records that need a newer reader as ``UnreadableRecord``; if false, only count them.
     """
 
     def __init__(self, record_filter: RecordFilter | None = None, *, include_newer: bool = False) -> None:
@@ -95,14 +96,14 @@ class RecordDecoder:
         self._unwanted: Counter[str] = Counter()
 
     def decode(self, partition: Partition, record: Any) -> Received | UnreadableRecord | None:
-        """Return the event of a record or ``BrokenBatch``; None for what is skipped or filtered out."""
+        """Decode a record of aiokafka or a ``BrokenBatch``. Return None if it is skipped or filtered out."""
         if type(record) is BrokenBatch:
             return self._broken(partition, record)
         headers, key = record.headers, record.key
         kind = known_kind(headers)
         if self._filter is not None:
             name = header(headers, KIND_HEADER) if kind is None else kind.name
-            if name is not None and not self._filter(name, key):  # without a name it is malformed: always reported
+            if name is not None and not self._filter(name, key):  # a record without a name is malformed: report it
                 self._unwanted[partition[0]] += 1
                 return None
         try:
@@ -113,9 +114,9 @@ class RecordDecoder:
         return Received(*partition, record.offset, record.timestamp, event, traceparent_in(headers))
 
     def count(self) -> None:
-        """Add the records since the last call to the metrics.
+        """Add the numbers of records since the last call to the metrics.
 
-        Records are counted in bulk because one update of a metric costs as much as decoding a record.
+        Records are counted in bulk, because one update of a metric costs as much as decoding a record.
         """
         for counts, metric in ((self._consumed, CONSUMED), (self._unwanted, UNWANTED)):
             if counts:
@@ -143,12 +144,12 @@ class RecordDecoder:
     def _log_error(self, partition: Partition, offset: int, error: UnreadableEvent) -> None:
         line = self._errors.line_for(partition, offset, error, time.monotonic())
         if line is not None:
-            # Every start of a router reads a foreign record on railbus.dead again; `railbus dead list` shows it.
+            # A router reads railbus.dead at each start. `railbus dead list` shows its unreadable records.
             _log.log(DEBUG if partition[0] == DEAD.name else WARNING, "%s", line)
 
 
 class RawDecoder:
-    """Hands every record over as it is."""
+    """Returns every record undecoded."""
 
     def __init__(self) -> None:
         self._consumed: Counter[str] = Counter()
@@ -164,7 +165,6 @@ class RawDecoder:
         )
 
     def count(self) -> None:
-        """Add the records since the last call to the metrics."""
         for topic, number in self._consumed.items():
             labelled(CONSUMED, topic).inc(number)
         self._consumed.clear()

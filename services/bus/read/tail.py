@@ -16,15 +16,16 @@ Start = int | AtTime | Literal["end", "beginning"]
 
 
 class TailReader:
-    """Follows partitions, each from a start of the caller's choice.
+    """Follows partitions, each from an offset or a time that the caller chooses.
 
     Args:
         handler: See ``services.bus.records.RecordHandler``.
         record_filter: Records for which it returns false are skipped without decoding.
-        include_newer: Hand over records written for a newer reader as ``UnreadableRecord``; else they are only counted.
+        include_newer: Hand over records that need a newer reader as ``UnreadableRecord``; if false, only count them.
 
-    Every method but ``run`` waits until ``run`` has connected, and while the broker is unreachable: use a timeout where
-    that matters. If the broker no longer has the next offset of a partition, reading continues as ``Fetcher`` says.
+    ``follow`` and the methods that look up offsets wait until ``run`` has connected, and while the broker is
+    unreachable. Use a timeout where that matters. If the broker no longer has the next offset of a partition, reading
+    continues at the offset that the docstring of ``Fetcher`` describes.
     """
 
     def __init__(
@@ -56,10 +57,10 @@ class TailReader:
         self._running = asyncio.Event()
 
     async def run(self) -> None:
-        """Read until cancelled; wait while the broker is unreachable, and log that once.
+        """Read until cancelled. Wait while the broker is unreachable, and log this once.
 
         Raises:
-            UserError: The broker refuses the credentials, or does not let us read.
+            UserError: The broker refuses the credentials, or does not let this user read.
         """
         await self._cluster.open()
         self._running.set()
@@ -71,12 +72,12 @@ class TailReader:
             await self._cluster.close()
 
     async def follow(self, topic: Topic, partition: int, start: Start) -> int:
-        """Begin to deliver a partition's records.
+        """Start to deliver a partition's records.
 
         Returns:
-            The offset from which every record is delivered. An offset the broker no longer has, or does not have yet,
-            is moved to the nearest it has. A partition that is followed already stays where it is, unless ``start`` is
-            earlier: then it goes back, and what lies between is delivered again.
+            The offset from which every record is delivered. If the broker no longer has the offset ``start``, or does
+            not have it yet, this is the nearest offset that it has. A partition that is already followed keeps its
+            position, unless ``start`` is earlier. Then it moves back, and the records in between are delivered again.
 
         Raises:
             ValueError: The topic has no such partition.
@@ -100,11 +101,14 @@ class TailReader:
             self._fetcher.start_at(behind)
 
     async def unfollow(self, topic: Topic, partition: int) -> None:
-        """End delivery at once; ignore a partition that is not followed."""
+        """Stop delivery at once. A partition that is not followed is ignored."""
         self._fetcher.drop([(topic.name, partition)])
 
     def position(self, topic: Topic, partition: int) -> int | None:
-        """Return the offset of the next record, filtered or not; None when the partition is not followed."""
+        """Return the next offset to read; None if the partition is not followed.
+
+        Records that the filter skips count as read.
+        """
         return self._fetcher.position((topic.name, partition))
 
     async def begin_offset(self, topic: Topic, partition: int) -> int:
@@ -116,7 +120,7 @@ class TailReader:
         return await self._resolve(await self._key(topic, partition), "end")
 
     async def offset_at(self, topic: Topic, partition: int, time_ms: int) -> int:
-        """Return the offset of the first record appended at or after ``time_ms``; the end if there is none."""
+        """Return the offset of the first record appended at or after ``time_ms``; the end offset if there is none."""
         return await self._resolve(await self._key(topic, partition), AtTime(time_ms))
 
     async def _key(self, topic: Topic, partition: int) -> Partition:

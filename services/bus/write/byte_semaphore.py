@@ -1,11 +1,11 @@
-"""A semaphore that counts bytes; callers acquire in the order in which they asked."""
+"""A semaphore that counts bytes. It serves callers in the order of their calls."""
 
 import asyncio
 from collections import deque
 
 
 class ByteSemaphore:
-    """At most ``limit`` bytes are acquired at once; a single caller may not ask for more than that."""
+    """Lets callers acquire ``limit`` bytes in total. A single call for more than that raises ``ValueError``."""
 
     __slots__ = ("_free", "_limit", "_waiters")
 
@@ -15,7 +15,7 @@ class ByteSemaphore:
         self._waiters: deque[tuple[int, asyncio.Future[None]]] = deque()
 
     def try_acquire(self, n: int) -> bool:
-        """Acquire without waiting; false when too little is free or others wait."""
+        """Acquire ``n`` bytes without waiting. Return false if fewer are free or another caller is waiting."""
         if self._waiters or n > self._free:
             return False
         self._free -= n
@@ -33,8 +33,8 @@ class ByteSemaphore:
             await turn
         except asyncio.CancelledError:
             if not turn.cancelled():
-                self._free += n  # granted at the moment of the cancellation
-            self._grant()  # others may have waited behind this one
+                self._free += n  # granted just before the cancellation
+            self._grant()  # callers behind this one may fit now
             raise
 
     def release(self, n: int) -> None:

@@ -1,8 +1,8 @@
-"""Which records a producer sends next: pure bookkeeping of order and urgency, no I/O.
+"""Decide which records a producer sends next, by their order and urgency. No I/O.
 
-Each partition has at most one batch in flight. Meanwhile the later records wait and become the next batch, so a busy
-partition needs no linger time. A record either may linger (a chunk in the middle of an answer), or is urgent: then the
-records that wait are sent with it.
+Each partition has at most one batch in flight. Records that are queued meanwhile form the next batch, so a busy
+partition needs no linger time. A record is either allowed to linger (a chunk in the middle of an answer) or urgent. An
+urgent record is sent as soon as no batch is in flight, together with the lingering records.
 """
 
 from collections import deque
@@ -15,14 +15,14 @@ from schemas.stream import Chunk
 from services.bus.records import Partition
 
 BATCH_BYTES: Final = 524_288
-"""Maximum size of a batch in bytes. A record that is larger is sent in a batch of its own."""
+"""Maximum size of a batch in bytes. A larger record is sent in a batch of its own."""
 
 RECORD_OVERHEAD: Final = 64
-"""Bytes counted for a record in addition to its key and value: headers, lengths, bookkeeping."""
+"""Number of bytes counted for each record in addition to its key and value, for headers, lengths and bookkeeping."""
 
 
 class OutgoingRecord(NamedTuple):
-    """One record to send; ``ack`` is the caller's future, opaque here; ``size`` is the result of ``record_size``."""
+    """One record to send. ``ack`` is a future that only the caller uses. ``size`` is the result of ``record_size``."""
 
     key: bytes | None
     value: bytes
@@ -51,7 +51,7 @@ class Outbox:
         """Number of records that are not acknowledged yet."""
 
     def put(self, partition: Partition, record: OutgoingRecord, *, urgent: bool) -> bool:
-        """Queue a record; return whether to drain now."""
+        """Queue a record. Return whether the caller should call ``drain`` now."""
         queue = self._queues.get(partition)
         if queue is None:
             queue = self._queues[partition] = _PartitionQueue()
@@ -61,7 +61,10 @@ class Outbox:
         return urgent and not queue.sent
 
     def drain(self) -> Iterator[tuple[Partition, list[OutgoingRecord]]]:
-        """Yield the next batch of each partition that has none in flight; mark the other partitions as due."""
+        """Yield the next batch of each partition that has none in flight.
+
+        For the other partitions with waiting records, ``complete_batch`` will return true.
+        """
         for partition, queue in self._queues.items():
             if not queue.waiting:
                 continue
@@ -74,14 +77,14 @@ class Outbox:
             yield partition, queue.sent
 
     def complete_batch(self, partition: Partition) -> bool:
-        """Remove the batch in flight after its answer; return whether to drain now."""
+        """Remove the batch in flight after its answer. Return whether the caller should call ``drain`` now."""
         queue = self._queues[partition]
         self.count -= len(queue.sent)
         queue.sent = []
         return queue.due and bool(queue.waiting)
 
     def requeue_sent(self) -> int:
-        """Put all batches in flight back at the front, to be sent again in order; return how many records."""
+        """Put all batches in flight back at the front of their queues, in order. Return the number of records."""
         recalled = 0
         for queue in self._queues.values():
             if queue.sent:
@@ -92,11 +95,11 @@ class Outbox:
         return recalled
 
     def split_batch(self, partition: Partition) -> None:
-        """Send the records of the batch in flight one by one after the next requeue, because it was too large."""
+        """After the next ``requeue_sent``, send the batch's records one by one, because the batch was too large."""
         self._queues[partition].alone = len(self._queues[partition].sent)
 
     def take_all(self) -> dict[Partition, list[OutgoingRecord]]:
-        """Empty the outbox; return everything not acknowledged, in order."""
+        """Empty the outbox. Return the unacknowledged records of each partition, in order."""
         left = {partition: [*queue.sent, *queue.waiting] for partition, queue in self._queues.items()}
         self._queues.clear()
         self.count = 0
@@ -104,14 +107,14 @@ class Outbox:
 
 
 def record_size(key: bytes | None, value: bytes) -> int:
-    """Return how many bytes a record counts for."""
+    """Return the number of bytes that a record counts in a batch and in the producer's buffer."""
     return len(value) + len(key or b"") + RECORD_OVERHEAD
 
 
 def may_linger(event: AnyEvent) -> bool:
-    """Return whether an event may wait to share a batch: a chunk after its run's first.
+    """Return whether an event may wait to share a batch. Only the chunks of a run after its first may.
 
-    Everything else goes at once, so that the time to the first token, verdicts, recalls and endings are not delayed.
+    All other events are sent at once, so that first tokens, verdicts, recalls and the ends of answers are not delayed.
     """
     return type(event) is Chunk and event.seq > 0
 

@@ -1,9 +1,9 @@
-"""The producer: it loses no accepted event while the process lives.
+"""The producer. As long as the process lives, it loses no accepted event.
 
 Every event goes to the partition of its request id, in the order of ``post`` calls. The producer is idempotent, waits
-for all replicas and retries without limit. Nevertheless aiokafka gives up a batch after an outage in which a partition
-lost its leader; then a new session is opened and everything unacknowledged is sent again in order. Only then can an
-event be on the log twice, which every fold ignores.
+for all replicas and retries without limit. Nevertheless, aiokafka gives up a batch after an outage in which a partition
+lost its leader. Then the producer opens a new session and sends all unacknowledged events again, in order. Only in this
+case may it write an event twice. Every fold ignores the second copy.
 """
 
 import asyncio
@@ -39,10 +39,11 @@ from services.runtime.metrics import PRODUCED, RECORDS_REFUSED, RESENT, UNACKED,
 _log = logger("bus")
 
 BUFFER_BYTES: Final = 33_554_432
-"""Maximum bytes accepted and not acknowledged (32 MiB); ``post`` waits while there is no room."""
+"""Maximum number of bytes that are accepted and not acknowledged yet (32 MiB). ``post`` waits while an event does not
+fit."""
 
 FLUSH_S: Final = 10.0
-"""Maximum time that ``stop`` waits for acknowledgements."""
+"""Maximum time in seconds that ``stop`` waits for acknowledgements."""
 
 _NOTHING: Final[frozenset[type[AnyEvent]]] = frozenset()
 
@@ -60,8 +61,9 @@ class Producer:
     """Writes the events of one role.
 
     Args:
-        role: Which events may be written where; or a table of that (``schemas.registry.writes``), for several roles.
-        name: Client id, shown in the broker's logs; the role's name by default.
+        role: The role whose events may be written; or, for several roles, the kinds of events that may be written on
+            each topic, as ``schemas.registry.writes`` returns them.
+        name: Client id, shown in the broker's logs. By default, it is the role's name.
     """
 
     def __init__(self, settings: BusSettings, *, role: RoleName | ByTopic, name: str | None = None) -> None:
@@ -83,7 +85,7 @@ class Producer:
         self._ended: BaseException | None = ProducerClosed("the producer is not started")
 
     async def start(self) -> None:
-        """Connect; wait while the broker is unreachable.
+        """Connect. Wait while the broker is unreachable.
 
         Raises:
             UserError: The broker refuses the credentials.
@@ -94,7 +96,7 @@ class Producer:
         self._pump = asyncio.create_task(self._run(), name=f"{self._name}-producer")
 
     async def stop(self) -> None:
-        """Wait up to ``FLUSH_S`` for acknowledgements, log what is missing, and close."""
+        """Wait up to ``FLUSH_S`` for acknowledgements, log how many events have none, and close."""
         if self._pump is None or self._ended is not None:
             return
         self._ended = ProducerClosed("the producer is stopped")
@@ -105,7 +107,7 @@ class Producer:
                     self._empty.clear()
                     await self._empty.wait()
         except TimeoutError:
-            pass  # what is left is logged below
+            pass  # the unacknowledged events are logged below
         finally:
             self._pump.cancel()
             await asyncio.gather(self._pump, return_exceptions=True)
@@ -117,16 +119,16 @@ class Producer:
 
         Raises:
             BusError: See ``services.bus.errors``.
-            MalformedEvent: The event is larger than any reader takes.
+            MalformedEvent: The event is larger than readers accept.
         """
         return await (await self.post(topic, event, traceparent=traceparent))
 
     async def post(self, topic: Topic, event: AnyEvent, *, traceparent: str | None = None) -> asyncio.Future[Position]:
-        """Accept an event; the future gets its position. Waits while ``BUFFER_BYTES`` are unacknowledged.
+        """Accept an event, and return a future of its position. Wait while the buffer is full (``BUFFER_BYTES``).
 
         Raises:
             ProducerClosed: The producer is not running.
-            MalformedEvent: The event is larger than any reader takes.
+            MalformedEvent: The event is larger than readers accept.
             TypeError: The registry does not let the role write such an event on this topic.
         """
         record = self._record(topic, event, traceparent)
@@ -139,11 +141,11 @@ class Producer:
     def post_now(
         self, topic: Topic, event: AnyEvent, *, traceparent: str | None = None
     ) -> asyncio.Future[Position] | None:
-        """Accept an event as ``post`` does, if that needs no waiting; else return None.
+        """Accept an event as ``post`` does. If ``post`` would have to wait, return None instead.
 
         Raises:
             ProducerClosed: The producer is not running.
-            MalformedEvent: The event is larger than any reader takes.
+            MalformedEvent: The event is larger than readers accept.
             TypeError: The registry does not let the role write such an event on this topic.
         """
         record = self._record(topic, event, traceparent)
@@ -233,7 +235,7 @@ class Producer:
             _log.error("%s[%d]: the broker refuses %d event(s) for good: %s", topic, partition, len(records), error)
             _reject(records, EventRejected(f"{topic}: {error}"))
             RECORDS_REFUSED.labels(topic).inc(len(records))
-            self._fail(error)  # aiokafka has counted the batch's sequence numbers: the session is unusable
+            self._fail(error)  # aiokafka has used the batch's sequence numbers, so the session is unusable
         self._release(target, records)
 
     def _release(self, target: Partition, records: list[OutgoingRecord]) -> None:
@@ -263,7 +265,7 @@ class Producer:
         self._wake.clear()
 
     def _abandon(self, error: BaseException) -> None:
-        """Fail the posts that are not acknowledged, and log how many."""
+        """Fail the futures of all unacknowledged events, and log how many they are."""
         self._session += 1
         for (topic, partition), records in self._outbox.take_all().items():
             _log.error("%s[%d]: %d accepted event(s) were not acknowledged: %s", topic, partition, len(records), error)
@@ -277,4 +279,4 @@ def _reject(records: list[OutgoingRecord], error: BusError) -> None:
     for record in records:
         if not record.ack.done():
             record.ack.set_exception(error)
-            record.ack.exception()  # retrieved, or the event loop logs it as well when no one awaits it
+            record.ack.exception()  # mark it as retrieved, so that the event loop does not log it too

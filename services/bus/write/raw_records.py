@@ -1,4 +1,4 @@
-"""Write records as they are, for bytes that need not be an event."""
+"""Write records as raw bytes. The bytes need not be a valid event."""
 
 import asyncio
 from collections.abc import Sequence
@@ -12,11 +12,11 @@ from services.bus.records import Position
 from services.bus.settings import BusSettings
 
 ACK_S: Final = 15.0
-"""Longest wait for the acknowledgement of one record."""
+"""Maximum time in seconds to wait for the acknowledgement of one record."""
 
 
 class RawRecord(NamedTuple):
-    """A record as bytes, and its partition."""
+    """A record as raw bytes, with the topic and the partition number to write it to."""
 
     topic: str
     partition: int
@@ -26,10 +26,10 @@ class RawRecord(NamedTuple):
 
 
 async def write_raw_records(settings: BusSettings, records: Sequence[RawRecord], *, name: str) -> list[Position]:
-    """Write records one after another and return their positions; ``name`` is the client id.
+    """Write records one after another and return their positions. ``name`` is the Kafka client id.
 
     Raises:
-        NotAcknowledged: The broker did not take one; those before it are written.
+        NotAcknowledged: The broker did not acknowledge a record. The records before it are written.
         UserError: The broker refuses the credentials.
     """
     producer = await open_producer(settings, name)

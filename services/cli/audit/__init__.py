@@ -1,1 +1,1 @@
-"""What ``railbus audit`` does: fold a request again, compare receipts, search, check an archive."""
+"""The actions of ``railbus audit``: fold a request's events again, compare receipts, search, and check an archive."""

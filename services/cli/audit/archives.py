@@ -1,4 +1,7 @@
-"""``railbus audit find``, ``export``, ``verify``, ``rejudge`` and ``forget``: more than one request."""
+"""The actions of ``railbus audit`` that are not about one given request.
+
+They are ``find``, ``export``, ``verify``, ``rejudge`` and ``forget``.
+"""
 
 import argparse
 import subprocess
@@ -31,11 +34,11 @@ from services.runtime.clock import now_ms
 from services.runtime.errors import UserError
 
 END_MS: Final = 2**47
-"""Later than any record."""
+"""A time later than that of any record, in milliseconds since the epoch."""
 
 
 def find(args: argparse.Namespace) -> int:
-    """Return 0; 1 when nothing is found."""
+    """Print the requests that match; return 0, or 1 if none does."""
     from_ms, to_ms = _times(args)
     wanted = Wanted(
         from_ms=from_ms, to_ms=to_ms, tenant=args.tenant, outcome=args.outcome, rule=args.rule,
@@ -53,7 +56,7 @@ def find(args: argparse.Namespace) -> int:
 
 
 def export(args: argparse.Namespace) -> int:
-    """Return 0."""
+    """Write the records of a time range to a file and return 0."""
     from_ms, to_ms = _times(args)
     count = export_records(_records(args, from_ms, to_ms), args.file)
     sys.stderr.write(f"wrote {count} records to {args.file}\n")
@@ -61,7 +64,7 @@ def export(args: argparse.Namespace) -> int:
 
 
 def verify(args: argparse.Namespace) -> int:
-    """Return 0 if the archive is as it was written, else 1."""
+    """Return 0 if nothing in the archive was changed since it was written, else 1."""
     archive = open_archive(args.archive)
     keys = Verifier.load(args.public_key) if args.public_key else Verifier([archive.public_pem])
     anchors = [anchor for path in args.anchors or () for anchor in _anchors(path)]
@@ -93,10 +96,14 @@ def verify(args: argparse.Namespace) -> int:
 
 
 def rejudge(args: argparse.Namespace) -> int:
-    """Return 0 if nothing is different, 1 if something is. Safety's and the rails' own programs judge their part."""
+    """Judge recorded traffic by another policy; return 0 if every result is the same, 1 if one differs.
+
+    One subprocess judges the answers (``services.safety.rejudge``), another the prompts (``services.rails.rejudge``).
+    If one of them fails, its exit code is returned.
+    """
     require_governance(instead="")
     if args.html is not None:
-        _write("--html", args.html, b"", mode="ab")  # before hours of work: it can be written; an older page stays
+        _write("--html", args.html, b"", mode="ab")  # fail now, not after hours of work; an older page is kept
     from_ms, to_ms = _times(args)
     options = ["--policy", str(args.policy), "--from-ms", str(from_ms), "--to-ms", str(to_ms)]
     if args.keys is not None:
@@ -129,7 +136,7 @@ def rejudge(args: argparse.Namespace) -> int:
 
 
 def forget(args: argparse.Namespace) -> int:
-    """Return 0; 1 when there was no key."""
+    """Destroy the keys of a request or a tenant; return 0, or 1 if there were none."""
     check_request_id(args.request)
     keys = KeyStore(args.keys)
     count = keys.forget(request_id=args.request, tenant=args.tenant)

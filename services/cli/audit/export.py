@@ -1,4 +1,4 @@
-"""Write records as files that other programs read: the archive's own columns as Parquet, or lines of JSON."""
+"""Write records to a file for other programs: Parquet with the archive's columns, or lines of JSON."""
 
 import base64
 from collections.abc import Iterable
@@ -18,7 +18,7 @@ BATCH: Final = 50_000
 
 
 def export_records(records: Iterable[StoredRecord], target: Path) -> int:
-    """Write records to a file that must not exist yet; its name's end says the format. Return how many there were.
+    """Write records to a new file, in the format that its suffix names. Return the number of records.
 
     Raises:
         UserError: The file exists, cannot be written, or its name ends with neither ``.parquet`` nor ``.jsonl``.

@@ -1,4 +1,4 @@
-"""Find requests by what happened to them: one query, over Parquet files or over records of the running broker."""
+"""Find requests by their outcome, recalls or text. One SQL query searches Parquet files or records in memory."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -15,12 +15,13 @@ MAX_FOUND: Final = 10_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """Which requests to find: those for which everything that is set holds.
+    """The search conditions. A request is found if it meets all that are not None.
 
     Attributes:
-        from_ms: Their first event was appended at this time or later, milliseconds since the epoch.
-        to_ms: Before this time.
-        text: Is part of the answer of an attempt or of the prompt, in any case.
+        from_ms: Earliest time of the request's first event, in milliseconds since the epoch. Older events are not read.
+        to_ms: The first event is before this time.
+        text: A part of the prompt, or of an attempt's answer. Upper and lower case are the same.
+        most: Maximum number of requests.
     """
 
     from_ms: int
@@ -34,7 +35,7 @@ class Wanted:
 
 
 class ArchivedRequest(NamedTuple):
-    """One row."""
+    """One row of the result: a request, its outcome, and the rules and categories of its recalls."""
 
     first_ms: int
     request_id: str
@@ -81,7 +82,7 @@ ORDER BY first_ms, request_id LIMIT $most
 
 
 def find_in_archive(archive: Archive, wanted: Wanted) -> list[ArchivedRequest]:
-    """Search an archive's files: only the columns and days that matter are read."""
+    """Search an archive's files. Only the columns of the query and files from the day of ``from_ms`` on are read."""
     dataset = need("pyarrow.dataset")
     files = [archive.store.path(file.path) for file in archive.files(from_ms=wanted.from_ms)]
     if not files:
@@ -90,7 +91,7 @@ def find_in_archive(archive: Archive, wanted: Wanted) -> list[ArchivedRequest]:
 
 
 def find_in_records(records: Iterable[StoredRecord], wanted: Wanted) -> list[ArchivedRequest]:
-    """Search records in memory: those of a running broker, or of an archive whose texts were sealed."""
+    """Search records in memory. They come from a running broker, or from an archive with sealed texts."""
     held = [ArchivedRecord(record, query_fields(record)) for record in records]
     return _run(table_of(held, [bytes(32)] * len(held)), wanted)
 

@@ -1,4 +1,7 @@
-"""One request as a page that needs nothing else: a drawing of its log, and its answer at any time. Pure."""
+"""Write the HTML page of one request: a drawing of its events, and its visible text at any time.
+
+The page loads no other file. All functions are pure.
+"""
 
 from collections.abc import Sequence
 from html import escape
@@ -15,13 +18,13 @@ from services.cli.show.timeline import receipts
 from services.stream.latency import WAITS_FOR, Latency
 
 LANES: Final = ("app", "edge", "rails", "generator", "vertex", "safety", "router", "other")
-"""Writers, from top to bottom: the first part of an event's ``source``."""
+"""The rows of the drawing, from top to bottom. An event's row is the first part of its ``source``."""
 
 _ROW: Final = 30
 _WIDTH: Final = 1_000
 _LEFT: Final = 90
 MAX_MARKS: Final = 4_000
-"""Most events that are drawn as marks; of more, every n-th chunk."""
+"""If a request has many more events than this, only every n-th chunk is drawn."""
 
 PAGE_STYLE: Final = """
 :root{color-scheme:light dark;--line:#8884;--mark:#3b6fb5;--bad:#c0392b;--good:#2e8b57}
@@ -58,7 +61,7 @@ def timeline_page(
     checks: Sequence[ReceiptCheck],
     latency: Latency | None,
 ) -> str:
-    """Return the page. Prompts are not on it."""
+    """Return the HTML of the page. It has no prompts."""
     zero_ms = records[0].timestamp_ms
     last_ms = max(record.timestamp_ms for record in records)
     steps = [orjson.loads(orjson.dumps(folded.op)) | {"ms": folded.at_ms - zero_ms} for folded in ops]

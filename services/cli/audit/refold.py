@@ -1,4 +1,7 @@
-"""One request folded again: every op with its offset and time, and which ops each connection was sent. Pure."""
+"""Fold one request's events again: every op with its offset and time, and the ops that each connection was sent.
+
+All functions are pure.
+"""
 
 import hashlib
 from collections.abc import Iterator, Sequence
@@ -14,16 +17,16 @@ from services.stream import AS_STARTED, Governance, Screen, catch_up
 from services.stream.ops import Op, Refuse, Replace, Restart, Withdraw, apply
 
 MOST_LINES: Final = 2_000_000
-"""Maximum number of op lines that are hashed to find out what one connection was sent."""
+"""Maximum number of ops that are hashed, as lines of JSON, to check the receipt of one connection."""
 
 
 class FoldedOp(NamedTuple):
-    """An op that the fold gives.
+    """An op that the fold returns, and the record that caused it.
 
     Attributes:
         op_id: ``partition:offset:index``, as the edge names it.
-        at_ms: When the broker appended the record that the op follows from.
-        event: Which of the request's stream events this record is.
+        at_ms: When the broker appended this record, in milliseconds since the epoch.
+        event: Index of this record among the request's records of ``railbus.streams``, from 0.
     """
 
     op: Op
@@ -44,12 +47,12 @@ def refold(request_id: str, records: Sequence[Received], governance: Governance 
 
 
 def stream_records(records: Sequence[Received]) -> Iterator[Received]:
-    """Yield the records of the stream log."""
+    """Yield the records of the topic ``railbus.streams``."""
     return (record for record in records if record.topic == STREAMS.name and isinstance(record.event, StreamEvent))
 
 
 def visible_after(ops: Sequence[FoldedOp]) -> Iterator[tuple[FoldedOp, str]]:
-    """Yield each op with the text that a client shows after it."""
+    """Yield each op with the text that a client shows once it has applied the op."""
     visible = ""
     for folded in ops:
         visible = apply(visible, folded.op)
@@ -57,13 +60,15 @@ def visible_after(ops: Sequence[FoldedOp]) -> Iterator[tuple[FoldedOp, str]]:
 
 
 class ReceiptCheck(NamedTuple):
-    """What the log says about a connection's receipt.
+    """The result of comparing a connection's receipt with the log.
 
     Attributes:
-        matches: Whether the log gives exactly what the receipt's hash says was sent; None where that would take too
-            long to find out.
-        first: Index of the first op that it was sent.
-        shortened: Whether text that was taken back by then had been left out for it.
+        receipt: The receipt.
+        resumed_from: The ``op_id`` after which the client resumed; None if it did not resume.
+        matches: Whether ops that follow from the log have the receipt's hash. None if more than ``MOST_LINES`` ops
+            would have to be hashed to find out.
+        first: Index of the first op that the connection was sent.
+        shortened: Whether the connection was sent a shortened history, without text that was already taken back.
     """
 
     receipt: Detached
@@ -76,9 +81,9 @@ class ReceiptCheck(NamedTuple):
 def check_receipts(records: Sequence[Received], ops: Sequence[FoldedOp]) -> list[ReceiptCheck]:
     """Compare every receipt with the ops.
 
-    A client that joins while an answer runs is first sent the history. The history leaves out text that was already
-    taken back (``catch_up``). The receipt does not say where it ended, so every
-    position is tried.
+    A client that joins while an answer runs is first sent the ops up to that moment, without text that was already
+    taken back (``catch_up``). The receipt does not say which op was the last of this history, so every possible
+    one is tried.
     """
     resumed = {r.event.connection: r.event.resumed_from for r in records if isinstance(r.event, Attached)}
     receipts = [record.event for record in records if isinstance(record.event, Detached)]
@@ -86,10 +91,11 @@ def check_receipts(records: Sequence[Received], ops: Sequence[FoldedOp]) -> list
 
 
 def refold_as_sent(request_id: str, records: Sequence[Received]) -> tuple[list[FoldedOp], list[ReceiptCheck]]:
-    """Return the ops, and what the receipts say about them.
+    """Return the ops, and the checks of the receipts against these ops.
 
-    The edge's settings ``RAILBUS_INPUT_GATE`` and ``RAILBUS_OUTPUT_CHECK`` are not on the log. Where they differ from
-    what the worker wrote, the receipts show it.
+    The ops depend on the edge's settings ``RAILBUS_INPUT_GATE`` and ``RAILBUS_OUTPUT_CHECK``, which are not on the log.
+    So the request is folded twice: with the values that the worker wrote in ``Started``, and with the default values.
+    The ops that match more receipts are returned.
     """
     found = []
     for governance in (AS_STARTED, Governance()):
@@ -114,7 +120,7 @@ def _check(receipt: Detached, resumed_from: str | None, ops: Sequence[FoldedOp])
     budget = MOST_LINES
     ends = _history_ends(rest)
     begun = hashlib.sha256()
-    for sent in range(len(rest)):  # so many were sent one by one before a history was shortened
+    for sent in range(len(rest)):  # number of ops sent before the shortened history
         if sent:
             begun.update(lines[sent - 1])
         for end in (end for end in ends if end > sent):
@@ -131,7 +137,7 @@ def _check(receipt: Detached, resumed_from: str | None, ops: Sequence[FoldedOp])
 
 
 def _history_ends(ops: Sequence[FoldedOp]) -> list[int]:
-    """Return where a history may have ended: the positions behind each op that takes text back."""
+    """Return the indexes at which a shortened history may end: after the last op of each event that takes text back."""
     ends = set()
     for index, folded in enumerate(ops):
         if isinstance(folded.op, Replace | Withdraw | Restart | Refuse):

@@ -1,4 +1,7 @@
-"""What another policy would have done, as a page that needs nothing else. Pure; no text of a prompt or an answer."""
+"""Write the HTML page of ``railbus audit rejudge``: what another policy would have decided about recorded traffic.
+
+The page loads no other file and contains no text of prompts or answers. All functions are pure.
+"""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -8,10 +11,10 @@ from typing import Any, Final
 from services.cli.audit.page import PAGE_STYLE
 
 MAX_ROWS: Final = 1_000
-"""Maximum number of differences that are listed. The drawing counts all."""
+"""Maximum number of rows in each table of differences. The bars count all differences."""
 
 CHANGES: Final = {"appears": "var(--bad)", "moves": "var(--moved)", "disappears": "var(--mark)"}
-"""Colour of each change of a recall."""
+"""Each kind of change of a recall, with its colour."""
 
 _STYLE: Final = """
 :root{--moved:#c98a1b}
@@ -27,10 +30,10 @@ td.n,th.n{text-align:right;white-space:nowrap;font-variant-numeric:tabular-nums}
 
 
 def rejudge_page(told: Mapping[str, Any]) -> str:
-    """Return the page.
+    """Return the HTML of the page.
 
     Args:
-        told: What ``railbus audit rejudge --json`` prints.
+        told: The object that ``railbus audit rejudge --json`` prints.
     """
     policy, prompts = told["policy"], told["prompts"]
     title = f"Old traffic under policy {policy['name']} {policy['version']}"
@@ -68,7 +71,7 @@ def _answers(told: Mapping[str, Any]) -> str:
 
 
 def _bars(differences: Sequence[Mapping[str, Any]]) -> str:
-    """Draw how many recalls of each rule change, and how."""
+    """Draw one bar for each rule: its number of changed recalls, by kind of change."""
     counts: dict[str, Counter[str]] = {}
     for each in differences:
         counts.setdefault((each["after"] or each["before"])["rule"], Counter())[each["change"]] += 1

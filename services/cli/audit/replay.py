@@ -1,4 +1,4 @@
-"""What the client saw, when: a request's ops by the time of the log."""
+"""Show which text the client saw at which time, from a request's ops and the times of their records."""
 
 import asyncio
 import sys
@@ -10,11 +10,11 @@ from services.cli.show.terminal import printable
 from services.stream.ops import Begin, Close, Finish, Refuse, Replace, Restart, Show, Withdraw
 
 LONGEST_WAIT_S: Final = 30.0
-"""Longest pause between two ops while a replay is played."""
+"""Maximum pause between two ops while a replay is played. A longer pause is shortened to this."""
 
 
 def visible_at(ops: Sequence[FoldedOp], at_ms: int) -> str:
-    """Return the text that was on the screen at a time of the log."""
+    """Return the text that was visible at a time by the broker's clock, in milliseconds since the epoch."""
     visible = ""
     for folded, text in visible_after(ops):
         if folded.at_ms > at_ms:
@@ -24,13 +24,13 @@ def visible_at(ops: Sequence[FoldedOp], at_ms: int) -> str:
 
 
 def replay_lines(ops: Sequence[FoldedOp], zero_ms: int) -> Iterator[str]:
-    """Yield a line for each op: milliseconds since the first event, what happened, and the text after it."""
+    """Yield a line for each op: milliseconds since the first event, the op, and the text that is visible after it."""
     for folded, text in visible_after(ops):
         yield f"{folded.at_ms - zero_ms:+9d} ms  {_step(folded):<28} {_one_line(text)}"
 
 
 async def play(ops: Sequence[FoldedOp], zero_ms: int, speed: float) -> None:
-    """Print the lines at the pace of the log, times ``speed``."""
+    """Print the lines with the pauses between their records, divided by ``speed``."""
     before_ms = zero_ms
     for folded, line in zip(ops, replay_lines(ops, zero_ms), strict=True):
         await asyncio.sleep(min(max(0, folded.at_ms - before_ms) / 1_000 / speed, LONGEST_WAIT_S))

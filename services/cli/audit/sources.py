@@ -1,4 +1,4 @@
-"""Where audited records come from: the topics of a running broker, or an archive."""
+"""Read the records to audit, from the topics of a running broker or from an archive."""
 
 import asyncio
 from collections.abc import Iterator, Sequence
@@ -23,14 +23,18 @@ if TYPE_CHECKING:
     from services.archive.reader import Archive
 
 MAX_EVENTS: Final = 200_000
-"""Most events of one request; a request has at most one for each token, and a few."""
+"""Maximum number of events of one request. A usual request has at most one event for each token, and a few others."""
 
 
 def open_archive(location: str, keys: Path | None = None) -> "Archive":
-    """Open an archive, with the keys of its sealed texts if they are named.
+    """Open an archive.
+
+    Args:
+        location: Folder or object store of the archive.
+        keys: File with the keys of sealed texts. None leaves these texts encrypted.
 
     Raises:
-        UserError: There is none, or the extra is missing.
+        UserError: There is no archive, its format is newer, or the extra ``audit`` is not installed.
     """
     from services.archive.reader import Archive
     from services.archive.sealing import KeyStore
@@ -43,7 +47,7 @@ def archived_request(archive: "Archive", request_id: str) -> list[Received]:
     """Return all events of a request in an archive.
 
     Raises:
-        UserError: There are more than ``MAX_EVENTS``.
+        UserError: The request has more than ``MAX_EVENTS`` events.
     """
     from services.archive.reader import received
 
@@ -60,7 +64,7 @@ async def live_request(request_id: str, settings: BusSettings) -> list[Received]
     """Return all events of a request that are on the log now.
 
     Raises:
-        UserError: There are more than ``MAX_EVENTS``, or the broker cannot be reached.
+        UserError: The request has more than ``MAX_EVENTS`` events, or the broker cannot be reached.
     """
     found: list[Received] = []
 
@@ -91,13 +95,13 @@ def check_count(request_id: str, found: Sequence[Received]) -> None:
     """Refuse a request with too many events.
 
     Raises:
-        UserError: It has.
+        UserError: The request has more than ``MAX_EVENTS`` events.
     """
     if len(found) > MAX_EVENTS:
         raise UserError(f"request {request_id} has more than {MAX_EVENTS} events: something writes it in a loop")
 
 
 def archived_records(archive: "Archive", from_ms: int, to_ms: int) -> Iterator[StoredRecord]:
-    """Yield an archive's records of a time, file by file."""
+    """Yield an archive's records from ``from_ms`` until before ``to_ms``, file by file."""
     for file in archive.files(from_ms=from_ms, to_ms=to_ms):
         yield from archive.records(file, from_ms, to_ms)

@@ -1,1 +1,1 @@
-"""``railbus batch``: reading inputs, following jobs, writing results."""
+"""``railbus batch``: read inputs, submit and follow jobs, and write results."""

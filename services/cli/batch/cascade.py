@@ -1,4 +1,7 @@
-"""Run a cascade: a job for each tier, on the best of the tier before, within a budget."""
+"""Run a cascade of models (tiers) within a budget.
+
+The first tier answers all lines. Each later tier answers only the lines that scored best in the tier before it.
+"""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -18,7 +21,7 @@ from services.physics.cascade import rank_correlation, recall
 from services.runtime.errors import UserError
 
 BEST: float = 0.01
-"""Share of lines that count as the best. The printed figures say how many of these lines a cascade finds."""
+"""Share of lines that count as the best. For each tier, the share of them that it keeps is estimated and printed."""
 
 
 @dataclass(slots=True)
@@ -29,7 +32,7 @@ class _Spent:
 
 @dataclass(slots=True)
 class _TierRun:
-    """What a tier has answered: folders of its jobs, and scores by name."""
+    """The answers of one tier: the folders of its jobs, the names of the answered lines, and their scores by name."""
 
     folders: list[Path]
     scores: dict[str, float] = field(default_factory=dict)
@@ -40,10 +43,10 @@ async def run_cascade(
     client: JobClient, out: Path, source: Path, write: Callable[[BinaryIO], None], tiers: Tiers, options: JobOptions,
     prices: list[TokenPrices],
 ) -> int:  # fmt: skip
-    """Run all tiers; return how many lines have no answer.
+    """Run all tiers; return the number of lines without an answer.
 
     Raises:
-        UserError: The input can run nothing, or no answer has a score.
+        UserError: The input is refused, or no answer of a tier has a score.
     """
     spent = _Spent()
     write_all = partial(_write_first, write, tiers.tier[0].model)
@@ -86,7 +89,7 @@ async def run_cascade(
 
 
 def _count(spent: _Spent, job: JobState, prices: TokenPrices) -> tuple[float, float]:
-    """Add what a job took; return its seconds and its money."""
+    """Add a job's time and cost to ``spent``. Return both, in seconds and US dollars."""
     seconds = max(0, (job.finished_ms or job.created_ms) - job.created_ms) / 1_000
     usd = prices.cost(job.totals) or 0.0
     spent.hours += seconds / 3_600
@@ -112,7 +115,7 @@ def _write_first(write: Callable[[BinaryIO], None], model: str, out: BinaryIO) -
 
 
 class _WithModel:
-    """A file that gives every request a model. A line that is not a request goes through unchanged."""
+    """A file that sets the model of every request written to it. A line that is not a request is written unchanged."""
 
     def __init__(self, out: BinaryIO, model: str) -> None:
         self._out = out
@@ -123,7 +126,7 @@ class _WithModel:
 
 
 def with_model(raw: bytes, model: str) -> bytes:
-    """Return a line with another model. A line that is not a valid request is returned unchanged."""
+    """Return a line with ``model`` as its request's model. A line that is not a valid request is returned unchanged."""
     try:
         value = orjson.loads(raw)
         value["body"]["model"] = model
@@ -162,7 +165,7 @@ def _lines(folders: Iterable[Path]) -> Iterable[bytes]:
 
 
 def _write_merged(out: Path, runs: list[_TierRun]) -> int:
-    """Write each answer of the highest tier that has one, in the order of the input, with that tier's number."""
+    """Write each line's answer from the highest tier that has one. Return the number of lines without an answer."""
     highest = {name: number for number, run in enumerate(runs, start=1) for name in run.names}
     later = {
         name: line

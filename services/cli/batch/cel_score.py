@@ -20,11 +20,13 @@ _FAILED: Final = (ValueError, TypeError, LookupError, RuntimeError, ArithmeticEr
 
 
 def cel_scorer(expression: str) -> Callable[[str], float | None]:
-    """Return a function that scores an answer by this expression over ``answer`` and ``json``.
+    """Return a function that scores an answer by this expression; the score is None if there is none.
+
+    The expression may use two variables: ``answer``, the text, and ``json``, the parsed text (null if it is not JSON).
 
     Raises:
-        UserError: The package is not installed.
-        ValueError: It is no expression, or names something else.
+        UserError: The package ``cel`` is not installed.
+        ValueError: The text is not a valid expression, or uses another variable.
     """
     try:
         import cel
@@ -38,7 +40,7 @@ def cel_scorer(expression: str) -> Callable[[str], float | None]:
     def score(answer: str) -> float | None:
         try:
             return finite(program.execute({"answer": answer, "json": _doubles(_parsed(answer))}))
-        except _FAILED:  # such as an answer without the field
+        except _FAILED:  # for example, the answer lacks a field of the expression
             return None
 
     try:
@@ -47,12 +49,12 @@ def cel_scorer(expression: str) -> Callable[[str], float | None]:
         if str(error).startswith("Undefined variable"):
             raise ValueError(f"score.cel may use answer and json: {_short(error)}") from None
     except _FAILED:
-        pass  # it needs another answer than the empty one
+        pass  # the expression may still work for an answer that is not empty
     return score
 
 
 def finite(found: Any) -> float | None:
-    """Return a value as a finite number. None if it is not one."""
+    """Return a value as a number; None if it is not a number or not finite."""
     if not isinstance(found, str | int | float):
         return None
     try:
@@ -70,7 +72,7 @@ def _parsed(answer: str) -> Any:
 
 
 def _doubles(value: Any) -> Any:
-    """Return a JSON value as CEL has it: every number is a double."""
+    """Convert all integers in a JSON value to floats, because all numbers of JSON are doubles in CEL."""
     if isinstance(value, dict):
         return {name: _doubles(each) for name, each in value.items()}
     if isinstance(value, list):

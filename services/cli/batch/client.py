@@ -1,4 +1,4 @@
-"""Submit and follow jobs: files in the shared folder, events on the log."""
+"""Submit and follow jobs. Their files are in a folder shared with the service ``batch``, their events on the log."""
 
 import asyncio
 import os
@@ -24,17 +24,17 @@ from services.runtime.errors import UserError
 
 TENANT: Final = "local"
 DIR_VARIABLE: Final = "RAILBUS_BATCH_DIR"
-"""Variable that names the folder of the jobs' files. It is used if no tree runs in the present folder."""
+"""Environment variable with the folder of the jobs' files. Without it, the running ``railbus up`` names the folder."""
 
 SHOW_S: Final = 0.5
-"""Time between two progress lines."""
+"""Maximum time between two updates of the progress line."""
 
 
 def job_store() -> FolderStore:
-    """Return the job store of the tree that runs in this folder, or else the one that the environment names.
+    """Return the job store that the environment names, else that of the ``railbus up`` that runs in this folder.
 
     Raises:
-        UserError: No tree runs here, and the environment names no store.
+        UserError: The environment names no store, and no ``railbus up`` with a batch service runs here.
     """
     found = find_running_tree(state_dir())
     folder = os.environ.get(DIR_VARIABLE) or (found.batch_dir if found is not None else None)
@@ -47,7 +47,7 @@ def job_store() -> FolderStore:
 
 
 class JobClient:
-    """One connection to the log and the shared folder."""
+    """One connection to the log, and the shared folder of the jobs' files."""
 
     def __init__(self, store: FolderStore, reader: JobReader, producer: Producer) -> None:
         self.store = store
@@ -58,7 +58,7 @@ class JobClient:
     @classmethod
     @asynccontextmanager
     async def opened(cls, settings: BusSettings, store: FolderStore) -> AsyncIterator["JobClient"]:
-        """Connect, and read every job.
+        """Connect to the broker, and read the events of all jobs before the block starts.
 
         Raises:
             UserError: The broker does not answer.
@@ -88,7 +88,7 @@ class JobClient:
         """Return a job.
 
         Raises:
-            UserError: There is none.
+            UserError: No job has this id.
         """
         found = self.find(batch_id)
         if found is None:
@@ -96,19 +96,19 @@ class JobClient:
         return found
 
     async def create(self, batch_id: str, **given: Any) -> None:
-        """Write a new job's event to the log."""
+        """Write a new job's ``BatchCreated`` to the log, and wait until this client has read it."""
         created = BatchCreated(**self._about(batch_id, TENANT), input_file=input_file_id(batch_id), **given)
         await self._producer.send(BATCHES, created)
         await self._reader.read_to_end()
 
     async def control(self, job: JobState, action: BatchAction) -> None:
-        """Write a control event for a job to the log."""
+        """Write a ``BatchControl`` for a job to the log, and wait until this client has read it."""
         event = BatchControl(**self._about(job.batch_id, job.created.tenant), action=action)
         await self._producer.send(BATCHES, event)
         await self._reader.read_to_end()
 
     async def follow(self, batch_id: str, show: Callable[[JobState], None]) -> JobState:
-        """Print a job's progress each time it changes; return the job when it has ended."""
+        """Call ``show`` now, after each change, and at least every ``SHOW_S``. Return the job once it has ended."""
         while True:
             job = self.job(batch_id)
             show(job)
@@ -125,7 +125,7 @@ def fresh_batch_id() -> str:
 
 
 def input_file_id(batch_id: str) -> str:
-    """Return the id of the file that the command line uploads for a job."""
+    """Return the id of the input file that the command line stores for a job."""
     return f"{FILE_PREFIX}{batch_id.removeprefix(BATCH_PREFIX)}i"
 
 
@@ -133,7 +133,7 @@ def store_input(store: FolderStore, batch_id: str, filename: str, write: Callabl
     """Store a job's input and check its lines. An input that an earlier call stored is used again.
 
     Raises:
-        UserError: The input is refused, such as for two lines with one ``custom_id``. The stored input is removed.
+        UserError: The input is refused, such as for two lines with the same ``custom_id``. The stored input is removed.
     """
     file_id = input_file_id(batch_id)
     if store.find(file_id) is None:

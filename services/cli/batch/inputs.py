@@ -19,13 +19,13 @@ MAX_FIELD_BYTES: Final = 10_000_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InputOptions:
-    """How an input becomes requests.
+    """Options for turning an input file into requests.
 
     Attributes:
-        template: The prompt, with ``{column}`` where a column's value goes; needed for tables.
-        id_column: The column that names each line; else lines are named ``line-1``, ``line-2`` ...
-        body: Fields of every request's body, such as ``model`` and ``max_tokens``. A line's own fields win.
-        system: A system message before each prompt.
+        template: The prompt of a table's row. ``{column}`` stands for the value in that column. Needed for tables.
+        id_column: The column with each row's name (``custom_id``). None names them ``line-1``, ``line-2`` and so on.
+        body: Fields of every request's body, such as ``model``. A field that a line of JSONL sets itself is kept.
+        system: A system message before each prompt; None for none.
     """
 
     template: str | None = None
@@ -35,10 +35,10 @@ class InputOptions:
 
 
 def write_lines(path: Path, options: InputOptions, out: BinaryIO) -> None:
-    """Write the requests of a file, one a line, without holding the file in memory.
+    """Write the requests of a file, one on each line, without loading the whole file into memory.
 
     Raises:
-        UserError: The file cannot be read, or a table has no such column.
+        UserError: The file cannot be read, or a table lacks the template or a column that the options name.
     """
     try:
         for line in _lines(path, options):
@@ -68,7 +68,7 @@ def _lines(path: Path, options: InputOptions) -> Iterator[bytes]:
 
 
 def _jsonl(path: Path, options: InputOptions) -> Iterator[bytes]:
-    """Yield the lines. A line that lacks a field gets the value given for every request."""
+    """Yield the lines. Fields of ``options.body`` are added to each line that does not set them."""
     with path.open("rb") as file:
         for raw in file:
             if not options.body or len(raw) > MAX_LINE_BYTES:
@@ -78,7 +78,7 @@ def _jsonl(path: Path, options: InputOptions) -> Iterator[bytes]:
                 value = orjson.loads(raw)
                 value["body"] = {**options.body, **value["body"]}
             except (orjson.JSONDecodeError, TypeError, KeyError):
-                yield raw  # the line gets its error where lines are checked
+                yield raw  # ``services.jobs.prepare`` reports the error of this line
             else:
                 yield orjson.dumps(value)
 

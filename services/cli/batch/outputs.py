@@ -1,4 +1,4 @@
-"""Copy a finished job's results: ``results.jsonl``, ``errors.jsonl`` and ``results.parquet``."""
+"""Copy a finished job's results to a folder: ``results.jsonl``, ``errors.jsonl`` and ``results.parquet``."""
 
 import shutil
 from collections.abc import Iterator
@@ -11,11 +11,11 @@ from schemas.batches import BatchFinished
 from services.jobs.store import FolderStore
 
 ROWS: Final = 2_048
-"""Rows of Parquet that are in memory at once."""
+"""Maximum number of rows in memory while Parquet is written."""
 
 
 def write_outputs(store: FolderStore, end: BatchFinished, out: Path) -> list[Path]:
-    """Write the result files, each whole or not at all. Return those that have content."""
+    """Write the result files and return their paths. Each file is replaced only when it is complete."""
     written = []
     for name, file_id in (("results.jsonl", end.output_file), ("errors.jsonl", end.error_file)):
         target = out / name
@@ -33,7 +33,7 @@ def write_outputs(store: FolderStore, end: BatchFinished, out: Path) -> list[Pat
 
 
 def _write_parquet(sources: list[Path], target: Path) -> bool:
-    """Write both files as one table; return whether pyarrow is installed."""
+    """Write both files as one table; return false if pyarrow is not installed, which skips the table."""
     try:
         import pyarrow as pa
         from pyarrow import parquet

@@ -1,4 +1,4 @@
-"""Prices of tokens, from the price list of ``railbus plan batch``."""
+"""Look up the prices of an API's tokens in the price list of ``railbus plan batch``."""
 
 import tomllib
 from importlib.resources import files
@@ -28,10 +28,14 @@ class _PriceList(msgspec.Struct, frozen=True):
 
 
 def token_prices(name: str | None, file: Path | None) -> TokenPrices:
-    """Return the prices of an API in the list; none without a name.
+    """Return the token prices of an API.
+
+    Args:
+        name: Name of the API in the price list; None returns no prices.
+        file: The price list; None for the one of ``railbus plan batch``.
 
     Raises:
-        UserError: The list cannot be read, or has no such API.
+        UserError: The price list cannot be read, or has no such API.
     """
     if name is None:
         return TokenPrices()

@@ -1,4 +1,4 @@
-"""A job's progress in one line. Pure."""
+"""Format a job's progress as one line. No I/O, no clock."""
 
 from dataclasses import dataclass, field
 from typing import Final
@@ -6,21 +6,27 @@ from typing import Final
 from schemas.batches import BatchTotals
 
 WINDOW_S: Final = 30.0
-"""The rate is that of the last half minute."""
+"""Period over which the rate is measured."""
 
 BAR_CHARS: Final = 24
 
 
 @dataclass(frozen=True, slots=True)
 class TokenPrices:
-    """Prices of a million tokens, in US dollars; None of both shows no money."""
+    """Prices of a million tokens, in US dollars.
+
+    Attributes:
+        input: Price of prompt tokens. If this or ``output`` is None, no cost is shown.
+        output: Price of completion tokens.
+        cached_input: Price of prompt tokens that were cached; None if they cost as much as others.
+    """
 
     input: float | None = None
     output: float | None = None
     cached_input: float | None = None
 
     def cost(self, totals: BatchTotals) -> float | None:
-        """Return what the answers so far cost."""
+        """Return the cost of the answers so far in US dollars; None without prices."""
         if self.input is None or self.output is None:
             return None
         cached = self.input if self.cached_input is None else self.cached_input
@@ -30,13 +36,13 @@ class TokenPrices:
 
 @dataclass(slots=True)
 class ProgressLine:
-    """The progress of one job, from totals at times."""
+    """The progress line of one job, with its rate over the last ``WINDOW_S``."""
 
     prices: TokenPrices = field(default_factory=TokenPrices)
     _points: list[tuple[float, int]] = field(default_factory=list)
 
     def note(self, totals: BatchTotals, now_s: float) -> None:
-        """Update the line with the job's progress."""
+        """Record the job's totals at a time, to measure the rate."""
         self._points.append((now_s, totals.completed + totals.failed))
         while len(self._points) > 2 and self._points[1][0] < now_s - WINDOW_S:
             del self._points[0]
@@ -48,7 +54,6 @@ class ProgressLine:
         return (last - first) / (last_s - first_s) if last_s > first_s else 0.0
 
     def text(self, totals: BatchTotals, status: str) -> str:
-        """Return the line."""
         done, lines = totals.completed + totals.failed, totals.lines
         if not lines:
             return status
@@ -69,7 +74,7 @@ class ProgressLine:
 
 
 def duration(seconds: float) -> str:
-    """Return a duration as people say it."""
+    """Format a duration for people, such as ``3 min 20 s``."""
     whole = int(seconds + 0.5)
     if whole < 60:
         return f"{whole} s"

@@ -1,4 +1,4 @@
-"""Run one job in a folder of its own, so that the same command continues it after a crash."""
+"""Run one job and keep its id in the output folder, so that the same command continues the job after a crash."""
 
 import asyncio
 import contextlib
@@ -32,11 +32,11 @@ class JobOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobInput:
-    """Where a job's lines come from.
+    """The source of a job's lines.
 
     Attributes:
         source: The file that the user named.
-        write: Writes the lines, in OpenAI's batch form.
+        write: Function that writes the job's lines to a file, in OpenAI's batch form.
     """
 
     source: Path
@@ -44,10 +44,10 @@ class JobInput:
 
 
 async def submit(client: JobClient, batch_id: str, given: JobInput, options: JobOptions) -> None:
-    """Store the input, check it, and tell the log of the job.
+    """Store and check the input, and write the job's ``BatchCreated`` to the log.
 
     Raises:
-        UserError: The input can run nothing.
+        UserError: The input is refused. See ``store_input``.
     """
     plan = await asyncio.to_thread(store_input, client.store, batch_id, given.source.name, given.write)
     if plan.bad:
@@ -61,10 +61,10 @@ async def submit(client: JobClient, batch_id: str, given: JobInput, options: Job
 async def run_job(
     client: JobClient, out: Path, given: JobInput, options: JobOptions, prices: TokenPrices
 ) -> tuple[JobState, list[Path]]:
-    """Run a job, or continue the folder's unfinished one; return the ended job and its result files.
+    """Run a job, or continue the one whose id is in the folder ``out``. Return the ended job and its result files.
 
     Raises:
-        UserError: The input can run nothing, or the folder has another job.
+        UserError: The input is refused, or ``out`` has the job of another input.
     """
     batch_id = await asyncio.to_thread(_remembered, out, given.source)
     if client.find(batch_id) is None:
@@ -90,7 +90,7 @@ def write_files(client: JobClient, job: JobState, out: Path) -> list[Path]:
     """Write the results of a job that has ended; return the files.
 
     Raises:
-        UserError: It has not ended, or the folder cannot be written.
+        UserError: The job has not ended, or the folder cannot be written.
     """
     if job.finished is None:
         raise UserError(f"{job.batch_id} has not ended: it is {job.status}")
@@ -104,10 +104,10 @@ def write_files(client: JobClient, job: JobState, out: Path) -> list[Path]:
 
 
 def _remembered(out: Path, source: Path) -> str:
-    """Return this folder's job, created at the first call; its id is written to the folder before anything else.
+    """Return the id of this folder's job. The first call makes a new id and writes it to the folder.
 
     Raises:
-        UserError: The folder has another file's job, or cannot be written.
+        UserError: The folder has the job of another input file, or cannot be written.
     """
     note = out / JOB_FILE
     stat = source.stat()
@@ -128,7 +128,7 @@ def _remembered(out: Path, source: Path) -> str:
 
 
 def _shower() -> Callable[[str], None]:
-    """Return a function that shows progress: always on the same line of a terminal, else a new line for each change."""
+    """Return a function that prints progress. On a terminal it overwrites one line, else it prints each change."""
     last = ""
 
     def show(text: str) -> None:

@@ -1,4 +1,7 @@
-"""The plan of a cascade: which model answers what, and how an answer is scored. Pure but for ``read_tiers``."""
+"""The plan of a cascade: its models, the share of lines that each answers, and how answers are scored.
+
+Only ``read_tiers`` does I/O.
+"""
 
 import math
 import random
@@ -29,9 +32,9 @@ class Score(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     Attributes:
         regex: A regular expression. The first group of its last match is the score.
         json: Path of a number in an answer that is a JSON object, such as ``rating.total``.
-        cel: An expression in the Common Expression Language over ``answer``, its text, and ``json``, its value (null
-            where it is no JSON). All numbers of ``json`` are doubles. True is 1.
-        sample: How many lines the next tier answers first, to see how well the scores agree.
+        cel: An expression in the Common Expression Language. Its variables are ``answer``, the text of the answer, and
+            ``json``, the parsed text, in which all numbers are doubles (null if the text is not JSON). True is 1.
+        sample: Number of lines that the next tier answers first, to measure how well the scores of both tiers agree.
     """
 
     regex: str | None = None
@@ -41,19 +44,20 @@ class Score(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 class Budget(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Limits of a whole cascade; None is no limit. Money is counted for tiers that have a price."""
+    """Limits of a whole cascade; None is no limit. The cost of a tier without a price is not counted."""
 
     hours: Positive | None = None
     usd: Positive | None = None
 
 
 class Tier(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One model.
+    """One model of a cascade.
 
     Attributes:
         model: The model's name in requests.
-        keep: Share of all lines that this model answers: the best lines of the tier before. The first tier answers all.
-        price: The API of the planner's price list that says what its tokens cost.
+        keep: Share of all lines that this model answers. It gets the lines that scored best in the tier before. The
+            first tier answers all.
+        price: Name of an API in the planner's price list, whose token prices apply to this model; None for no prices.
     """
 
     model: Annotated[str, msgspec.Meta(min_length=1)]
@@ -62,7 +66,7 @@ class Tier(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
 
 class Tiers(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The plan of a cascade, as its file has it."""
+    """The plan of a cascade, in the structure of its TOML file."""
 
     score: Score
     tier: Annotated[tuple[Tier, ...], msgspec.Meta(min_length=2, max_length=8)]
@@ -73,12 +77,12 @@ def read_tiers(path: Path) -> Tiers:
     """Read a plan.
 
     Raises:
-        UserError: It cannot be read, or says something impossible.
+        UserError: The file cannot be read, or its plan cannot be run.
     """
     try:
         tiers = msgspec.convert(tomllib.loads(path.read_text(encoding="utf-8")), Tiers)
         check_tiers(tiers)
-    except (OSError, ValueError) as error:  # msgspec's and re's errors are ValueErrors, too
+    except (OSError, ValueError) as error:  # msgspec's and tomllib's errors are ValueErrors, too
         raise UserError(f"--tiers {path}: {getattr(error, 'strerror', None) or error}") from None
     except re.error as error:
         raise UserError(f"--tiers {path}: score.regex: {error}") from None
@@ -89,7 +93,7 @@ def check_tiers(tiers: Tiers) -> None:
     """Refuse a plan that cannot be run.
 
     Raises:
-        ValueError: Naming the field.
+        ValueError: The plan cannot be run. The message names the field.
     """
     score = tiers.score
     if sum(each is not None for each in (score.regex, score.json, score.cel)) != 1:
@@ -105,7 +109,7 @@ def check_tiers(tiers: Tiers) -> None:
 
 
 Scorer = Callable[[str], float | None]
-"""Returns an answer's score; None where it has none."""
+"""Maps an answer to its score; None if the answer has none."""
 
 
 def scorer_of(score: Score) -> Scorer:
@@ -113,7 +117,7 @@ def scorer_of(score: Score) -> Scorer:
 
     Raises:
         UserError: ``score.cel`` needs a package that is not installed.
-        ValueError: ``score.cel`` is no expression.
+        ValueError: ``score.cel`` is not a valid expression.
     """
     if score.regex is not None:
         return partial(_by_regex, re.compile(score.regex))
@@ -145,7 +149,7 @@ def best(scores: Mapping[str, float], count: int) -> list[str]:
 
 
 def sampled(names: Sequence[str], count: int) -> list[str]:
-    """Return a sample of names, always the same."""
+    """Return a random sample of the names, in their order. The same names always give the same sample."""
     chosen = random.Random(SAMPLE_SEED).sample(range(len(names)), min(count, len(names)))  # noqa: S311 - repeatable
     return [names[number] for number in sorted(chosen)]
 
@@ -153,7 +157,7 @@ def sampled(names: Sequence[str], count: int) -> list[str]:
 def affordable(
     wanted: int, budget: Budget, *, spent_h: float, spent_usd: float, seconds_each: float, usd_each: float
 ) -> int:
-    """Return how many of the wanted lines the rest of the budget pays for."""
+    """Return the number of lines, at most ``wanted``, that the remaining budget pays for."""
     limits = [float(wanted)]
     for limit, spent, each in (
         (budget.hours, spent_h, seconds_each / 3_600),

@@ -1,1 +1,1 @@
-"""The arms of ``railbus bench engine``, and their runs."""
+"""Configure and run the arms of ``railbus bench engine``, that is, the settings that it compares."""

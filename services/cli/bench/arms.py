@@ -1,4 +1,4 @@
-"""The arms that ``railbus bench engine`` compares, and their order. Pure."""
+"""The arms of ``railbus bench engine`` (the engine settings that it compares) and their order. Pure functions."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -29,7 +29,7 @@ _ENGINE_DEFAULTS: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = {
         "budget": ("", "128"),
     },
 }  # fmt: skip
-"""Defaults of each engine in the planner's terms: the variable, and the value without it."""
+"""For each engine and each field of a prediction: the environment variable with the field's value, and its default."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,9 +37,9 @@ class BenchArm:
     """One arm: a name and the settings of its runs.
 
     Attributes:
-        name: ``plain``, ``speculative``, or ``gamma-4`` where several are compared.
-        gamma: Tokens drafted a step; 0 for plain.
-        env: Its settings.
+        name: ``plain``, ``speculative``, or such as ``gamma-4`` if several draft lengths are compared.
+        gamma: Number of tokens drafted in each step; 0 for plain.
+        env: Environment variables of its runs.
     """
 
     name: str
@@ -73,10 +73,10 @@ def build_arms(
 
 
 def require_drafting(engine: str, env: Mapping[str, str]) -> None:
-    """Refuse to compare an engine with itself, because vLLM drafts only with a draft model or a method.
+    """Check that engine vllm can draft. Otherwise both arms would be the same.
 
     Raises:
-        UserError: It has neither.
+        UserError: Neither a draft model nor another method to draft is set.
     """
     if engine == "vllm" and not (env.get("RAILBUS_VLLM_DRAFT") or env.get("RAILBUS_VLLM_METHOD", "auto") != "auto"):
         raise UserError(
@@ -91,12 +91,14 @@ def abba_order(which: Sequence[BenchArm], rounds: int) -> tuple[BenchArm, ...]:
 
 
 def catalogue_entry(engine: str, env: Mapping[str, str], flags: Mapping[str, str | None]) -> dict[str, str]:
-    """Return the catalogue's names for the prediction: the flags, else the engine's defaults; empty if unknown.
+    """Return what the prediction is about: GPU, models, precision and budget, by the names in the planner's catalogue.
+
+    A field without a flag has the engine's default. The result is empty if GPU or target model are unknown.
 
     Args:
         engine: Name of the engine.
-        env: Its settings.
-        flags: Flags by name; None where a flag was not given.
+        env: Environment variables of the engine.
+        flags: Values by field; None for a flag that was not given.
     """
     usual = {
         name: env.get(variable, "") or value for name, (variable, value) in _ENGINE_DEFAULTS.get(engine, {}).items()

@@ -1,4 +1,4 @@
-"""Runs the arms of a bench, each in a process of its own, and collects their results."""
+"""Run the arms of ``railbus bench engine``, each run in a separate process, and collect the results."""
 
 import json
 import os
@@ -13,14 +13,14 @@ from services.runtime.errors import UserError
 
 RESULT_VERSION: Final = 1
 LOAD_TIMEOUT_S: Final = 900.0
-"""Longest time an engine may take to load, beyond its share of the limit."""
+"""Maximum time for an engine to load, in addition to the time limit of its run."""
 STOP_TIMEOUT_S: Final = 10.0
 MIN_RUN_S: Final = 1.0
-"""Shortest time for a run when earlier runs took longer than their share, because every arm must run."""
+"""Minimum time that is left for the later runs together, because every arm must run."""
 
 
 class BenchRunError(Exception):
-    """A run ended without a result, with exit code ``code``; its own output says why."""
+    """A run failed with exit code ``code``. The output of the run has the reason."""
 
     def __init__(self, code: int) -> None:
         super().__init__(code)
@@ -28,11 +28,11 @@ class BenchRunError(Exception):
 
 
 def measure(order: Sequence[BenchArm], workload: dict[str, Any], limit_s: float) -> list[dict[str, Any]]:
-    """Run one arm after another. Each has an even share of the time left; loading an engine does not count.
+    """Run one arm after another. Each run gets an equal share of the time left. Loading an engine does not count.
 
     Raises:
         BenchRunError: A run failed.
-        UserError: A run did not end.
+        UserError: A run did not end in time, or wrote no result.
     """
     left, runs = limit_s, []
     for number, arm in enumerate(order):
@@ -47,7 +47,7 @@ def measure(order: Sequence[BenchArm], workload: dict[str, Any], limit_s: float)
 def write_result(
     path: Path, arms: Sequence[BenchArm], workload: Mapping[str, Any], runs: object, catalogue: object
 ) -> None:
-    """Write the result.
+    """Write the results of all runs, their settings and the workload to a JSON file.
 
     Raises:
         UserError: The file cannot be written.

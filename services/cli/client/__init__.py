@@ -1,1 +1,1 @@
-"""Asks the edge or the log, and receives an answer as ops."""
+"""Clients that send a request, to an edge or directly to the log, and receive the answer as ops."""

@@ -1,4 +1,4 @@
-"""The ops of an answer, from the edge or from the log."""
+"""Types for the ops of an answer that a client receives."""
 
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple
@@ -23,9 +23,10 @@ class AnswerOp(NamedTuple):
     """One op of an answer.
 
     Attributes:
-        request_id: The request.
-        op_id: Position in the stream log: ``partition:offset:index``.
-        op: What to change on the screen.
+        request_id: Id of the request.
+        op_id: ``partition:offset:index``: partition number and offset of the op's record on ``railbus.streams``, and
+            the op's index among the ops of this record.
+        op: The change of the visible text.
     """
 
     request_id: str
@@ -34,14 +35,14 @@ class AnswerOp(NamedTuple):
 
 
 OpHandler = Callable[[AnswerOp], None]
-"""Receives each op of an answer in order."""
+"""Function that is called with each op of an answer, in order."""
 
 
 class AnswerError(Exception):
-    """The answer ended without a ``Close``, or the request was at fault; the message is one sentence.
+    """The answer ended without a ``Close``, or the request was invalid. The message is one sentence.
 
     Attributes:
-        usage: Whether the request itself was at fault.
+        usage: Whether the request was invalid, so that the user has to change it.
     """
 
     def __init__(self, message: str, *, usage: bool = False) -> None:
@@ -53,7 +54,7 @@ def parse_op(value: dict[str, Any]) -> Op:
     """Parse an op from its JSON form.
 
     Raises:
-        AnswerError: This program does not know the op.
+        AnswerError: The op is malformed, or of a kind that this version does not know.
     """
     cls = _OPS.get(value.get("op", ""))
     try:

@@ -1,4 +1,4 @@
-"""The summary of an answer: exit code, speed, one closing line. Pure; times are arguments."""
+"""Summarise an answer: exit code, speed, and a closing line. No I/O, no clock."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -28,12 +28,12 @@ class AnswerSummary:
 
     Attributes:
         asked_at: Time of the request, in seconds of any clock.
-        request_id: Its id, once it is known.
-        first_at: Time of the first text.
+        request_id: Id of the request; empty until it is known.
+        first_at: Time of the first text; None before it.
         last_at: Time of the last text.
-        first_tokens: Tokens of the first text.
-        tokens: All tokens received.
-        close: The last op.
+        first_tokens: Number of tokens in the first text.
+        tokens: Number of all tokens received.
+        close: The op that ended the answer; None before it.
     """
 
     asked_at: float
@@ -56,11 +56,11 @@ class AnswerSummary:
 
     @property
     def exit_code(self) -> int:
-        """0 completed, 3 denied or recalled, 1 anything else."""
+        """Exit code: 0 if the answer completed, 3 if it was denied or recalled, else 1."""
         return EXIT_FAILED if self.close is None else _EXIT_CODES[self.close.outcome]
 
     def closing_line(self) -> str:
-        """Return one line for people: outcome, time to first token, speed."""
+        """Return one line for people: outcome, time to first token, speed and request id."""
         parts: list[str] = ["no end was received" if self.close is None else self.close.outcome]
         if self.close is not None and self.close.outcome != "completed" and self.close.reason:
             parts.append(self.close.reason)

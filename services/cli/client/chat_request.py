@@ -1,4 +1,4 @@
-"""A request of the command line, as a body for the edge and as an event for the log. Pure."""
+"""A request of the command line, as a JSON body for the edge and as an event for the log. No I/O."""
 
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -12,7 +12,7 @@ from services.runtime.errors import UserError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChatRequest:
-    """A prompt and its options; an option of None is left out of the request.
+    """A prompt and its options. An option of None is left out of the request.
 
     Attributes:
         prompt: The user's message.
@@ -21,12 +21,12 @@ class ChatRequest:
         max_tokens: Longest answer, in tokens.
         temperature: 0 is greedy.
         seed: Seed of sampling.
-        delivery: Which text is shown unchecked.
+        delivery: Delivery mode.
         fallback: What happens after a missed first-token deadline.
         ttft_ms: Deadline of the first token, in milliseconds.
         stall_ms: Longest silence within the answer, in milliseconds.
         total_ms: Deadline of the whole answer, in milliseconds.
-        service_class: Name of its class in the policy.
+        service_class: Name of the request's class in the policy.
     """
 
     prompt: str
@@ -44,9 +44,10 @@ class ChatRequest:
 
     @property
     def timeout_s(self) -> float:
-        """Longest wait for the end: the request's own deadline, and ten seconds for its router.
+        """Maximum time to wait for the end of the answer: its total deadline, and ten seconds for the router.
 
-        A class may allow up to a day, but only the edge knows the policy that says so.
+        If the request names a class and no total deadline, a day is assumed, because only the edge knows the policy
+        with the deadline of the class.
         """
         usual_ms = Deadlines().total_ms if self.service_class is None else DAY_MS
         return (self.total_ms or usual_ms) / 1_000 + 10

@@ -1,4 +1,4 @@
-"""Asks an edge over its websocket, and resumes after a broken connection."""
+"""Send a request to an edge over its websocket, and resume the answer after a broken connection."""
 
 import asyncio
 import os
@@ -16,16 +16,16 @@ from services.stream import Close
 CONNECT_TIMEOUT_S: Final = 5.0
 
 ERROR_TIMEOUT_S: Final = 5.0
-"""Longest wait for the reason of a failure."""
+"""Maximum time to query the edge for the error of a failed request."""
 
 REQUEST_ERROR_CODES: Final = frozenset({"bad_request", "model_not_found"})
-"""The edge's codes for a request that no engine can serve as it is."""
+"""Error codes of the edge for a request that the user has to change, because no engine can serve it."""
 
 RETRY_S: Final = (0.1, 0.2, 0.5, 1.0, 2.0)
-"""Waits before a broken connection is opened again; the last one repeats until the request's time is up."""
+"""Waits in seconds before each attempt to connect again. The last one repeats until the request times out."""
 
 MAX_FRAME_BYTES: Final = 16_777_216
-"""Maximum size of a message from the edge, in bytes. A whole history can be one message."""
+"""Maximum size of a message from the edge, in bytes. A client that resumes can get all earlier ops in one message."""
 
 FLAGS: Final = {
     "model": "--model: leave it out for whatever is served",
@@ -33,22 +33,23 @@ FLAGS: Final = {
     "temperature": "--temperature",
     "seed": "--seed",
 }
-"""What the terminal calls a field of the request."""
+"""The flag of ``railbus ask`` for each field of the request, for error messages."""
 
 
 @dataclass(frozen=True, slots=True)
 class EdgeAddress:
-    """Address and API key of an edge; a key of None sends none."""
+    """Address and API key of an edge. If the key is None, no key is sent."""
 
     url: str
     key: str | None = None
 
 
 async def ask_edge(request: ChatRequest, edge: EdgeAddress, take: OpHandler) -> None:
-    """Hand over the ops of one answer, up to its ``Close``.
+    """Send a request, and call ``take`` with each op of the answer, up to its ``Close``.
 
     Raises:
-        AnswerError: The edge refused, cannot be reached, the answer did not end in time, or the request was at fault.
+        AnswerError: The edge cannot be reached or refused the connection, the answer did not end in time, or the
+            request was invalid.
     """
     stream = _AnswerStream(request, take)
     headers = {} if edge.key is None else {"Authorization": f"Bearer {edge.key}"}
@@ -62,7 +63,10 @@ async def ask_edge(request: ChatRequest, edge: EdgeAddress, take: OpHandler) -> 
 
 
 async def _raise_request_error(session: aiohttp.ClientSession, url: str) -> None:
-    """Ask the edge why a request failed, because the op ``close`` does not tell whether the request was at fault."""
+    """Query the edge for the error of a failed request, and raise it if the request was invalid.
+
+    The op ``close`` does not contain this error.
+    """
     try:
         async with asyncio.timeout(ERROR_TIMEOUT_S), session.get(url) as response:
             error = (await response.json())["error"]
@@ -101,7 +105,7 @@ async def _until_closed(session: aiohttp.ClientSession, edge: EdgeAddress, strea
 
 
 class _AnswerStream:
-    """The ops of one request, read from any number of connections one after the other."""
+    """The ops of one request, read from one or more connections, one after the other."""
 
     def __init__(self, request: ChatRequest, take: OpHandler) -> None:
         self._request = request
@@ -111,7 +115,7 @@ class _AnswerStream:
         self.outcome: Outcome | None = None
 
     async def read(self, socket: aiohttp.ClientWebSocketResponse) -> bool:
-        """Read one connection to its end; return whether anything was received."""
+        """Read one connection until it ends or the request is closed. Return whether a message was received."""
         await socket.send_str(self._opening())
         received = False
         async for message in socket:

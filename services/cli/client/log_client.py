@@ -1,4 +1,4 @@
-"""Asks without an edge: writes the request to the log, and folds the stream log itself."""
+"""Send a request without an edge: write it to the log, and fold the events of its answer in this process."""
 
 import asyncio
 import os
@@ -21,10 +21,10 @@ MAX_UNFOLDED: Final = 1_000
 
 
 async def ask_log(request: ChatRequest, settings: BusSettings, take: OpHandler) -> None:
-    """Hand over the ops of one answer, up to its ``Close``.
+    """Send a request, and call ``take`` with each op of the answer, up to its ``Close``.
 
     Raises:
-        AnswerError: It did not close in time, or the request was at fault.
+        AnswerError: The request was not closed in time, or was invalid.
         UserError: A value of the request is out of its bounds.
     """
     request_id = uuid7(now_ms(), secrets.randbits(74))
@@ -49,7 +49,7 @@ async def _send_request(request: ChatRequest, request_id: str, settings: BusSett
     producer = Producer(settings, role="operator", name="railbus-ask")
     await producer.start()
     try:
-        # Deadlines count from ``at``, so it is taken after the connection is open.
+        # Deadlines count from ``at``, so the time is taken after the connection is open.
         event = request.request(request_id=request_id, at_us=now_us(), source=f"operator/{os.getpid()}")
         trace = traceparent_for(request_id, secrets.randbits(64))
         await producer.send(REQUESTS, event, traceparent=trace)
@@ -58,25 +58,25 @@ async def _send_request(request: ChatRequest, request_id: str, settings: BusSett
 
 
 class _AnswerFollower:
-    """Reads the stream events of one request."""
+    """Reads and folds the events of ``railbus.streams`` about one request."""
 
     def __init__(self, request_id: str, settings: BusSettings) -> None:
         key = request_id.encode()
         self._screen = Screen(request_id)
         self._partition = partition_for(request_id, settings.partitions)
         self._in_flight = InFlightLimit(MAX_UNFOLDED)
-        self._records: asyncio.Queue[Received] = asyncio.Queue()  # bounded by the limit
+        self._records: asyncio.Queue[Received] = asyncio.Queue()  # bounded by the in-flight limit
         self.request_error: str | None = None
         self.reader = TailReader(
             settings, handler=self._take, record_filter=lambda _, found: found == key, in_flight_limit=self._in_flight
         )
 
     async def begin(self) -> None:
-        """Follow the request's partition from its present end; nothing written later is missed."""
+        """Follow the request's partition from its current end, so that no event of a request sent later is missed."""
         await self.reader.follow(STREAMS, self._partition, "end")
 
     async def fold(self, take: OpHandler) -> None:
-        """Hand over ops until the request is closed."""
+        """Call ``take`` with each op until the request is closed."""
         while self._screen.closed is None:
             record = await self._records.get()
             self._in_flight.release()
@@ -86,7 +86,7 @@ class _AnswerFollower:
             if isinstance(event, StreamEvent):
                 for index, op in enumerate(self._screen.feed(event, record.timestamp_ms)):
                     take(AnswerOp(self._screen.request_id, f"{record.partition}:{record.offset}:{index}", op))
-        if self._screen.closed.outcome != "failed":  # another attempt could answer
+        if self._screen.closed.outcome != "failed":  # the request was closed for another reason
             self.request_error = None
 
     def _take(self, records: Sequence[Received | UnreadableRecord]) -> None:

@@ -1,1 +1,1 @@
-"""One file a subcommand: ``add_arguments`` declares its flags, ``run`` runs it and returns the exit code."""
+"""The subcommands, one file each. ``add_arguments`` declares the flags; ``run`` executes and returns the exit code."""

@@ -1,4 +1,4 @@
-"""``railbus ask``: ask a question in the terminal and stream its answer."""
+"""``railbus ask``: send a prompt from the terminal and stream its answer."""
 
 import argparse
 import os
@@ -14,10 +14,10 @@ from services.cli.show.answer_printer import AnswerPrinter, print_answer
 from services.runtime.errors import UserError
 
 API_KEY_VARIABLE: Final = "RAILBUS_API_KEY"
-"""API key that ``railbus ask`` sends to the edge."""
+"""Environment variable with the API key that ``railbus ask`` sends to the edge."""
 
 MAX_STDIN_CHARS: Final = 1_048_576
-"""Characters read from standard input; no prompt may be longer."""
+"""Maximum number of characters that are read from standard input as the prompt."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -49,7 +49,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Return 0 completed, 1 failed or expired, 3 denied or recalled, 2 the question was at fault."""
+    """Return the exit code of the answer.
+
+    It is 0 if the answer completed, 2 if the request was invalid, 3 if the answer was denied or recalled, and else 1.
+    """
     request = ChatRequest(
         prompt=_prompt(args.prompt), system=args.system, model=args.model, max_tokens=args.max_tokens,
         temperature=args.temperature, seed=args.seed, delivery=args.delivery, fallback=args.fallback,

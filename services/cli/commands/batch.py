@@ -1,4 +1,4 @@
-"""``railbus batch``: run files of prompts."""
+"""``railbus batch``: run files of prompts as batch jobs."""
 
 import argparse
 import json
@@ -67,7 +67,7 @@ def _add_input_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Return 0 when every line has an answer, 1 when some have none or the job did not complete, 2 for a mistake."""
+    """Return 0 if every line has an answer, 1 if a line has none or the job did not complete."""
     return run_coroutine(_run(args))
 
 

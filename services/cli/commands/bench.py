@@ -1,4 +1,7 @@
-"""``railbus bench``: measure an engine, plain and speculative in the order A B B A, and compare with the prediction."""
+"""``railbus bench``: measure an engine without and with speculation, and compare the results with the prediction.
+
+The runs without (A) and with (B) speculation alternate in the order A B B A, so that a slow drift affects both equally.
+"""
 
 import argparse
 import os
@@ -20,7 +23,7 @@ from services.runtime.service_classes import find_class
 MAX_RUNS: Final = 64
 
 MAX_REPEATS: Final = 32
-"""Repeats of a closed loop with small batches, unless --repeats is larger."""
+"""Maximum number of repeats of a closed loop with a small batch, unless ``--repeats`` is larger."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -33,10 +36,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Return 0, 2 for a user's mistake, or the exit code of a run that failed."""
+    """Return 0, 2 for a user's mistake, 130 after Ctrl-C, or the exit code of a run that failed."""
     if args.what == "report":
         return run_planner("bench", args.result, *args.flags)
-    if args.service_class is not None:  # before minutes of measuring, not after
+    if args.service_class is not None:  # fail before minutes of measuring, not after them
         find_class(args.policy or DEFAULT_POLICY, args.service_class)
     if not args.gammas.strip():
         raise UserError("--gammas is empty: give how many tokens are drafted, such as 4, or 2,4,8")
@@ -120,7 +123,7 @@ def _engine(parser: argparse.ArgumentParser) -> None:
 
 
 def _workload(args: argparse.Namespace) -> dict[str, Any]:
-    """Return the workload for ``services.generator.bench``, which checks the numbers."""
+    """Return the workload for ``services.generator.bench``, which checks the values."""
     batches = _numbers("--batches", args.batches, 1, 256)
     cells = [
         {"batch": batch, "prompt": prompt, "repeats": _repeats(args.repeats, batch, max(batches))}
@@ -148,7 +151,7 @@ def _workload(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def _repeats(largest: int, batch: int, most: int) -> int:
-    """Return the repeats of a batch that give as many answers as the largest batch."""
+    """Return the number of repeats with which a batch gives as many answers as the largest batch, within bounds."""
     return max(largest, min(MAX_REPEATS, largest * most // batch))
 
 

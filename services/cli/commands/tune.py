@@ -1,4 +1,7 @@
-"""``railbus tune``: try an engine's settings one at a time and keep what pays, in a process of its own."""
+"""``railbus tune``: try changes of an engine's settings one at a time and keep those that gain.
+
+The tuner runs in a separate process.
+"""
 
 import argparse
 import json
@@ -81,17 +84,17 @@ def run(args: argparse.Namespace) -> int:
         ended.append(number)
         process.terminate()
 
-    signal.signal(signal.SIGTERM, end)  # it would measure on
+    signal.signal(signal.SIGTERM, end)  # otherwise the tuner would go on measuring
     try:
         process.communicate(json.dumps(_plan(args)).encode())
     except KeyboardInterrupt:
-        process.wait()  # the terminal has told it too; it ends its engines
+        process.wait()  # Ctrl-C reached the tuner too; it stops its engines
         return EXIT_INTERRUPTED
     return EXIT_INTERRUPTED if ended else process.returncode
 
 
 def _plan(args: argparse.Namespace) -> dict[str, object]:
-    """Return what the tuner reads; it checks the values."""
+    """Return the plan for ``services.tuner``, which checks the values."""
     same = (
         "engine", "find", "tries", "models", "objective", "margin", "max_loss", "requests", "rounds", "prompt",
         "shared", "output", "at_once", "seed", "apart", "keep", "max_batch", "slo_ttft_ms", "slo_token_ms", "out",

@@ -1,4 +1,4 @@
-"""``railbus up``: every service as a process of its own, kept running until Ctrl-C."""
+"""``railbus up``: start every service as a separate process and keep all running until Ctrl-C."""
 
 import argparse
 import asyncio
@@ -48,20 +48,20 @@ from services.runtime.settings import load_settings
 from services.worker.engine import EngineName
 
 SAMPLE_PROMPT: Final = "What is a newspaper?"
-"""One that the default model, SmolLM2-135M, answers in a few correct sentences at temperature 0."""
+"""Question that the default model, SmolLM2-135M, answers in a few correct sentences at temperature 0."""
 
 UPSTREAM_TIMEOUT_S: Final = 15.0
-"""Longest wait for a model server that is not there yet."""
+"""Maximum time to wait until the model server of ``--upstream-url`` accepts a connection."""
 
 UPSTREAM_RETRY_S: Final = 0.5
 
 
 MAX_HELD_LINES: Final = 1_000
-"""Most lines that wait for the end of an answer; older ones are dropped."""
+"""Maximum number of lines that are kept until an answer ends. If there are more, the oldest lines are dropped."""
 
 
 class StatusLines:
-    """Lines for the operator, on standard error. While an answer is printed they wait for its end."""
+    """Lines for the operator, on standard error. Lines that come while an answer is printed are written after it."""
 
     def __init__(self) -> None:
         self._held: deque[str] | None = None
@@ -75,7 +75,7 @@ class StatusLines:
 
     @contextmanager
     def hold(self) -> Iterator[None]:
-        """Keep the lines that come while the block runs; write them at its end."""
+        """Keep the lines that come while the block runs, and write them when the block ends."""
         held = self._held = deque(maxlen=MAX_HELD_LINES)
         try:
             yield
@@ -160,7 +160,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Return 0 after a clean stop, 2 for the operator's mistake, 1 for a crash; with ``--once`` the answer's code."""
+    """Return 0 after a clean stop, 1 after a crash, 2 for a user's mistake; with ``--once`` the answer's exit code."""
     check_engine_flags(args)
     check_counts(args)
     check_log_flags(args)
@@ -193,7 +193,7 @@ def run(args: argparse.Namespace) -> int:
 async def _serve(args: argparse.Namespace, folder: Path) -> int:
     if args.engine == "llama":
         if args.port is not None:
-            port_or_free(args.port, "--port")  # reported before the download; other ports are chosen after it
+            port_or_free(args.port, "--port")  # report a port in use before the download
         await bring_weights(engine_options(args))
     if args.kafka_nodes is not None:
         await _bring_kafka()
@@ -220,7 +220,7 @@ async def _serve(args: argparse.Namespace, folder: Path) -> int:
         except UserError as error:
             if not serving:
                 raise
-            _say(str(error))  # a tree that serves goes on; only the process ids in its file are old
+            _say(str(error))  # the services go on; only the process ids in the state file are old
 
     _say(f"starting {', '.join(spec.name for spec in specs if spec.awaited)}")
     supervisor = Supervisor(specs, _say, started)
@@ -249,7 +249,7 @@ def _describe_tree(config: TreeConfig, edges: Sequence[str]) -> Iterator[str]:
 
 
 def describe_model(config: TreeConfig) -> str:
-    """Return one line about the model that answers."""
+    """Return one line for the operator about the model that answers."""
     path = config.options.get(MODEL_PATH) or os.environ.get(MODEL_PATH)
     match config.engine:
         case "simulated":
@@ -266,7 +266,7 @@ def describe_model(config: TreeConfig) -> str:
 
 
 def next_steps(url: str, program: str) -> str:
-    """Return what a newcomer can do with a tree that serves."""
+    """Return a hint for newcomers: what to do when the services are ready."""
     return (
         f'\nnext: open {url} in a browser; in another terminal, in this folder: {program} ask "What is a library?"\n'
         "      Ctrl-C here stops everything"
@@ -274,7 +274,7 @@ def next_steps(url: str, program: str) -> str:
 
 
 def _program() -> str:
-    """Return the command that runs this program in a terminal in the present folder."""
+    """Return the command that runs this program from a terminal in the current folder."""
     program = Path(sys.argv[0])
     if program.suffix == ".py":
         return f"{Path(sys.executable).name} -m services.cli"
@@ -285,16 +285,16 @@ def _program() -> str:
 
 
 def _partitions() -> int:
-    from services.bus import BusSettings  # loaded while the servers start: it takes as long as they do
+    from services.bus import BusSettings  # imported while the servers start; the import takes as long
 
     return load_settings(BusSettings).partitions
 
 
 async def _check_broker(kafka: str) -> None:
-    """Check that the broker of ``--kafka`` answers, before anything starts that would wait for it.
+    """Check that the broker of ``--kafka`` answers, before services start that would wait for it.
 
     Raises:
-        UserError: It does not.
+        UserError: The broker does not answer in time.
     """
     from services.bus import BusSettings, partition_counts
     from services.cli.common import reaching_broker, with_broker
@@ -305,10 +305,10 @@ async def _check_broker(kafka: str) -> None:
 
 
 async def _bring_kafka() -> None:
-    """Check that Apache Kafka can run here, and fetch it where it was not fetched before.
+    """Check that Apache Kafka can run on this machine, and download it if that was not done before.
 
     Raises:
-        UserError: Java or Maven is missing, or this is no checkout.
+        UserError: Java or Maven is missing, or Railbus does not run from a checkout of its repository.
     """
     if not KAFKA_RUNNER.exists():
         raise UserError("--kafka-nodes needs a checkout of the repository: take --kafka with a cluster that runs")
@@ -330,10 +330,10 @@ async def _bring_kafka() -> None:
 
 
 async def _check_upstream(url: str) -> None:
-    """Check that the model server takes connections. The generator refuses a malformed address.
+    """Check that the model server accepts connections. A malformed address is left to the generator, which refuses it.
 
     Raises:
-        UserError: It takes no connection within ``UPSTREAM_TIMEOUT_S``.
+        UserError: The server accepts no connection within ``UPSTREAM_TIMEOUT_S``.
     """
     try:
         parts = urlsplit(url)

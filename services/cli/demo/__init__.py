@@ -1,1 +1,1 @@
-"""``railbus demo``: scenes from a tree of its own, each an answer beside its log."""
+"""``railbus demo``: start its own services, and play scenes that show an answer beside the events on its log."""

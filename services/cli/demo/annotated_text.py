@@ -1,6 +1,6 @@
-"""The text a reader saw, in segments: each stays in the row where it was first shown, and is struck out when void.
+"""The text that a reader saw, in segments.
 
-Pure.
+A segment stays in the row where it was first shown, and is struck out if it becomes void. No I/O.
 """
 
 from dataclasses import dataclass, replace
@@ -18,7 +18,7 @@ class TextSegment:
     Attributes:
         row: Row of the timeline in which it was shown.
         text: The text.
-        style: ``void`` is no longer part of the answer.
+        style: Style of the text. Text in style ``void`` is no longer part of the answer.
     """
 
     row: int
@@ -30,7 +30,7 @@ class AnnotatedText:
     """One answer as segments, updated with each op.
 
     Args:
-        mark_void: Put dashes around void text, where it cannot be struck out.
+        mark_void: Put dashes around void text, for output that cannot show it struck out.
     """
 
     def __init__(self, *, mark_void: bool = False) -> None:
@@ -39,7 +39,7 @@ class AnnotatedText:
         self._notes: dict[int, list[StyledSpan]] = {}
 
     def take(self, op: Op, row: int) -> None:
-        """Apply the next op, which belongs to this row."""
+        """Apply the next op. The text that it adds belongs to this row."""
         match op:
             case Show():
                 self._pieces.append(TextSegment(row=row, text=op.text))
@@ -57,7 +57,7 @@ class AnnotatedText:
                 pass
 
     def spans_of_row(self, row: int) -> list[StyledSpan]:
-        """Return what was shown in this row."""
+        """Return the spans of text that belong to this row."""
         cell = list(self._notes.get(row, ()))
         of_row = (piece for piece in self._pieces if piece.row == row)
         for style, pieces in groupby(of_row, key=lambda piece: piece.style):
@@ -72,7 +72,7 @@ class AnnotatedText:
         return sum(len(piece.text) for piece in self._pieces if piece.style != "void")
 
     def _replace(self, start: int, end: int, by: TextSegment) -> None:
-        """Make the visible code points from start to end void, and put the replacement in its own row."""
+        """Make the visible code points from ``start`` to ``end`` void, and insert the replacement after them."""
         kept: list[TextSegment] = []
         at = 0
         placed = False

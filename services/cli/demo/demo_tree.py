@@ -1,4 +1,4 @@
-"""A tree of the demo's own on free ports: asks its edge, and reads its log."""
+"""Start the demo's own services on free ports, send requests to their edge, and read their log."""
 
 import asyncio
 import tempfile
@@ -30,16 +30,16 @@ SHOWN_TOPICS: Final = (REQUESTS, REQUESTS_VERTEX, STREAMS, CONTROL, ACCOUNTS)
 PARTITIONS: Final = 1
 
 OPTIONS: Final = {"RAILBUS_PARTITIONS": str(PARTITIONS), "RAILBUS_RETRIES": "0"}
-"""Without retries, because the scenes are about the cloud."""
+"""Settings of all services. Retries are off, because the scenes show the fallback to the cloud."""
 
 EMULATOR_OPTIONS: Final = ("--ttft-ms", "120", "--gap-ms", "15", "--words", "24")
-"""Options that make the cloud slow enough for a race."""
+"""Options that make the emulated cloud slow enough for a race between two attempts."""
 
 ACCOUNT_TIMEOUT_S: Final = 5.0
-"""Longest wait for the ``Account`` of a closed request."""
+"""Maximum time to wait for the ``Account`` of a closed request."""
 
 LAST_LINES: Final = 20
-"""Lines of the services that are kept for an error message."""
+"""Number of last lines of the services' output that are kept for an error message."""
 
 REDRAW_S: Final = 0.05
 
@@ -50,9 +50,9 @@ class SceneRun:
 
     Attributes:
         records: Records of its request, in the order of reading.
-        ops: Ops that the edge sent, by the position of their event in the stream log.
-        trace: The same ops without positions.
-        failure: Why there is no answer.
+        ops: Ops that the edge sent, by partition number and offset of their event on ``railbus.streams``.
+        trace: The same ops in order, and all events once the scene has ended.
+        failure: Why the scene failed; empty if it did not fail.
     """
 
     records: list[Received] = field(default_factory=list)
@@ -62,7 +62,7 @@ class SceneRun:
 
 
 class DemoTree:
-    """A running tree, by the address of its edge, and its log."""
+    """The running services of the demo: a client of their edge, and the records read from their log."""
 
     def __init__(self, url: str) -> None:
         self._url = url
@@ -70,7 +70,7 @@ class DemoTree:
         self._news = asyncio.Event()
 
     async def play(self, scene: Scene, draw: Callable[[SceneRun], None]) -> SceneRun:
-        """Ask the scene's question, calling ``draw`` now and then; return when its ``Account`` is written."""
+        """Send the scene's request, and call ``draw`` every ``REDRAW_S``. Return once its ``Account`` was read."""
         scene_run = SceneRun()
         asking = asyncio.create_task(self._ask(scene.question, scene_run))
         while not asking.done():
@@ -79,7 +79,7 @@ class DemoTree:
         return scene_run
 
     async def warm_up(self) -> None:
-        """Use every service once, so that no scene is slowed by a first use."""
+        """Send requests that use every service once, so that no scene is slowed by a first use."""
         for script in ("n3", "err503"):
             await self._ask(ChatRequest(prompt="Hello.", model=f"simulated-{script}", total_ms=15_000), SceneRun())
 
@@ -113,10 +113,10 @@ class DemoTree:
 
 @asynccontextmanager
 async def open_demo_tree() -> AsyncIterator[DemoTree]:
-    """Run a tree while the block runs; nothing of it is left afterwards.
+    """Run the demo's services while the block runs. Afterwards they are stopped and their files are removed.
 
     Raises:
-        UserError: A service cannot run; the message ends with its last lines.
+        UserError: A service cannot run. The message ends with the last lines of output.
     """
     lines: deque[str] = deque(maxlen=LAST_LINES)
     with tempfile.TemporaryDirectory(prefix="railbus-demo-") as folder:

@@ -1,4 +1,4 @@
-"""The scenes: the question, the script of the simulated engine, and the expected end. Pure."""
+"""The scenes of ``railbus demo``: prompt, script of the simulated engine, and expected result. No I/O."""
 
 from dataclasses import dataclass, field
 from typing import Final
@@ -21,20 +21,20 @@ TOTAL_MS: Final = 15_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scene:
-    """One question and its expected end.
+    """One request and its expected result.
 
     Attributes:
         name: Value of ``--scene``.
-        title: What it shows.
-        prompt: The question.
-        script: The engine's script; see ``services.generator.engines.simulated.fault_script``.
+        title: Short description of the scene.
+        prompt: The prompt.
+        script: The script that the simulated engine follows; see ``services.generator.engines.simulated.fault_script``.
         fallback: What happens after a missed first-token deadline.
         ttft_ms: First-token deadline.
         stall_ms: Longest silence within the answer.
         outcome: Expected outcome.
-        cutover: Trigger and way of the one expected cutover; None for none.
-        stopped: Reason of the expected ``Cancel``; None for none.
-        recall: Action of the expected recall; None for none.
+        cutover: ``trigger`` and ``how`` of the one expected ``Cutover``; None if none is expected.
+        stopped: Reason of the expected ``Cancel``; None if none is expected.
+        recall: Action of the expected recall; None if none is expected.
     """
 
     name: str
@@ -95,7 +95,7 @@ class SceneTrace:
     """Events and ops of one scene.
 
     Attributes:
-        events: Events of every topic, in the order of the log.
+        events: Events of all shown topics, in the order of reading.
         ops: Ops that the edge sent, in order.
     """
 
@@ -104,7 +104,7 @@ class SceneTrace:
 
 
 def find_mismatches(scene: Scene, trace: SceneTrace) -> list[str]:
-    """Return what differs from the expected end, each in one sentence."""
+    """Return the differences from the expected result, each as one sentence."""
     fold = _fold(trace.events)
     outcome = None if fold.screen.closed is None else fold.screen.closed.outcome
     wanted = [] if scene.cutover is None else [scene.cutover]
@@ -131,11 +131,11 @@ def find_mismatches(scene: Scene, trace: SceneTrace) -> list[str]:
 
 @dataclass(slots=True)
 class _FoldedLog:
-    """The stream log of one scene, folded.
+    """The result of folding the events of one scene.
 
     Attributes:
         screen: The screen after the last event.
-        cutovers: Of each effective cutover, its trigger and whether it continues or regenerates the answer.
+        cutovers: ``trigger`` and ``how`` of each effective ``Cutover``.
         shown: The visible text after the last event.
         shown_pieces: Number of ``Show`` ops.
         last_voice_text: All text of the last voice.

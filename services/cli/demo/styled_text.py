@@ -1,4 +1,4 @@
-"""Styled text: spans and lines, rendered as ANSI, plain text or SVG. Pure."""
+"""Styled text: spans and lines, rendered as ANSI, plain text or SVG. Pure functions."""
 
 import html
 from collections.abc import Iterable, Iterator, Sequence
@@ -29,7 +29,7 @@ _COLOURS: Final[dict[Style, str]] = {
 }  # fmt: skip
 _GROUND: Final = "#12171d"
 _CHAR: Final = 7.8
-"""Width of a character at 13 px, in pixels; written into the SVG, so that every font takes the same width."""
+"""Width of a character at 13 px, in pixels. It is written into the SVG, so that text has this width in every font."""
 _ROW: Final = 18
 _MARGIN: Final = 16
 
@@ -78,7 +78,7 @@ def to_plain_text(line: Iterable[StyledSpan]) -> str:
 
 
 def to_svg(lines: Sequence[StyledLine], columns: int) -> str:
-    """Return the lines as an SVG without fonts or other files."""
+    """Return the lines as an SVG that needs no fonts or other files."""
     wide, high = round(columns * _CHAR + 2 * _MARGIN), len(lines) * _ROW + 2 * _MARGIN
     rows = "\n".join(_row(line, number) for number, line in enumerate(lines) if line_width(line))
     styles = "\n".join(f".{style} {{ fill: {colour} }}" for style, colour in _COLOURS.items())

@@ -1,4 +1,4 @@
-"""One scene as rows: time, what the reader saw, and the events on the log. Pure."""
+"""Draw one scene as rows of three columns: time, text that the reader saw, and events on the log. Pure functions."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,15 +17,15 @@ from services.cli.show.terminal import printable
 from services.stream import Op
 
 TIME_COLUMNS: Final = 16
-"""Width of the time."""
+"""Width in characters of the column with the time."""
 
 NAME_COLUMNS: Final = 10
-"""Width of an event's name."""
+"""Width in characters of an event's name."""
 
 GAP_COLUMNS: Final = 2
 
 StreamPosition = tuple[int, int]
-"""Partition and offset in the stream log."""
+"""Partition number and offset on ``railbus.streams``."""
 
 _STYLES: Final[dict[type[AnyEvent], Style]] = {
     Cutover: "warn",
@@ -58,14 +58,17 @@ class TimelineRow:
 
 
 def written_us(record: Received) -> int:
-    """Return when a record was written. A republished request keeps its time of receipt, so its append time counts."""
+    """Return when a record was written, in microseconds since the epoch.
+
+    A ``Request`` of attempt 2 or later keeps the time of receipt, so the time of its append is taken.
+    """
     if isinstance(record.event, Request) and record.event.attempt > 1:
         return record.timestamp_ms * 1_000 + 999
     return event_time_us(record)
 
 
 def in_order(records: Sequence[Received]) -> list[Received]:
-    """Sort by time; records of the stream log keep their order, whatever their writers' clocks."""
+    """Sort records by time. Those of ``railbus.streams`` keep their order, even if their writers' clocks differ."""
     keyed: list[tuple[int, int, Received]] = []
     newest = 0
     for number, record in enumerate(records):
@@ -77,7 +80,6 @@ def in_order(records: Sequence[Received]) -> list[Received]:
 
 
 def group_rows(records: Sequence[Received]) -> list[TimelineRow]:
-    """Group the records of one request into rows."""
     rows: list[TimelineRow] = []
     for record in in_order(records):
         if not rows or not rows[-1].takes(record.event):
@@ -92,10 +94,10 @@ def render_timeline(
     """Return the lines of one scene so far.
 
     Args:
-        records: Records of its request.
-        ops: Ops that the edge sent, by the position of their event in the stream log.
-        columns: Width of a line.
-        mark_void: Put dashes around void text, where it cannot be struck out.
+        records: Records of the scene's request.
+        ops: Ops that the edge sent, by partition number and offset of their event.
+        columns: Width of a line in characters.
+        mark_void: Put dashes around void text, for output that cannot show it struck out.
     """
     rows = group_rows(records)
     if not rows:
@@ -142,19 +144,19 @@ def _when(row: TimelineRow, zero_us: int) -> str:
 
 def _asked(record: Received) -> str:
     event = record.event
-    assert isinstance(event, Request)  # noqa: S101 - the table below says so
+    assert isinstance(event, Request)  # noqa: S101 - see _DESCRIPTIONS
     return f"attempt {event.attempt} to {record.topic}"
 
 
 def _started(record: Received) -> str:
     event = record.event
-    assert isinstance(event, Started)  # noqa: S101 - the table below says so
+    assert isinstance(event, Started)  # noqa: S101 - see _DESCRIPTIONS
     return f"attempt {event.attempt} by engine {event.engine}, queued {event.queue_ms:.1f} ms"
 
 
 def _judged(record: Received) -> str:
     event = record.event
-    assert isinstance(event, Verdict)  # noqa: S101 - the table below says so
+    assert isinstance(event, Verdict)  # noqa: S101 - see _DESCRIPTIONS
     rails = (f"{it.rail}{'' if it.result == 'passed' else f' {it.result}'} {it.ms:.1f}" for it in event.rails)
     return f"{event.decision} in {event.total_ms:.1f} ms ({', '.join(rails)})"
 
@@ -164,11 +166,11 @@ _DESCRIPTIONS: Final[dict[type[AnyEvent], Callable[[Received], str]]] = {
     Started: _started,
     Verdict: _judged,
 }
-"""Descriptions that differ from those of ``railbus tail``."""
+"""Functions that describe these events in another form than ``railbus tail``."""
 
 
 def _describe_row(row: TimelineRow) -> tuple[StyledSpan, StyledSpan]:
-    """Return the event's name and description."""
+    """Return name and description of the event or the chunks in a row."""
     record = row.records[0]
     event = record.event
     chunks = row.chunks

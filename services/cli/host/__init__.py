@@ -1,1 +1,1 @@
-"""What of the host's and the GPU's tuning is not done; nothing is changed."""
+"""Report which settings of the host and its GPUs should be tuned. No setting is changed."""

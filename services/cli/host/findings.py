@@ -1,4 +1,4 @@
-"""A setting of the host: what it is, what it should be, and the command that would change it. Pure."""
+"""Findings about settings of the host: the value, the wanted value, and the command that would change it. No I/O."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,15 +9,15 @@ State = Literal["ok", "change", "unknown", "note"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostFinding:
-    """One setting.
+    """One setting of the host or of a GPU, and its value.
 
     Attributes:
         name: Name of the setting.
-        found: Its present value, or why the value cannot be read.
+        found: The present value, or why the value cannot be read.
         wanted: The value that it should have.
         why: The cost of another value.
-        command: The command that would change it. Empty if nothing has to be changed.
-        state: ``unknown``: not readable here. ``note``: it depends on what is wanted.
+        command: The command that would change the value. Empty if nothing has to be changed.
+        state: ``unknown``: the value cannot be read here. ``note``: whether to change it depends on the use.
     """
 
     name: str
@@ -29,12 +29,12 @@ class HostFinding:
 
 
 def unreadable(name: str, wanted: str, why: str, what: str) -> HostFinding:
-    """Return a finding about something that cannot be read."""
+    """Return a finding about a setting whose value cannot be read."""
     return HostFinding(name=name, found=f"not readable here ({what})", wanted=wanted, state="unknown", why=why)
 
 
 def host_report(findings: Sequence[HostFinding]) -> str:
-    """Return the findings as text: a line each, and the remedy below what should be changed."""
+    """Return the findings as text, one line each. Reason and command follow where a change may be needed."""
     width = max((len(each.name) for each in findings), default=0)
     marks = {"ok": "ok", "change": "CHANGE", "unknown": "?", "note": "-"}
     lines: list[str] = []

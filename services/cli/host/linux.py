@@ -1,4 +1,4 @@
-"""Read a Linux host's settings below a root folder, which a test may replace. Reads only."""
+"""Check the settings of a Linux host. Files are only read, below a root folder that a test may replace."""
 
 import re
 from collections.abc import Callable, Iterator
@@ -10,19 +10,19 @@ from services.cli.host.findings import HostFinding, unreadable
 WANTED_OPEN_FILES: Final = 65_536
 MAX_SWAPPINESS: Final = 10
 DEEP_IDLE_US: Final = 50
-"""An idle state that takes longer to leave delays the first token after a pause."""
+"""Exit latency, in microseconds, above which an idle state is reported. Such a state delays a first token."""
 
 CPU: Final = "sys/devices/system/cpu"
 
 
 def host_findings(root: Path, open_files: tuple[int, int] | None, *, cores: int, allowed: int) -> list[HostFinding]:
-    """Return what of the host can be read.
+    """Return a finding about each checked setting of the host.
 
     Args:
-        root: Where the files are: ``/``.
-        open_files: Soft and hard limit of open files of this process; None where there is none.
-        cores: Cores of the machine.
-        allowed: Cores that this process may run on.
+        root: The folder above ``proc`` and ``sys``: ``/``, or that of a test.
+        open_files: Soft and hard limit of open files of this process; None if the system has no such limit.
+        cores: Number of cores of the machine.
+        allowed: Number of cores that this process may run on.
     """
     checks: tuple[Callable[[Path], HostFinding], ...] = (
         _governor, _idle_states, _huge_pages, _swappiness, _numa_balancing, _numa_nodes, _time_sync,

@@ -1,4 +1,4 @@
-"""Judge the GPUs by the CSV that ``nvidia-smi --query-gpu`` prints. Pure."""
+"""Check the settings of GPUs in the CSV that ``nvidia-smi --query-gpu`` prints. Pure functions."""
 
 import csv
 import io
@@ -12,7 +12,7 @@ QUERY: Final = (
     "clocks.max.graphics", "power.limit", "power.max_limit", "mig.mode.current", "ecc.mode.current",
     "pcie.link.gen.current", "pcie.link.gen.max", "pcie.link.width.current", "pcie.link.width.max", "compute_mode",
 )  # fmt: skip
-"""Fields that are asked for, in this order."""
+"""Fields of the query, in the order of the columns that it prints."""
 
 ARGUMENTS: Final = (f"--query-gpu={','.join(QUERY)}", "--format=csv,noheader,nounits")
 
@@ -23,8 +23,8 @@ def gpu_findings(text: str, topology: str) -> list[HostFinding]:
     """Return the findings about every GPU.
 
     Args:
-        text: What ``nvidia-smi`` printed for ``ARGUMENTS``.
-        topology: What ``nvidia-smi topo -m`` printed; empty if it failed.
+        text: Output of ``nvidia-smi`` with ``ARGUMENTS``; empty if it failed.
+        topology: Output of ``nvidia-smi topo -m``; empty if it failed.
     """
     rows = [[cell.strip() for cell in row] for row in csv.reader(io.StringIO(text)) if row]
     rows = [row for row in rows if len(row) == len(QUERY)]
@@ -83,7 +83,7 @@ def _most(name: str, value: str, most: str, unit: str, command: str, why: str) -
 
 
 def _clocks(name: str, gpu: Mapping[str, str]) -> HostFinding:
-    """Return a finding about the clocks. Whether they are locked cannot be read, so this is only noted."""
+    """Return a finding about the clocks. Whether they are locked cannot be read, so the finding is only a note."""
     label, most = f"{name} clocks", _number(gpu["clocks.max.sm"])
     now, application = _number(gpu["clocks.sm"]), _number(gpu["clocks.applications.graphics"])
     if most is None or now is None:

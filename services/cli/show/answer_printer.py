@@ -1,4 +1,4 @@
-"""Writes an answer to standard output op by op, and keeps its result."""
+"""Print an answer to standard output op by op, and record its outcome, times and tokens."""
 
 import shutil
 import sys
@@ -30,14 +30,14 @@ class AnswerPrinter:
 
     @classmethod
     def for_stdout(cls) -> Self:
-        """Make a printer that erases void text on a terminal, and prints a notice about it anywhere else."""
+        """Make a printer that erases void text on a terminal, and prints a notice about it in a file or pipe."""
         if not sys.stdout.isatty():
             return cls(Terminal())
         size = shutil.get_terminal_size()
         return cls(Terminal(size.columns, size.lines))
 
     def take(self, answered: AnswerOp) -> None:
-        """Write one op and count it."""
+        """Print one op and add it to ``result``."""
         self.result.request_id = answered.request_id
         self.result.take(answered.op, time.monotonic())
         if self._terminal is None:
@@ -51,14 +51,14 @@ class AnswerPrinter:
             self._mid_line = not text.endswith("\n")
 
     def end(self) -> None:
-        """End the last line if the answer did not."""
+        """Print a line break if the printed text does not end with one."""
         if self._mid_line:
             sys.stdout.write("\n")
             sys.stdout.flush()
 
 
 async def print_answer(answer: Awaitable[None], printer: AnswerPrinter) -> int:
-    """Wait for an answer that goes to this printer, print its closing line or its error, and return the exit code."""
+    """Wait for an answer whose ops go to ``printer``. Print a closing line or the error, and return the exit code."""
     try:
         await answer
     except AnswerError as error:

@@ -1,4 +1,4 @@
-"""Dead letters for people: filtered, formatted, and turned back into their original records. Pure."""
+"""Filter and format dead letters, and turn them back into their original records. Pure functions."""
 
 import base64
 from collections.abc import Iterable, Iterator
@@ -16,7 +16,7 @@ MAX_REASON_CHARS: Final = 160
 """Maximum number of characters of a reason that a line shows."""
 
 HEX_ROW: Final = 16
-"""Bytes in a row of a dump."""
+"""Number of bytes in a row of a hex dump."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,7 +24,7 @@ class DeadLetterRecord:
     """One record that could not be read, as ``railbus.dead`` keeps it.
 
     Attributes:
-        number: Its offset in ``railbus.dead``; the commands name it by this number.
+        number: Offset of the dead letter in ``railbus.dead``. The command ``railbus dead`` uses it as the number.
         at_us: When the dead letter was written, microseconds since the epoch.
         source: The process that wrote it.
         topic: Original topic.
@@ -58,12 +58,12 @@ class DeadLetterRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeadLetterFilter:
-    """The dead letters that a command works on; None matches all.
+    """Conditions that a dead letter must meet. A condition of None matches all.
 
     Attributes:
         topic: Original topic.
-        reason: Text in the reason, in any case.
-        request_id: Request in the key.
+        reason: Part of the reason. Upper and lower case are the same.
+        request_id: Request id in the original key.
         numbers: Offsets in ``railbus.dead``.
     """
 
@@ -82,7 +82,10 @@ class DeadLetterFilter:
 
 
 def parse_dead_letter(record: Received | UnreadableRecord) -> DeadLetterRecord | None:
-    """Read a record of ``railbus.dead``; one that is not a dead letter counts as a record that could not be read."""
+    """Parse a record of ``railbus.dead``; None if it is another event than a dead letter.
+
+    A record that cannot be read itself is returned as a dead letter found on ``railbus.dead``.
+    """
     if isinstance(record, UnreadableRecord):
         return DeadLetterRecord(
             number=record.offset, at_us=record.timestamp_ms * 1_000, source="?", topic=DEAD.name,
@@ -109,7 +112,7 @@ def dead_letter_line(record: DeadLetterRecord) -> str:
 
 
 def dead_letter_json(record: DeadLetterRecord) -> dict[str, Any]:
-    """Return all fields; bytes as base64."""
+    """Return all fields, with bytes in base64."""
     return {
         "number": record.number,
         "at": record.at_us,
@@ -126,7 +129,7 @@ def dead_letter_json(record: DeadLetterRecord) -> dict[str, Any]:
 
 
 def dead_letter_details(record: DeadLetterRecord, most_bytes: int) -> Iterator[str]:
-    """Yield all fields line by line; a value that is not text becomes a dump of its first ``most_bytes``."""
+    """Yield lines with all fields. The first ``most_bytes`` of the value are shown, as text or as a hex dump."""
     yield _plain(f"number   {record.number} of {DEAD.name}, put there {_utc_time(record)} by {record.source}")
     yield _plain(f"found    {record.topic} partition {record.partition} offset {record.offset}")
     yield _plain(f"reason   {record.reason}")
@@ -144,10 +147,13 @@ def dead_letter_details(record: DeadLetterRecord, most_bytes: int) -> Iterator[s
 
 
 def original_record(record: DeadLetterRecord, partitions: int) -> RawRecord:
-    """Return the original record, for its request's partition if the topic is spread by request, else for its own.
+    """Return the original record with the partition to write it to.
+
+    On a topic that is partitioned by request, this is the request's partition, else the original one.
 
     Raises:
-        ValueError: Not all bytes of the record were kept, or the record was found on ``railbus.dead`` itself.
+        ValueError: Not all bytes of the record were kept, it was found on ``railbus.dead`` itself, or it has neither
+            key nor value.
     """
     if record.cut:
         original = f"{record.topic} {record.partition}:{record.offset}"
@@ -191,7 +197,7 @@ def _dot(byte: int) -> str:
 
 
 def _text(data: bytes) -> str | None:
-    """Decode text; None for other bytes. Text may be cut inside its last character."""
+    """Decode bytes as text; None if they are not text. Bytes that were cut inside the last character are accepted."""
     try:
         text = data.decode()
     except UnicodeDecodeError as error:

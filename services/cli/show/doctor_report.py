@@ -1,4 +1,4 @@
-"""The report of ``railbus doctor``. Pure."""
+"""Format the report of ``railbus doctor``. Pure functions."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ class DoctorCheck:
         name: What was checked.
         good: Whether the check passed.
         found: What was found, such as a version.
-        remedy: What to do when it is not good.
+        remedy: What to do if the check fails.
         needed: Whether Railbus cannot work if the check fails.
     """
 

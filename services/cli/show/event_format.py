@@ -1,7 +1,7 @@
-"""Formats an event as one line for people, or as one JSON object for programs. Pure.
+"""Format an event as one line for people, or as one JSON object for programs. Pure functions.
 
-Prompts are personal and shown only on request. Answers are always shown: they are what operators and auditors
-look for in the log.
+Prompts may be personal, so they are shown only if a flag says so. Answers are always shown, because operators and
+auditors look for them in the log.
 """
 
 import base64
@@ -21,7 +21,7 @@ from services.bus import Received, UnreadableRecord
 from services.cli.show.terminal import printable
 
 MAX_TEXT_CHARS: Final = 200
-"""Characters shown of one text."""
+"""Maximum number of characters that are shown of one text."""
 
 _SHOWN_ELSEWHERE: Final = frozenset({"request_id", "at"})
 """Fields that a line shows in columns of their own."""
@@ -34,7 +34,7 @@ def event_time_us(record: Received | UnreadableRecord) -> int:
 
 
 def event_line(record: Received | UnreadableRecord, zero_us: int, *, prompts: bool) -> str:
-    """Return one line: milliseconds since ``zero_us``, position, request, event, description."""
+    """Return one line: milliseconds since ``zero_us``, position on the log, end of request id, kind, description."""
     when = f"{(event_time_us(record) - zero_us) / 1_000:+11.1f} ms"
     place = f"{record.topic.removeprefix('railbus.')} {record.partition}:{record.offset}"
     if isinstance(record, UnreadableRecord):
@@ -54,7 +54,7 @@ def describe_event(event: AnyEvent) -> str:
 
 
 def event_json(record: Received | UnreadableRecord, *, prompts: bool) -> str:
-    """Return one JSON object; hidden prompts are null."""
+    """Return the record as one JSON object. Without ``prompts``, prompts are null."""
     place: dict[str, Any] = {
         "topic": record.topic,
         "partition": record.partition,
@@ -81,7 +81,7 @@ def _quoted(text: str) -> str:
 
 
 def _fields(event: AnyEvent) -> str:
-    """List the fields of an event that has no description below."""
+    """List the fields of an event whose kind is not in ``_DESCRIPTIONS``."""
     hidden = _SHOWN_ELSEWHERE.union(KINDS[type(event).__name__].prompts)
     shown = ((field.name, getattr(event, field.name)) for field in fields(event) if field.name not in hidden)
     return ", ".join(f"{name} {_quoted_json(value)}" for name, value in shown)

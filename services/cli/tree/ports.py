@@ -1,4 +1,4 @@
-"""Ports on the loopback interface."""
+"""Choose ports on the loopback interface."""
 
 import fcntl
 import os
@@ -14,16 +14,16 @@ from services.runtime.errors import UserError
 MAX_PORT: Final = 65_535
 
 CANDIDATE_PORTS: Final = range(20_000, 32_768)
-"""Ports to choose from. They are below those of Linux's outgoing connections, which could take a service's port."""
+"""Range of the chosen ports. It is below Linux's range for outgoing connections, which could take a service's port."""
 
 MAX_TRIES: Final = 50
 
 _reserved: Final[dict[int, int]] = {}
-"""The locks of the ports that this process has chosen, as descriptors: they stay open until the process ends."""
+"""Lock file descriptors of the ports that this process has chosen. They stay open until the process ends."""
 
 
 def free_port() -> int:
-    """Return a port that is free now. Another program may take it before it is used; then the service reports it."""
+    """Return a port that is free now. If another program takes it before the service does, the service reports that."""
     for _ in range(MAX_TRIES):
         port = CANDIDATE_PORTS[secrets.randbelow(len(CANDIDATE_PORTS))]
         if is_free(port) and reserve(port):
@@ -45,9 +45,9 @@ def is_free(port: int) -> bool:
 
 
 def reserve(port: int) -> bool:
-    """Keep other trees that start on this machine from choosing the port, for as long as this process lives.
+    """Lock a port until this process ends, so that no other ``railbus up`` chooses it. Return false if it is locked.
 
-    A port is chosen a second or more before its service listens there. Returns false where another tree has chosen it.
+    The lock is needed because a port is chosen a second or more before its service listens there.
     """
     if port in _reserved:
         return True
@@ -56,9 +56,9 @@ def reserve(port: int) -> bool:
         folder.mkdir(mode=0o700, exist_ok=True)
         lock = os.open(folder / str(port), os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError:
-        return True  # nowhere to write it down: as good as a port can be chosen then
+        return True  # no lock file can be made, so the port is used without a lock
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # the kernel releases it however the process ends
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # the kernel releases the lock however the process ends
     except OSError:
         os.close(lock)
         return False
@@ -70,7 +70,7 @@ def port_or_free(wanted: int, flag: str) -> int:
     """Return the port that a flag names, or a free one for 0.
 
     Raises:
-        UserError: There is no such port, or it is taken.
+        UserError: The number is not a port, or the port is in use.
     """
     if not 0 <= wanted <= MAX_PORT:
         raise UserError(f"{flag} {wanted}: must be between 1 and {MAX_PORT}, or 0 for any free port")
@@ -85,5 +85,5 @@ def port_or_free(wanted: int, flag: str) -> int:
 
 
 def usual_port(port: int) -> int:
-    """Return the usual port of a service where it is free, else any free one."""
+    """Return the usual port of a service if it is free, else any free one."""
     return port if is_free(port) and reserve(port) else free_port()

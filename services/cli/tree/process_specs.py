@@ -1,4 +1,4 @@
-"""The processes of one tree: their commands, their order of start, and their environment. Pure."""
+"""The processes of ``railbus up``: their commands, their order of start, and their environment. Pure functions."""
 
 import sys
 from collections.abc import Mapping
@@ -13,44 +13,44 @@ CloudMode = Literal["off", "vertex", "emulator"]
 LOOPBACK: Final = "127.0.0.1"
 
 READY_TIMEOUT_S: Final = 60.0
-"""Longest time from the start of a process to its ready line, in seconds."""
+"""Maximum time from the start of a process to its ready line."""
 
 KAFKA_START_TIMEOUT_S: Final = 120.0
-"""Longest such time for nodes of Apache Kafka whose jars are there. Each node formats its storage first."""
+"""Maximum time from start to ready line for Apache Kafka, without its download. Each node first formats its storage."""
 
 KAFKA_RUNNER: Final = Path(__file__).resolve().parents[3] / "infra" / "kafka" / "run.py"
-"""Starts Apache Kafka; only a checkout has it."""
+"""Script that starts Apache Kafka. It exists only in a checkout of the repository."""
 
 MODEL_LOAD_TIMEOUT_S: Final = 1_200.0
-"""Longest such time for vLLM, which reads tens of gigabytes, compiles, and captures graphs."""
+"""Maximum time from start to ready line for vLLM, which reads tens of gigabytes, compiles, and captures graphs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TreeConfig:
-    """Ports, programs and options of one tree.
+    """Ports, programs and options of the processes of one ``railbus up``.
 
     Attributes:
         engine: Engine of the generator.
         edge_port: Port of the first edge.
         kafka: The brokers, ``HOST:PORT``, several separated by commas.
-        broker_port: Port of the embedded broker; None where ``kafka`` is another broker.
-        log_dir: Folder of the embedded broker's log.
-        redis_port: Port of the embedded Redis-compatible server; None when there is none.
+        broker_port: Port of the embedded broker; None if ``kafka`` is another broker.
+        log_dir: Folder of the log of the embedded broker or of Apache Kafka.
+        redis_port: Port of the embedded Redis-compatible server; None if it does not run.
         redis_program: The program of that server.
-        redis_url: Address of Redis for the services; None when there is none.
+        redis_url: Address of Redis for the services; None if they have none.
         health_ports: Port of ``/healthz`` of each process of a service that has no HTTP port of its own.
         governed: Whether rails and safety run. If so, text waits for the verdict and is checked.
         cloud: Where late and failed requests fall back to: nowhere, Vertex AI, or its emulator.
         traced: Whether a tracer sends a trace of each request to a collector.
-        emulator_port: Port of the emulator; None when there is none.
+        emulator_port: Port of the emulator; None if it does not run.
         options: Variables that the operator's flags set for every service.
-        generator_python: Interpreter of the generator: an engine may need an environment of its own.
+        generator_python: Interpreter of the generator, because an engine may need another Python environment.
         counts: Number of processes of each service. A service that is not named has one.
         more_edge_ports: Ports of the second edge and further ones.
-        kafka_nodes: How many nodes of Apache Kafka the tree starts; 0 for none.
+        kafka_nodes: Number of nodes of Apache Kafka to start; 0 for none.
         ledger: Whether the ledger runs.
-        archive: Settings of the archiver; empty where nothing is archived.
-        batch_dir: Folder of the files of batch jobs; None where the batch service does not run.
+        archive: Settings of the archiver; empty if nothing is archived.
+        batch_dir: Folder of the files of batch jobs; None if the batch service does not run.
     """
 
     engine: EngineName
@@ -85,16 +85,16 @@ class ProcessSpec:
     """Command and environment of one process.
 
     Attributes:
-        name: The service; with a number where it is not the first of its kind.
-        stage: The servers are stage 0: they must be ready before anything else starts. The others start together. All
-            stop in reverse order of their stages.
+        name: Name of the service, with a number from its second process on.
+        stage: Servers, such as the broker, have stage 0 and must be ready before other processes start. Processes of
+            later stages start together. Stages are stopped in reverse order.
         command: Program and arguments.
-        env: Variables on top of the supervisor's own.
-        ready: Text in a line on its standard output once it serves.
-        ready_s: Longest time from start to that line, in seconds.
+        env: Environment variables, in addition to the supervisor's own.
+        ready: Text in the line that the process prints once it serves.
+        ready_s: Maximum time from start to that line, in seconds.
         nice: Nice level, 0 to 19.
-        awaited: Whether the tree serves only when this process does. One that is not awaited starts after the others,
-            and the tree goes on without it if it cannot run.
+        awaited: Whether ``railbus up`` is ready only when this process serves. A process that is not awaited starts
+            after the others. If it cannot run, the others go on without it.
     """
 
     name: str
@@ -110,33 +110,34 @@ class ProcessSpec:
 NICENESS: Final[Mapping[str, int]] = {
     "router": 10, "safety": 10, "audit": 15, "batch": 15, "tracer": 15, "ledger": 19,
 }  # fmt: skip
-"""Nice levels of services that no first token waits for: when many requests begin at once, the others run first. On
-two cores, 64 simultaneous governed requests had their first tokens 41 to 48 ms later than without Railbus, not 53 to
-73."""
+"""Nice levels of services that no first token waits for, so that the other services run first when many requests start
+at once. On two cores, 64 simultaneous governed requests had their first tokens 41 to 48 ms later than without Railbus.
+Without nice levels it was 53 to 73 ms."""
 
 CORE_SERVICES: Final = ("generator", "router")
-"""Services between the log and the edge: each is ``python -m services.NAME`` with settings from the environment."""
+"""Services that always run beside the edge. Each is ``python -m services.NAME`` with settings from the environment."""
 
 GOVERNANCE_SERVICES: Final = ("rails", "safety")
-"""Services that judge prompts and check answers, started likewise."""
+"""Services that judge prompts and check answers, started like ``CORE_SERVICES``."""
 
 GOVERNANCE_SETTINGS: Final[Mapping[str, str]] = {"RAILBUS_INPUT_GATE": "hold", "RAILBUS_OUTPUT_CHECK": "on"}
 """Environment of every service when the governance services run."""
 
 UNGOVERNED_SETTINGS: Final[Mapping[str, str]] = {"RAILBUS_INPUT_GATE": "off", "RAILBUS_OUTPUT_CHECK": "off"}
-"""Environment of every service without governance: unchecked text is shown only if router, edge and worker agree."""
+"""Environment of every service if the governance services do not run. Unchecked text is shown only if router, edge and
+worker all have these settings."""
 
 CLOUD_SERVICES: Final = ("vertex",)
-"""Services that serve later attempts, started likewise."""
+"""Services that run later attempts in the cloud, started like ``CORE_SERVICES``."""
 
 AUDIT_SERVICES: Final = ("audit",)
-"""Services that keep the log for longer, started likewise."""
+"""Services that archive the log, started like ``CORE_SERVICES``."""
 
 TRACE_SERVICES: Final = ("tracer",)
-"""Services that send traces to a collector, started likewise."""
+"""Services that send traces to a collector, started like ``CORE_SERVICES``."""
 
 CLOUD_LABELS: Final[Mapping[CloudMode, str]] = {"off": "off", "vertex": "vertex", "emulator": "vertex-emulator"}
-"""Names in the ready line of the tree."""
+"""Value of ``fallback`` in the ready line of ``railbus up``."""
 
 EMULATOR_MODEL: Final = "emulated"
 """Model name in the emulator's answers, which come from no model."""
@@ -144,24 +145,24 @@ EMULATOR_MODEL: Final = "emulated"
 EMULATOR_NOTICE: Final = (
     "Late and failed requests fall back to an emulator of Vertex AI on this machine: no model answers there."
 )
-"""Shown on the page while the emulator is in use."""
+"""Notice on the edge's web page while the emulator is in use."""
 
 
 LEDGER: Final = "ledger"
-"""The service that reads accounts and receipts; no answer waits for it."""
+"""The service that writes the ledger. No answer waits for it."""
 
 BATCH: Final = "batch"
-"""The service that runs batch jobs; no answer to a person waits for it."""
+"""The service that runs batch jobs. No interactive answer waits for it."""
 
 STOP_SETTINGS: Final[Mapping[str, str]] = {"RAILBUS_GENERATOR_DRAIN_MS": "2000", "RAILBUS_VERTEX_DRAIN_MS": "2000"}
-"""Drain times when the whole tree stops. The edge stops first and each stage gets five seconds, so nobody would read
-answers that are finished later."""
+"""Drain times of the workers when all services stop. The edge stops first, and each stage gets five seconds, so nobody
+would read answers that are finished later."""
 
 
 def service_names(
     *, governed: bool, cloud: CloudMode = "off", archived: bool = False, traced: bool = False
 ) -> tuple[str, ...]:
-    """Return the services that run beside the log and the edge."""
+    """Return the services that run, except for servers, edge, batch and ledger."""
     return (
         CORE_SERVICES
         + (GOVERNANCE_SERVICES if governed else ())
@@ -177,7 +178,7 @@ def process_names(service: str, counts: Mapping[str, int]) -> tuple[str, ...]:
 
 
 def process_specs(config: TreeConfig) -> list[ProcessSpec]:
-    """Return every process of the tree in the order of start."""
+    """Return the specs of all processes, in the order of start."""
     found: list[ProcessSpec] = []
     if config.broker_port is not None:
         found.append(_broker(config.broker_port, config.log_dir))
@@ -222,7 +223,7 @@ def _broker(port: int, log_dir: Path) -> ProcessSpec:
 
 
 def _kafka(addresses: str, nodes: int, log_dir: Path) -> ProcessSpec:
-    """Return the spec of Apache Kafka's nodes: one process that starts all and starts again each that ends."""
+    """Return the spec of one process that starts all nodes of Apache Kafka. It restarts nodes if there are several."""
     first = addresses.partition(",")[0].rpartition(":")[2]
     command: tuple[str, ...] = (sys.executable, str(KAFKA_RUNNER), "--port", first, "--data-dir", str(log_dir))
     if nodes > 1:
@@ -231,7 +232,10 @@ def _kafka(addresses: str, nodes: int, log_dir: Path) -> ProcessSpec:
 
 
 def _redis(port: int, program: Path) -> ProcessSpec:
-    """Return the spec of a cache: nothing is written to disk, and at 64 MB the least recently used entry is dropped."""
+    """Return the spec of Redis as a cache.
+
+    It writes nothing to disk. At 64 MB of memory, it drops the least recently used keys.
+    """
     options = {
         "--port": str(port),
         "--bind": LOOPBACK,
@@ -258,7 +262,7 @@ def _service(service: str, name: str, stage: int, config: TreeConfig, *, edge_po
         "RAILBUS_EDGE_HOST": LOOPBACK,
         "RAILBUS_EDGE_PORT": str(edge_port or config.edge_port),
         "RAILBUS_HEALTH_PORT": str(config.health_ports.get(name, 0)),
-        # A static member: after a restart it has its partitions again at once.
+        # The name makes it a static group member, which gets its partitions back at once after a restart.
         f"RAILBUS_{service.upper()}_INSTANCE": name,
         **STOP_SETTINGS,
         **(GOVERNANCE_SETTINGS if config.governed else UNGOVERNED_SETTINGS),
@@ -291,5 +295,5 @@ def _fallback(config: TreeConfig) -> dict[str, str]:
 
 
 def _module(name: str, python: str = sys.executable) -> tuple[str, ...]:
-    # -P: the folder where `up` was started may have a folder `services` of its own
+    # -P, because the folder where `up` was started may have another folder `services`
     return (python, "-P", "-m", f"services.{name}")

@@ -1,18 +1,18 @@
-"""Decides whether and when a service that ended by itself is started again. Pure."""
+"""Decide whether and when a service that ended by itself is started again. Pure functions."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
 class RestartAfter:
-    """Start it again after this many seconds."""
+    """The decision to start a service again after this many seconds."""
 
     after_s: float
 
 
 @dataclass(frozen=True, slots=True)
 class GiveUp:
-    """Do not start it again, because it ended ``times`` times within ``within_s`` seconds."""
+    """The decision not to start a service again, because it ended ``times`` times within ``within_s`` seconds."""
 
     times: int
     within_s: float
@@ -24,9 +24,9 @@ class RestartPolicy:
 
     Attributes:
         first_s: Wait before the first restart.
-        longest_s: Longest wait. The wait doubles with every recent end, up to this.
+        longest_s: Maximum wait. The wait doubles with every further end within ``within_s``.
         most: Number of ends within ``within_s`` after which the service is not started again.
-        within_s: Age up to which an end counts.
+        within_s: Period in which ends are counted.
     """
 
     first_s: float = 0.2
@@ -35,7 +35,7 @@ class RestartPolicy:
     within_s: float = 60.0
 
     def decide(self, ends: list[float], now: float) -> RestartAfter | GiveUp:
-        """Decide at ``now``; ``ends`` are the times of all ends so far, this one included."""
+        """Decide at the time ``now``. ``ends`` has all times at which the service ended, including the present one."""
         recent = sum(1 for end in ends if now - end < self.within_s)
         if recent >= self.most:
             return GiveUp(recent, self.within_s)

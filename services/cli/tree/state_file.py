@@ -1,6 +1,6 @@
-"""The running tree's addresses: a small file that ``railbus up`` writes and the other commands read.
+"""The state file ``up.json``: ``railbus up`` writes the addresses of its services, and other subcommands read them.
 
-Beside it is ``scrape.json``, the same addresses as Prometheus' file-based service discovery reads them.
+Beside it, ``scrape.json`` has the same addresses for the file-based service discovery of Prometheus.
 """
 
 import errno
@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 from services.runtime.errors import UserError
 
 STATE_DIR_VARIABLE: Final = "RAILBUS_STATE_DIR"
-"""Folder in which ``railbus up`` keeps ``up.json`` and the embedded broker's log; ``.railbus`` when it is not set."""
+"""Variable with the folder for ``up.json`` and the embedded broker's log, called the state folder."""
 
 DEFAULT_STATE_DIR: Final = ".railbus"
 
@@ -26,18 +26,18 @@ DISK_FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunningTree:
-    """A running tree.
+    """Processes and addresses of a running ``railbus up``.
 
     Attributes:
         pid: Process id of the supervisor.
         url: Address of the first edge.
         kafka: The brokers, ``HOST:PORT``, several separated by commas.
-        partitions: Partitions of the request topics.
-        redis_url: Address of Redis; None when there is none.
+        partitions: Number of partitions of the request topics.
+        redis_url: Address of Redis; None if there is none.
         pids: Process id of each process, by its name.
-        health: Address of each one's ``/healthz``, ``/readyz`` and ``/metrics``.
+        health: Address of ``/healthz``, ``/readyz`` and ``/metrics`` of each process, by its name.
         edges: Addresses of all edges.
-        batch_dir: Folder of the files of batch jobs; None where no batch service runs.
+        batch_dir: Folder of the files of batch jobs; None if no batch service runs.
     """
 
     pid: int
@@ -52,16 +52,18 @@ class RunningTree:
 
 
 def state_dir() -> Path:
-    """Return the folder of the state file and the embedded broker's log: ``RAILBUS_STATE_DIR``, else ``.railbus``."""
+    """Return the state folder: ``RAILBUS_STATE_DIR``, else ``.railbus``."""
     return Path(os.environ.get(STATE_DIR_VARIABLE) or DEFAULT_STATE_DIR)
 
 
 @contextmanager
 def tree_lock(folder: Path) -> Iterator[None]:
-    """Hold the folder's lock while the block runs; the kernel releases it however the process ends.
+    """Lock the state folder while the block runs, and remove the state files afterwards.
+
+    The kernel releases the lock however the process ends.
 
     Raises:
-        UserError: Another tree runs here, or the folder cannot be written.
+        UserError: Another ``railbus up`` uses the folder, or the folder cannot be written.
     """
     with _open_lock(folder) as lock:
         try:
@@ -79,7 +81,7 @@ def tree_lock(folder: Path) -> Iterator[None]:
 
 
 def write_state(tree: RunningTree, folder: Path) -> None:
-    """Write both files, each whole or not at all.
+    """Write ``up.json`` and ``scrape.json``. Each file is replaced only when it is complete.
 
     Raises:
         UserError: The folder cannot be written, or its disk is full.
@@ -94,7 +96,7 @@ def write_state(tree: RunningTree, folder: Path) -> None:
 
 
 def scrape_targets(tree: RunningTree) -> list[dict[str, Any]]:
-    """Return where ``/metrics`` of each process is, as ``file_sd_configs`` of Prometheus reads it."""
+    """Return the address of ``/metrics`` of each process, in the form of Prometheus' ``file_sd_configs``."""
     edges = {f"edge-{number}" if number > 1 else "edge": url for number, url in enumerate(tree.edges, start=1)}
     return [
         {"targets": [urlsplit(url).netloc], "labels": {"service": name.split("-")[0], "process": name}}
@@ -119,7 +121,10 @@ def _unwritable(folder: Path, error: OSError) -> UserError:
 
 
 def find_running_tree(folder: Path) -> RunningTree | None:
-    """Return the running tree, or None; the file of a killed supervisor does not count."""
+    """Return the state of the ``railbus up`` that uses this folder; None if none runs.
+
+    A state file that nobody locks is ignored, because it is left from a killed process.
+    """
     try:
         with _lock_file(folder).open("r") as lock:
             fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)

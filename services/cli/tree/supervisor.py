@@ -1,4 +1,4 @@
-"""Starts processes in order, keeps them running, stops them in reverse order."""
+"""Start processes in order, keep them running, and stop them in reverse order."""
 
 import asyncio
 import itertools
@@ -16,20 +16,21 @@ from services.runtime.process import EXIT_USER
 from services.runtime.task_groups import first_error
 
 STOP_S: Final = 5.0
-"""Longest time for a stage of services to stop before it is killed. Three stages fit into the process's own grace."""
+"""Maximum time for the processes of one stage to stop before they are killed. All stages together take less than the
+supervisor's ``GRACE_S``."""
 
 MAX_STARTS: Final = 2
-"""Maximum number of starts of a service that never serves. Then the tree gives up, or it would wait for ever."""
+"""Maximum number of starts of a service that never served. Without this maximum, ``railbus up`` would wait for ever."""
 
 
 class Supervisor:
-    """The processes of one tree.
+    """Starts, restarts and stops the processes of one ``railbus up``.
 
     Args:
-        specs: What to start.
-        say: Receives each line for the operator.
-        started: Called whenever a process was started.
-        policy: When a service that ended is started again.
+        specs: The processes, in the order of start.
+        say: Function that receives each line for the operator.
+        started: Function that is called whenever a process was started.
+        policy: Limits and waits for restarts; None for the default ones.
     """
 
     def __init__(
@@ -52,10 +53,10 @@ class Supervisor:
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """Keep every service running while the block runs. The block begins when all services serve.
+        """Keep every service running while the block runs. The block starts when all awaited services serve.
 
         Raises:
-            UserError: A service reports a user's mistake, ends again and again, or never serves.
+            UserError: An awaited service reports a user's mistake, ends too often, or never serves.
         """
         try:
             async with asyncio.TaskGroup() as tasks:
@@ -75,12 +76,12 @@ class Supervisor:
             await self._stop()
 
     def _start_groups(self) -> list[list[ProcessSpec]]:
-        """Return the servers, and then everything that needs them."""
+        """Return two groups: the servers, and the awaited services, which start when the servers are ready."""
         servers = [spec for spec in self._specs if spec.stage == 0]
         return [servers, [spec for spec in self._specs if spec.stage > 0 and spec.awaited]]
 
     async def _keep_optional(self, spec: ProcessSpec) -> None:
-        """Keep a service running that nothing waits for. If it cannot run, say so and go on without it."""
+        """Keep a service running that is not awaited. If it cannot run, report that, and go on without it."""
         try:
             await self._keep_running(spec, asyncio.Event())
         except UserError as error:
@@ -109,7 +110,7 @@ class Supervisor:
             await asyncio.sleep(decision.after_s)
 
     async def _run_once(self, spec: ProcessSpec, serving: asyncio.Event) -> int | None:
-        """Run one process to its end; return its exit status, None where it was stopped because it never served."""
+        """Run one process to its end. Return its exit status; None if it was stopped for lack of a ready line."""
         began = time.monotonic()
         child = self._children[spec.name] = await Child.start(spec, dict(os.environ), self._say)
         self._started()

@@ -9,7 +9,7 @@ from services.runtime.process import run, say_ready
 
 
 async def main() -> None:
-    """Serve until cancelled."""
+    """Run the emulator until cancelled."""
     defaults = EmulatorScript()
     parser = argparse.ArgumentParser(
         prog="python -m services.devtools.vertex",

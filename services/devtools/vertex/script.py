@@ -1,21 +1,21 @@
-"""Scripts for emulated answers, written as the model's name. Pure.
+"""Parse scripts for emulated answers. A request gives the script as the model's name. No I/O, no clock.
 
-``emulated-n50-ttft300`` generates 50 words, the first after 300 ms. The parts may come in any order::
+``emulated-n50-ttft300`` generates 50 words, and sends the first after 300 ms. The parts may come in any order::
 
-    n<k>       generate k words, at most maxOutputTokens
-    ttft<ms>   send the first word after this time
-    tail<ms>   delay the first word by a heavy-tailed time (Lomax, shape 1.5) of this scale
-    gap<ms>    wait this time between words
+    n<k>       generate k words, or maxOutputTokens words if that is less
+    ttft<ms>   send the first word after this time, in milliseconds
+    tail<ms>   delay the first word further, by a random time (Lomax distribution with shape 1.5 and this scale)
+    gap<ms>    wait this time between two words
     err<code>  refuse with this HTTP status
-    wait<s>    ask in the refusal for a retry after this many seconds
+    wait<s>    tell the client, in the refusal, to retry after this number of seconds
     heal<k>    refuse the first k requests only
     bad        send an answer that is not JSON
     die<k>     close the connection after k words
     stall<k>   send nothing more after k words, and keep the connection open
     fault<k>   send an error in the stream after k words
     empty<k>   send k responses without text before the first word
-    shut       block the prompt by a safety filter
-    block<k>   block the answer by a safety filter after k words
+    shut       report that a safety filter blocked the prompt
+    block<k>   report, after k words, that a safety filter blocked the answer
 
 A model name without a script gets the server's default script.
 """
@@ -47,7 +47,7 @@ STATUS: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EmulatorScript:
-    """The parts of a script; None for a part that is not given."""
+    """The parts of a script. None means that the script does not have the part."""
 
     n: int = 40
     ttft: int = 30
@@ -65,16 +65,16 @@ class EmulatorScript:
     block: int | None = None
 
     def first_s(self, rng: random.Random) -> float:
-        """Return the time to the first word, in seconds."""
+        """Return the time until the first word is sent, in seconds. It is random if the script has ``tail``."""
         tail = self.tail * (float((1 - rng.random()) ** (-1 / _SHAPE)) - 1)
         return (self.ttft + tail) / 1_000
 
 
 def parse_script(model: str, default: EmulatorScript) -> EmulatorScript:
-    """Return the script in a model's name.
+    """Return the script in a model's name, or ``default`` if the name has no script.
 
     Raises:
-        ValueError: A part is unknown; the message names it.
+        ValueError: A part is unknown. The message names it.
     """
     head, *parts = model.split("-")
     if head != PREFIX:
@@ -91,12 +91,11 @@ def parse_script(model: str, default: EmulatorScript) -> EmulatorScript:
 
 
 def word(index: int) -> str:
-    """Return the answer's word at this index, with the space before it."""
+    """Return the word of the answer at this index, with the space before it."""
     return _WORDS[index % len(_WORDS)].capitalize() if index == 0 else " " + _WORDS[index % len(_WORDS)]
 
 
 def response(text: str | None, *, finish: str | None = None, usage: dict[str, int] | None = None) -> dict[str, Any]:
-    """Return one ``GenerateContentResponse`` as JSON data."""
     candidate: dict[str, Any] = {"index": 0}
     if text is not None:
         candidate["content"] = {"role": "model", "parts": [{"text": text}]}
@@ -109,12 +108,10 @@ def response(text: str | None, *, finish: str | None = None, usage: dict[str, in
 
 
 def usage(prompt: int, generated: int) -> dict[str, int]:
-    """Return a ``usageMetadata``."""
     return {"promptTokenCount": prompt, "candidatesTokenCount": generated, "totalTokenCount": prompt + generated}
 
 
 def error(code: int, wait_s: int | None = None, message: str = "scripted") -> dict[str, Any]:
-    """Return an error body in the format of Google's APIs."""
     body: dict[str, Any] = {"code": code, "message": message, "status": STATUS.get(code, "UNKNOWN")}
     if wait_s is not None:
         kind = "type.googleapis.com/google.rpc.RetryInfo"

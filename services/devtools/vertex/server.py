@@ -1,4 +1,4 @@
-"""The emulator's HTTP server: Vertex AI's REST paths, server-sent events, and counters for tests at ``/stats``."""
+"""The emulator's HTTP server. It has Vertex AI's REST path with server-sent events, and counters at ``/stats``."""
 
 import asyncio
 import contextlib
@@ -19,21 +19,20 @@ _MODEL = "/{version}/projects/{project}/locations/{location}/publishers/google/m
 
 
 class VertexEmulator:
-    """An HTTP server that answers by script and counts calls.
+    """An HTTP server that answers according to scripts and counts the calls.
 
     Args:
-        default: Script for a model whose name contains no script.
-        seed: Seed of the random latencies.
+        default: The script for a model whose name contains no script.
+        seed: Seed for the random latencies.
     """
 
     def __init__(self, default: EmulatorScript, seed: int = 0) -> None:
         self._default = default
-        self._rng = random.Random(seed)  # noqa: S311 - latencies
+        self._rng = random.Random(seed)  # noqa: S311 - it is used for latencies only
         self.stats: Counter[str] = Counter()
         self._refused: Counter[str] = Counter()
 
     def app(self) -> web.Application:
-        """Return the application with its routes."""
         app = web.Application(client_max_size=MAX_BODY_BYTES)
         app.add_routes([web.post(_MODEL, self._stream), web.get("/stats", self._show_stats)])
         return app
@@ -123,10 +122,10 @@ def _refuse(code: int, wait_s: int | None = None, message: str = "scripted") -> 
 
 
 def _check(body: Any) -> int:
-    """Check the body as Vertex AI would; return the prompt's length in words.
+    """Check the body of a request as Vertex AI does. Return the prompt's length in words.
 
     Raises:
-        ValueError: A field is wrong; the message names it.
+        ValueError: A field is invalid. The message names it.
     """
     if not isinstance(body, dict) or not isinstance(body.get("contents"), list) or not body["contents"]:
         msg = "contents: at least one is required"
@@ -145,7 +144,7 @@ def _check(body: Any) -> int:
 
 @asynccontextmanager
 async def serving(emulator: VertexEmulator, host: str, port: int) -> AsyncIterator[int]:
-    """Serve while the block runs; yield the port."""
+    """Run the server while the block runs. Yield its port."""
     runner = web.AppRunner(emulator.app(), access_log=None, handler_cancellation=True)
     await runner.setup()
     try:

@@ -1,4 +1,4 @@
-"""Files and jobs of tenants: the shared folder, and the jobs that the log knows."""
+"""The files and batch jobs of tenants. Files are in a shared folder, and jobs on the topic ``railbus.batches``."""
 
 import asyncio
 import secrets
@@ -21,20 +21,25 @@ from services.runtime.errors import UserError
 from services.runtime.logging import logger
 
 ANSWER_S: Final = 5.0
-"""Longest wait for the log."""
+"""Maximum wait for the broker, in seconds."""
 
 RETRY_S: Final = 60.0
-"""Seconds after which a broker that refused is asked again."""
+"""Seconds after which reading is tried again if the broker refused it."""
 
 _log = logger("edge")
 
 
 class JobService:
-    """The files and jobs behind the endpoints. It reads nothing before the first client asks.
+    """The files and jobs behind ``/v1/files`` and ``/v1/batches``.
+
+    The topic ``railbus.batches`` is read only after the first call that needs jobs.
 
     Args:
         folder: Folder of the files; None turns files and batches off.
-        file_bytes: Maximum size of a file.
+        bus: How to reach the broker.
+        producer: Writes the events of jobs.
+        source: Name of this edge.
+        file_bytes: Maximum size of a file, in bytes.
         tenant_files: Maximum number of files of a tenant.
         tenant_jobs: Maximum number of unfinished jobs of a tenant.
 
@@ -59,7 +64,7 @@ class JobService:
         self._uploads: dict[str, int] = {}
 
     async def run(self) -> None:
-        """Follow the jobs from the first client's call on, until cancelled. If the broker refuses, only this fails."""
+        """Read the topic after the first call that needs it, until cancelled. If the broker refuses, log a warning."""
         while True:
             await self._asked.wait()
             self._reader = JobReader(self._bus, "edge")
@@ -75,7 +80,7 @@ class JobService:
 
     @property
     def store(self) -> FolderStore:
-        """The files.
+        """The store of the files.
 
         Raises:
             ApiError: 503, if files and batches are off.
@@ -88,7 +93,8 @@ class JobService:
         """Store a file.
 
         Raises:
-            ApiError: 413, it is too large; 429, the tenant has too many.
+            ApiError: 413, if the file is too large; 429, if the tenant has too many files; 503, if files are off or the
+                file cannot be written.
         """
         store = self.store
         count = len(await asyncio.to_thread(store.files, tenant)) + self._uploads.get(tenant, 0)
@@ -114,7 +120,7 @@ class JobService:
         """Return a file's metadata.
 
         Raises:
-            ApiError: 404, the tenant has no such file.
+            ApiError: 404, if the tenant has no such file.
         """
         found = self.store.find(file_id)
         if found is None or found.tenant != tenant:
@@ -132,7 +138,7 @@ class JobService:
         """Delete a file.
 
         Raises:
-            ApiError: 404, there is none; 409, a job that is not finished needs it.
+            ApiError: 404, if the tenant has no such file; 409, if an unfinished job needs it.
         """
         file = self.file(tenant, file_id)
         jobs = (await self._jobs()).jobs
@@ -143,10 +149,14 @@ class JobService:
     async def create(self, tenant: str, body: dict[str, Any]) -> JobState:
         """Submit a job.
 
+        Args:
+            tenant: The owner of the job.
+            body: The JSON object in the request's body.
+
         Raises:
-            ApiError: 400, a field is wrong; 404, there is no such file; 429, the tenant has too many jobs.
+            ApiError: 400, if a field is not valid; 404, if there is no such file; 429, if the tenant has too many jobs.
         """
-        self.store  # noqa: B018 - refuses where batches are off
+        self.store  # noqa: B018 - raises where batches are off
         if body.get("endpoint") != ENDPOINT:
             raise ApiError(400, f"endpoint must be {ENDPOINT}.", code="invalid_value", param="endpoint")
         completion_ms, metadata = parse_window(body.get("completion_window")), parse_metadata(body.get("metadata"))
@@ -173,9 +183,9 @@ class JobService:
         """Return a job.
 
         Raises:
-            ApiError: 404, the tenant has no such job.
+            ApiError: 404, if the tenant has no such job.
         """
-        self.store  # noqa: B018 - refuses where batches are off
+        self.store  # noqa: B018 - raises where batches are off
         found = (await self._jobs()).jobs.get(batch_id)
         if found is None or found.created.tenant != tenant:
             raise ApiError(404, f"No batch found with id '{batch_id[:64]}'.", code="batch_not_found", param="batch_id")
@@ -183,14 +193,14 @@ class JobService:
 
     async def jobs(self, tenant: str) -> list[JobState]:
         """Return the tenant's jobs, newest first."""
-        self.store  # noqa: B018 - refuses where batches are off
+        self.store  # noqa: B018 - raises where batches are off
         return (await self._jobs()).jobs.of_tenant(tenant)
 
     async def cancel(self, tenant: str, batch_id: str) -> JobState:
-        """Cancel a job; a second time changes nothing.
+        """Cancel a job. A second call has no effect.
 
         Raises:
-            ApiError: 404, the tenant has no such job; 409, it has ended.
+            ApiError: 404, if the tenant has no such job; 409, if the job has ended.
         """
         job = await self.job(tenant, batch_id)
         if job.status == "cancelling":
@@ -201,7 +211,11 @@ class JobService:
         return await self._tell(await self._jobs(), BatchControl(**self._about(batch_id, tenant), action="cancel"))
 
     async def _jobs(self) -> JobReader:
-        """Return the reader, once it has read to the present end of the log."""
+        """Return the reader after it has read all records that are on the topic now.
+
+        Raises:
+            ApiError: 503, if this takes longer than ``ANSWER_S``.
+        """
         self._asked.set()
         try:
             async with asyncio.timeout(ANSWER_S):

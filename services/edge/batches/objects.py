@@ -1,4 +1,4 @@
-"""Files and batches as OpenAI's clients see them. Pure."""
+"""Convert files and batches to and from the objects of OpenAI's API. Pure."""
 
 import re
 from collections.abc import Mapping
@@ -18,7 +18,6 @@ MAX_METADATA_KEY, MAX_METADATA_VALUE = 64, 512
 
 
 def file_object(file: StoredFile) -> dict[str, Any]:
-    """Return a file."""
     return {
         "id": file.file_id, "object": "file", "bytes": file.length, "created_at": file.created_s,
         "filename": file.filename, "purpose": file.purpose, "status": "processed",
@@ -26,7 +25,7 @@ def file_object(file: StoredFile) -> dict[str, Any]:
 
 
 def batch_object(job: JobState) -> dict[str, Any]:
-    """Return a batch. A paused one is in progress: OpenAI has no such status."""
+    """Return a batch as OpenAI's object. A paused one is ``in_progress``, because OpenAI has no status ``paused``."""
     created, end, totals, status = job.created, job.finished, job.totals, job.status
     ended_s = None if job.finished_ms is None else job.finished_ms // 1_000
     return {
@@ -54,10 +53,10 @@ def batch_object(job: JobState) -> dict[str, Any]:
 
 
 def page_of(objects: list[dict[str, Any]], query: Mapping[str, str]) -> dict[str, Any]:
-    """Return the part of a list that ``limit`` and ``after`` ask for.
+    """Return one page of a list: at most ``limit`` objects after the one with the id ``after``.
 
     Raises:
-        ApiError: 400, when one of them is not valid.
+        ApiError: 400, if ``limit`` or ``after`` is not valid.
     """
     limit = query.get("limit", "20")
     if not limit.isascii() or not limit.isdigit() or not 1 <= int(limit[:9]) <= 10_000:
@@ -79,10 +78,10 @@ def page_of(objects: list[dict[str, Any]], query: Mapping[str, str]) -> dict[str
 
 
 def parse_window(text: Any) -> int:
-    """Return a completion window in milliseconds.
+    """Parse a completion window such as ``24h``. Return it in milliseconds.
 
     Raises:
-        ApiError: 400, when the text is not a window.
+        ApiError: 400, if the text is not a completion window.
     """
     match = _WINDOW.fullmatch(text) if isinstance(text, str) else None
     found = int(match[1]) * _UNIT_MS[match[2]] if match else 0
@@ -95,16 +94,16 @@ def parse_window(text: Any) -> int:
 
 
 def window_text(window_ms: int) -> str:
-    """Return a window as a client may have written it."""
+    """Format a completion window in milliseconds as text, such as ``24h``."""
     unit = next(unit for unit in ("h", "m", "s") if window_ms % _UNIT_MS[unit] == 0 or unit == "s")
     return f"{max(1, window_ms // _UNIT_MS[unit])}{unit}"
 
 
 def parse_metadata(value: Any) -> tuple[tuple[str, str], ...]:
-    """Return a batch's metadata.
+    """Check and convert the field ``metadata`` of a new batch.
 
     Raises:
-        ApiError: 400, when it is not what OpenAI allows.
+        ApiError: 400, if it exceeds the limits of OpenAI's API.
     """
     if value is None:
         return ()

@@ -1,4 +1,4 @@
-"""Writes to one client: without waiting, and with a bounded buffer."""
+"""Write to one client without waiting, and limit the bytes that are buffered for it."""
 
 import asyncio
 from collections.abc import Callable
@@ -7,28 +7,28 @@ from typing import Final, Literal
 WriteFailure = Literal["gone", "slow"]
 
 CATCH_UP_BATCH_BYTES: Final = 65_536
-"""Approximate size of a batch of a history. Each batch waits until the client has read most of the one before it."""
+"""Approximate bytes of a batch of a history. The next batch is sent when the client has read most of this one."""
 
 DRAIN_TIMEOUT_S: Final = 30.0
-"""Longest time for a client to read one batch."""
+"""Maximum time for a client to read one batch, in seconds."""
 
 CLOSE_TIMEOUT_S: Final = 10.0
-"""Longest time for a client to read the last bytes."""
+"""Maximum time for a client to read the last bytes, in seconds."""
 
 _POLL_S: Final = 0.01
 
 
 class ClientWriter:
-    """A client's connection.
+    """Writes the bytes of streams to one connection.
 
     Args:
         transport: The connection's transport.
-        limit: Maximum number of bytes that may wait in the process for the client.
+        limit: Maximum number of written bytes that the transport may buffer because the client has not read them.
         wrap: Function that frames each write, for example as a chunk of a chunked body.
         head: Head of the response. It is sent in the same write as the first bytes. Until then, another response can
             be sent instead.
-        terminator: End of the body. It is sent in the same write as the last bytes, so that a client that waits for the
-            end does not wait longer.
+        terminator: End of the body. It is sent in the same write as the last bytes, so that the client gets both at
+            the same time.
     """
 
     __slots__ = ("_head", "_limit", "_terminator", "_transport", "_wrap")
@@ -45,26 +45,29 @@ class ClientWriter:
 
     @property
     def unread_bytes(self) -> int:
-        """Bytes that wait in the process for the client."""
+        """Number of written bytes that the transport still buffers."""
         return self._transport.get_write_buffer_size()
 
     @property
     def has_begun(self) -> bool:
-        """Whether the head was sent."""
         return not self._head
 
     def begin(self) -> None:
-        """Send the head, if it was not sent."""
+        """Send the head, unless it was sent already."""
         if self._head and not self._transport.is_closing():
             self._transport.write(self._head)
         self._head = b""
 
     def write(self, data: bytes, *, last: bool = False) -> WriteFailure | None:
-        """Write the bytes, unless the client is gone. If the client is over its limit, nothing is written after this.
+        """Write the bytes, unless the client is gone.
 
         Args:
             data: The bytes.
             last: Whether the body ends with them.
+
+        Returns:
+            None if all is well. ``gone`` if the client has disconnected, so that nothing was written. ``slow`` if more
+            than ``limit`` bytes were buffered already. The bytes are written then, but the caller must write no more.
         """
         if self._transport.is_closing():
             return "gone"
@@ -78,11 +81,14 @@ class ClientWriter:
         return "slow" if slow else None
 
     def abort(self) -> None:
-        """Drop the connection and its unsent bytes."""
         self._transport.abort()
 
     async def drain(self) -> WriteFailure | None:
-        """Wait until the client has read most of what was written."""
+        """Wait until most of the written bytes have left the buffer.
+
+        Returns:
+            None, or ``gone`` if the client has disconnected, or ``slow`` after ``DRAIN_TIMEOUT_S``.
+        """
         for _ in range(int(DRAIN_TIMEOUT_S / _POLL_S)):
             if self._transport.is_closing():
                 return "gone"
@@ -92,7 +98,7 @@ class ClientWriter:
         return "slow"
 
     async def close(self) -> None:
-        """Wait until the client has read all that was written; drop the connection if it does not."""
+        """Wait until all written bytes have left the buffer. Abort the connection after ``CLOSE_TIMEOUT_S``."""
         for _ in range(int(CLOSE_TIMEOUT_S / _POLL_S)):
             if not self.unread_bytes or self._transport.is_closing():
                 return

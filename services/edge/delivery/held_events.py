@@ -1,4 +1,4 @@
-"""The events that arrive while a client reads the history of its answer, and whether they change the rest. Pure."""
+"""Keep the events that arrive while a client is sent the history of its answer. Pure."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -9,15 +9,15 @@ from services.edge.delivery.stats import PositionedOp
 from services.edge.log.positions import LoggedEvent
 
 MAX_HELD_EVENTS: Final = 20_000
-"""Maximum number of events held while a client reads the history. A client for which more arrive is too slow."""
+"""Maximum number of kept events. If more arrive before the client has read the history, it counts as too slow."""
 
 
 class HeldEvents:
-    """The events of a request that are not folded yet, because its client has not read the earlier ones.
+    """Events of a request that are not folded yet, because the client has not read the ops of earlier events.
 
     Attributes:
-        recall_pending: Whether a held event may take back text that is not sent yet. If so, send no more of the old
-            history.
+        recall_pending: Whether one of the events is a recall. It may take back text of the history that is not sent
+            yet, so the caller must send no more of the history before it calls ``next_ops``.
     """
 
     __slots__ = ("_events", "recall_pending")
@@ -27,18 +27,18 @@ class HeldEvents:
         self.recall_pending = False
 
     def hold(self, logged: LoggedEvent) -> bool:
-        """Keep an event; return False if there are too many."""
+        """Keep an event. Return False if there are more than ``MAX_HELD_EVENTS`` now."""
         self._events.append(logged)
         self.recall_pending = self.recall_pending or type(logged.event) is Recall
         return len(self._events) <= MAX_HELD_EVENTS
 
     def next_ops(self, session: DeliverySession, unsent: Sequence[PositionedOp], end_offset: int) -> CatchUpOps | None:
-        """Fold the held events. Return the ops to send instead of the unsent ones, or None if nothing is left to send.
+        """Fold the kept events. Return all ops that the client still lacks, or None if it lacks none.
 
         Args:
-            session: The fold, which has taken the history.
-            unsent: The ops of the history that were not sent, because a recall came.
-            end_offset: Offset of the first event after the history.
+            session: The fold of the request, which has taken the events of the history.
+            unsent: The ops of the history that were not sent, because a recall arrived.
+            end_offset: Offset of the first event after the history. Kept events before it belong to the history.
         """
         events, self._events = self._events, []
         if not (events or unsent):

@@ -1,4 +1,4 @@
-"""All open streams of this process, by request: each gets the events of its request."""
+"""Pass each event of the stream log to the open streams of its request."""
 
 import asyncio
 from collections import Counter
@@ -22,26 +22,26 @@ from services.runtime.metrics import STREAMS_ACTIVE, TENANT_STREAMS_MOST, TENANT
 _log = logger("edge")
 
 TICK_S: Final = 0.5
-"""Interval between deadline checks: an expired stream ends at most this much late."""
+"""Seconds between deadline checks. A stream ends at most this long after its deadline."""
 
 MAX_MODELS: Final = 1_000
-"""Maximum number of model names kept for ``/v1/models``, over all tenants."""
+"""Maximum number of pairs of tenant and model that are kept for ``/v1/models``."""
 
 _KINDS: Final = read_kinds("edge", STREAMS)
 
 
 class Hub:
-    """The open streams.
+    """All open streams of this process.
 
     Attributes:
-        index: Where the events of recent requests are.
-        log_time: The broker's time, derived from ``steady_us``.
+        index: The offsets of the events of recent requests on the stream log.
+        log_time: Converts this process's time (``steady_us``) to the broker's time.
     """
 
     def __init__(self) -> None:
         self.index = RequestIndex()
         self.log_time = LogTime()
-        self._models: dict[tuple[str, str], None] = {}  # of a tenant, newest last
+        self._models: dict[tuple[str, str], None] = {}  # keys are (tenant, model), newest last
         self._streams: dict[bytes, list[Subscription]] = {}
         self._count = 0
         self._by_tenant: Counter[str] = Counter()
@@ -53,11 +53,10 @@ class Hub:
         return iter([stream for streams in self._streams.values() for stream in streams])
 
     def open_streams(self, tenant: str) -> int:
-        """Return how many streams of the tenant are open."""
         return self._by_tenant[tenant]
 
     def add(self, stream: Subscription) -> None:
-        """Deliver the events of the stream's request to it from now on."""
+        """Add a stream. From now on it gets the events of its request."""
         self._streams.setdefault(stream.session.request_id.encode(), []).append(stream)
         self._count += 1
         self._by_tenant[stream.request.tenant] += 1
@@ -77,11 +76,11 @@ class Hub:
         labelled(STREAMS_ACTIVE, stream.connection.transport).dec()
 
     def wants(self, kind: str, key: bytes | None) -> bool:
-        """Return whether a record belongs to an open stream or a recent one. Other records are not decoded."""
+        """Return whether to decode a record. It must belong to a request that has an open stream or is in the index."""
         return (key in self._streams or key in self.index) and kind in _KINDS
 
     def handle(self, records: Sequence[Received | UnreadableRecord]) -> None:
-        """Deliver a batch; each stream that got events writes once."""
+        """Deliver a batch of records. Each stream that gets events from it writes once, at the end."""
         at_us = steady_us()
         touched: dict[Subscription, None] = {}
         for record in records:
@@ -116,7 +115,7 @@ class Hub:
                 stream.end("error", ApiError(504, text, code="expired"))
 
     async def stop(self, drain_ms: int) -> None:
-        """Wait for streams to end, then end the rest; their clients can resume on another edge."""
+        """Wait up to ``drain_ms`` for streams to end. End those that remain, so that their clients resume."""
         for _ in range(drain_ms // 10):
             if not self._count:
                 return
@@ -126,13 +125,13 @@ class Hub:
             stream.end("shutdown", ApiError(503, text, code="server_stopping", retry_after_s=1))
 
     def _on_unreadable(self, record: UnreadableRecord) -> None:
-        """End the streams whose text may have been taken back by a record that this version cannot read."""
+        """If an unreadable record may take text back, end the streams of its request."""
         if record.key is None or not takes_text_back(record):
             return
         self.index.note_event(record.key, record.offset)
         for stream in tuple(self._streams.get(record.key, ())):
             _log.error("request %s: %s; upgrade this edge", stream.session.request_id, record.error)
-            stream.end("error", newer_version(), withhold=True)  # text of this very batch may wait to be sent
+            stream.end("error", newer_version(), withhold=True)  # the same batch may have text that is not sent yet
 
     def _end_broken(self, stream: Subscription) -> None:
         _log.exception("request %s: cannot follow its log", stream.session.request_id)

@@ -1,4 +1,4 @@
-"""Receipts of connections, posted to the log without waiting. While the log accepts none, they wait in a queue."""
+"""Write receipts of connections to ``railbus.receipts``. No stream waits, because a queue holds unwritten receipts."""
 
 import asyncio
 from typing import Final
@@ -15,11 +15,11 @@ from services.runtime.metrics import DETACHED, EDGE_TTFT, EXPOSED_TOKENS, EXPOSU
 _log = logger("edge")
 
 MAX_WAITING: Final = 20_000
-"""Maximum number of receipts queued while the log is unavailable. More are dropped, and a log message says so."""
+"""Maximum number of queued receipts while the log is unavailable. Further ones are dropped with an error message."""
 
 
 class ReceiptWriter:
-    """Writes ``Attached`` and ``Detached`` without making any stream wait."""
+    """Writes the events ``Attached`` and ``Detached``. Its methods other than ``run`` and ``flush`` never wait."""
 
     def __init__(self, producer: Producer, source: str) -> None:
         self._producer = producer
@@ -35,7 +35,7 @@ class ReceiptWriter:
             await self._write(await self._waiting.get())
 
     async def flush(self) -> None:
-        """Write the queued receipts, before the process ends."""
+        """Write all queued receipts. Call this before the process ends."""
         while not self._waiting.empty():
             await self._write(self._waiting.get_nowait())
 
@@ -53,7 +53,7 @@ class ReceiptWriter:
         )
 
     def record_detached(self, stream: Subscription) -> None:
-        """Queue the receipt of a connection that ended, if it was recorded as attached."""
+        """Write or queue ``Detached`` for a stream that ended, if ``record_attached`` was called for it."""
         if stream.connection.name not in self._attached:
             return
         self._attached.discard(stream.connection.name)

@@ -1,4 +1,4 @@
-"""One connection's view of one request: the fold, and the ops that the client still lacks. No I/O, no clock."""
+"""The fold of one request for one client, and the ops that this client still lacks. No I/O, no clock."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -14,18 +14,18 @@ from services.edge.log.positions import LoggedEvent, OpId
 from services.stream import Close, Finish, Governance, Op, Refuse, Screen, Withdraw, catch_up
 
 ANSWER_ENDING_OPS: Final = (Finish, Withdraw, Refuse, Close)
-"""After one of these the answer is complete: a stream that carries only the answer ends."""
+"""One of these ops completes the answer. Streams that carry only the answer, and not the op ``close``, end then."""
 
 
 @dataclass(frozen=True, slots=True)
 class CatchUpOps:
-    """The ops that bring a client from its position to the end of the history.
+    """The ops that a client lacks up to the end of the history, and those that it has.
 
     Attributes:
         already_sent: The ops that the client has, in order.
-        ops: The ops that it lacks, in order.
-        splittable: Whether the client may get only the first of ``ops``. False when text was taken back since: then
-            all of them must arrive together, under the position of the last.
+        ops: The ops that the client lacks, in order.
+        splittable: Whether the ops may be sent one by one. If False, because text was taken back, the client must get
+            all of them in one message, with the position of the last one.
     """
 
     already_sent: tuple[Op, ...]
@@ -34,43 +34,43 @@ class CatchUpOps:
 
 
 EncodedOps = tuple[tuple[PositionedOp, ...], bytes]
-"""Ops and the bytes that carry them, to be sent together."""
+"""Ops, and their encoding in bytes that are sent together."""
 
 
 class Encoder(Protocol):
-    """The format of one kind of client: ops in, bytes out."""
+    """Encodes ops in the format of one kind of client."""
 
     @property
     def buffered(self) -> bool:
-        """Whether the format sends all its bytes at the end of the stream."""
+        """Whether nothing is sent before the end of the stream."""
         ...
 
     error: ApiError | None
 
     def encode(self, item: PositionedOp) -> bytes:
-        """Encode one op; the result may be empty."""
+        """Encode one op. The result is empty if nothing has to be sent for it now."""
         ...
 
     def catch_up(self, caught_up: CatchUpOps) -> Iterable[EncodedOps]:
-        """Encode a history lazily: a recall may replace the rest of it."""
+        """Encode a history lazily, because a recall may replace ops of it that are not sent yet."""
         ...
 
     def encode_end(self) -> bytes:
-        """Encode the end of the stream: its error or its terminator."""
+        """Encode the end of the stream, which is its error or what the format puts after the last op."""
         ...
 
 
 class DeliverySession:
-    """The fold of one request: takes its events in log order, returns the ops to send.
+    """The fold of one request. It takes the request's events in log order, and returns the ops to send.
 
     Attributes:
-        partition: The request's partition of the stream log.
-        stats: Counts of what was sent.
-        failure: The last ``Failed``, for the error message of a request that closes as failed.
-        usage: Tokens that the answer used; None if it is not complete.
-        refused: Whether policy refused the prompt.
-        answered: Whether the answer is complete; only a ``Close`` or a recall can follow.
-        closed: Whether the request has ended.
+        partition: The partition number of the request's events on the stream log.
+        stats: Statistics of the ops sent to this client.
+        failure: The last ``Failed`` event. If the request closes as failed, it explains why.
+        usage: Tokens of prompt and answer; None before the op ``finish``.
+        refused: Whether the policy denied the prompt.
+        answered: Whether the answer is complete. After it only the op ``close`` or the ops of a recall can follow.
+        closed: Whether the op ``close`` was returned.
     """
 
     __slots__ = ("_screen", "_shortened_to", "answered", "closed", "failure", "partition", "refused", "request_id",
@@ -86,25 +86,25 @@ class DeliverySession:
         self.answered = False
         self.closed = False
         self._screen = Screen(request_id, governance)
-        self._shortened_to: OpId | None = None  # the position of the ops that stand for a shortened history
+        self._shortened_to: OpId | None = None  # position of the ops after recalled text was removed
 
     @property
     def visible(self) -> str:
-        """The text on the screen of a client that applied every op."""
+        """The text that a client shows after it has applied every op."""
         return self._screen.visible
 
     def feed(self, logged: LoggedEvent) -> list[PositionedOp]:
-        """Fold one event as it arrives."""
+        """Fold one new event. Return its ops."""
         items = self._fold(logged)
         if items:
             self.stats.exposed_tokens = max(self.stats.exposed_tokens, self._screen.exposed_tokens)
         return items
 
     def resume(self, history: Sequence[LoggedEvent], after: OpId | None) -> CatchUpOps:
-        """Fold the whole history; return the ops that follow ``after``, the last op that the client has.
+        """Fold the whole history. Return the ops that follow ``after``, the last op that the client has.
 
         Raises:
-            ApiError: 400, when no op of this request has that position.
+            ApiError: 400, if no op of this request has that position.
         """
         already_sent: list[Op] = []
         rest: list[PositionedOp] = []
@@ -125,13 +125,13 @@ class DeliverySession:
         return self._caught_up(tuple(already_sent), rest)
 
     def shorten(self, unsent: Sequence[PositionedOp]) -> CatchUpOps:
-        """Return the ops to send instead of the unsent ones, without text that a later one of them takes back."""
+        """Return ops with the same effect as the unsent ones, without text that one of them takes back."""
         return self._caught_up((), unsent)
 
     def _caught_up(self, already_sent: tuple[Op, ...], rest: Sequence[PositionedOp]) -> CatchUpOps:
         ops = catch_up(self.stats.visible, [item.op for item in rest])
         if len(ops) == len(rest) and all(op is item.op for op, item in zip(ops, rest, strict=True)):
-            # Shortened before, and what came since changes nothing: an op may stand for a history by itself.
+            # Nothing is taken back here. But ops that replace a shortened history must still be sent together.
             together = any(one.op_id == other.op_id for one, other in pairwise(rest))
             together = together or any(item.op_id == self._shortened_to for item in rest)
             return CatchUpOps(already_sent, tuple(rest), splittable=not together)

@@ -1,4 +1,4 @@
-"""Statistics of one connection, for its receipt: counts, a hash, and how long recalled text was visible. Pure."""
+"""Statistics of the ops sent on one connection, for its receipt. Pure."""
 
 import hashlib
 import math
@@ -11,10 +11,13 @@ from services.stream import Op, Refuse, Replace, Restart, Show, Withdraw
 
 
 class PositionedOp(NamedTuple):
-    """An op with its position in the log and its JSON line.
+    """An op with its position on the log and its JSON.
 
     Attributes:
-        recalled_at: The start of its recall, in code points of the visible text.
+        op_id: The op's position on the log.
+        op: The op.
+        line: The op as one line of JSON, without a newline.
+        recalled_at: For an op that a recall causes, the first visible code point that the recall takes back.
     """
 
     op_id: OpId
@@ -24,22 +27,22 @@ class PositionedOp(NamedTuple):
 
 
 _ROUNDING: Final = 1e-6
-"""Tolerance for sums of token fractions: less than this above an integer counts as that integer."""
+"""Rounding tolerance for sums of token fractions. A sum less than this above an integer counts as the integer."""
 
 _ShownSpan = tuple[int, int, float]
-"""Number of code points, the time at which they were shown, and their number of tokens."""
+"""A piece of visible text: number of code points, time in microseconds when it was shown, and number of tokens."""
 
 
 class DeliveryStats:
-    """Counts of the ops sent on one connection.
+    """Statistics of the ops sent on one connection.
 
-    The hash is SHA-256 over the ops' JSON lines, each ended by a newline, in the order sent. It can be checked, because
-    a replay of the log from ``resumed_from`` to ``last`` gives the same lines.
+    They include a SHA-256 hash over the JSON lines of the ops in the order sent, with a newline after each. An auditor
+    can check it, because a replay of the log from ``resumed_from`` to ``last`` gives the same lines.
 
     Attributes:
         ops: Number of ops sent.
-        visible: Code points on the client's screen.
-        exposed_tokens: Largest number of visible tokens that were not cleared.
+        visible: Number of code points that the client shows at present.
+        exposed_tokens: The largest number of tokens that were visible at one time and not cleared.
     """
 
     __slots__ = ("_exposure_us", "_first_text_us", "_hash", "_last", "_recalled_tokens", "_shown", "exposed_tokens",
@@ -54,7 +57,7 @@ class DeliveryStats:
         self._first_text_us: int | None = None
         self._exposure_us = 0
         self._recalled_tokens = 0
-        self._shown: list[_ShownSpan] = []  # in the order of the text
+        self._shown: list[_ShownSpan] = []  # from the beginning of the text to its end
 
     def record_sent(self, item: PositionedOp, now_us: int) -> None:
         self.ops += 1
@@ -65,12 +68,12 @@ class DeliveryStats:
         self.record_applied(item.op, now_us, item.recalled_at)
 
     def record_applied(self, op: Op, at_us: int, recalled_at: int = 0) -> None:
-        """Track a change of the client's screen, by an op of this connection or of an earlier one.
+        """Apply an op that was sent on this connection or an earlier one to the statistics of visible text.
 
         Args:
             op: The op.
-            at_us: When it was applied, in microseconds since the epoch.
-            recalled_at: The start of its recall, in code points of the visible text.
+            at_us: When the client applied the op, in microseconds since the epoch.
+            recalled_at: The first visible code point that is taken back. Only ``withdraw`` and ``refuse`` use it.
         """
         if type(op) is Show:
             self.visible += len(op.text)
@@ -85,7 +88,6 @@ class DeliveryStats:
             self._splice(0, self.visible, 0, at_us)
 
     def receipt(self, about: Envelope, *, connection: str, reason: DetachReason, received_us: int) -> Detached:
-        """Build the connection's ``Detached`` event."""
         first = self._first_text_us
         return Detached(
             **about,
@@ -101,7 +103,7 @@ class DeliveryStats:
         )
 
     def _recall(self, start: int, end: int, at_us: int) -> None:
-        """Track that text in [start, end) is taken back; the part that was visible longest counts."""
+        """Count visible text in [start, end) as recalled. Its longest-visible part sets the exposure time."""
         position, tokens = 0, 0.0
         for length, shown_us, worth in self._shown:
             overlap = min(position + length, end) - max(position, start)

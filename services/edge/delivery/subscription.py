@@ -1,4 +1,4 @@
-"""The delivery of one request to one client: events in, bytes out."""
+"""The delivery of one request's answer to one client, from events to bytes."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -16,10 +16,10 @@ from services.edge.log.positions import LoggedEvent, OpId
 from services.runtime.clock import now_us, steady_us
 
 EXPIRY_MARGIN_US: Final = 2_000_000
-"""How long after a request's total deadline the edge ends a stream for which the router has written no ``Closed``."""
+"""The edge ends a stream if there is no ``Closed`` this many microseconds after the request's total deadline."""
 
 KEEPALIVE_S: Final = 15.0
-"""A stream that is silent for this long gets a keep-alive, so that no proxy drops it as idle."""
+"""After this many seconds without a write, a keep-alive is sent, so that no proxy closes the connection as idle."""
 
 SLOW_CLIENT_ERROR: Final = ApiError(
     503, "The client read too slowly and was dropped: resume at the last id.", code="slow_client"
@@ -28,12 +28,13 @@ SLOW_CLIENT_ERROR: Final = ApiError(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientConnection:
-    """The client's connection.
+    """What a stream needs to know of the client's connection.
 
     Attributes:
-        name: Unique per connection and request.
-        until_closed: Whether the stream ends with the ``Close`` op; otherwise it ends with the answer.
-        resumed_from: The last op that the client has; None at a first connection.
+        name: A name that no other stream has. Two streams on one websocket have two names.
+        transport: The kind of connection, as receipts record it.
+        until_closed: Whether the stream ends with the op ``close``. Otherwise it ends when the answer is complete.
+        resumed_from: Position of the last op that the client had before; None if it had none.
     """
 
     name: str
@@ -44,14 +45,14 @@ class ClientConnection:
 
 @dataclass(frozen=True, slots=True)
 class OpenRequest:
-    """What a stream needs of its request: without the prompt, which is on the log and may be large.
+    """What a stream needs to know of its request. The prompt is left out, because it may be large.
 
     Attributes:
-        request_id: Its id.
-        tenant: Whose it is.
-        at: When it came, in microseconds since the epoch.
-        waited_ms: How long its client had waited before it was put on the log.
-        total_ms: Its total deadline.
+        request_id: Id of the request.
+        tenant: The tenant that sent it.
+        at: When it arrived, in microseconds since the epoch.
+        waited_ms: Milliseconds between its arrival and its write to the log.
+        total_ms: Its total deadline, in milliseconds.
     """
 
     request_id: str
@@ -62,13 +63,13 @@ class OpenRequest:
 
     @classmethod
     def of(cls, request: Request, unread_us: int = 0) -> Self:
-        """Return it for a request that had waited to be read for ``unread_us`` before its ``waited_ms`` began."""
+        """Create it for a request whose bytes had arrived ``unread_us`` microseconds before the edge read them."""
         waited_ms = request.waited_ms + unread_us / 1_000
         return cls(request.request_id, request.tenant, request.at, waited_ms, request.deadlines.total_ms)
 
 
 class History(NamedTuple):
-    """The ops that a client lacks, folded from all events before ``end_offset``."""
+    """The ops that a client lacks, as the fold of all events before ``end_offset`` gives them."""
 
     ops: CatchUpOps
     end_offset: int
@@ -78,15 +79,17 @@ class Subscription:
     """The stream of one request's ops to one client.
 
     Attributes:
-        history: What to send first; None for a new request.
-        on_log: Set when an event of the request was read, when its write was acknowledged, or when the stream ended.
-        ended: Set at the end.
-        reason: Why it ended; None before.
-        ended_us: When its last bytes were about to be written, by the time of day; 0 before. An answer that ended
-            before its client could be written to, such as a denied one, is written later than it ended.
-        quiet_since_us: When it last wrote to the client.
-        opened_us: When it was opened. If no router answers, the stream ends at the total deadline counted from here, by
-            this process's clock, because the clocks of two hosts cannot be compared.
+        history: The ops to send first; None for a new request.
+        on_log: Set when an event of the request is read, the write of the request is acknowledged or has failed, or
+            the stream ends.
+        ended: Set when the stream ends.
+        reason: Why the stream ended; None before.
+        ended_us: When the last bytes were about to be written, in microseconds since the epoch, or when the stream
+            ended if none are written; 0 before. The last bytes are written after the end if the stream ended before its
+            writer was attached, for example for a denied prompt.
+        quiet_since_us: When the stream last wrote to the client, by ``steady_us``.
+        opened_us: When the stream was opened, by ``steady_us``. If no router closes the request, the stream ends when
+            the total deadline has passed since then. Times of other hosts are not used, because clocks differ.
     """
 
     __slots__ = ("_buffered", "_held", "_is_on_log", "_on_detached", "_on_end", "_out", "_staged", "_writer",
@@ -104,9 +107,9 @@ class Subscription:
             session: The fold of that request.
             encoder: Encodes ops as bytes.
             connection: The connection of the client.
-            catching_up: Whether a history is to be sent first.
-            on_end: Called once, when the stream has ended, to free what it held.
-            on_detached: Called once, when the last bytes were written or it is certain that they never will be.
+            catching_up: Whether a history will be sent first.
+            on_end: Called once, when the stream has ended, to free its resources.
+            on_detached: Called once, when the last bytes were written, or when it is certain that they never will be.
         """
         self.request = request
         self.session = session
@@ -121,7 +124,7 @@ class Subscription:
         self.quiet_since_us = self.opened_us = steady_us()
         self._on_end = on_end
         self._on_detached: Callable[[Subscription], None] | None = on_detached
-        self._held = HeldEvents() if catching_up else None  # None once the history was sent
+        self._held = HeldEvents() if catching_up else None  # None after the history was sent
         self._out: list[bytes] = []
         self._staged = 0
         self._writer: ClientWriter | None = None
@@ -129,7 +132,7 @@ class Subscription:
 
     @property
     def early_error(self) -> ApiError | None:
-        """The error of a stream that ended before it sent anything."""
+        """The error of a stream that ended before it sent anything; None in all other cases."""
         return None if self.reason is None or self._has_begun else self.encoder.error
 
     @property
@@ -137,12 +140,12 @@ class Subscription:
         return self._writer is not None and self._writer.has_begun
 
     def expired(self, at_us: int) -> bool:
-        """Return whether the stream is past its deadline; always False before its history was sent."""
+        """Return whether the stream's deadline has passed. It is always False before the history was sent."""
         deadline_us = self.opened_us + self.request.total_ms * 1_000
         return self._held is None and at_us >= deadline_us + EXPIRY_MARGIN_US
 
     def push(self, logged: LoggedEvent, at_us: int) -> None:
-        """Fold an event of the request; ``flush`` sends the resulting ops."""
+        """Fold an event of the request. Its ops are sent by the next ``flush``."""
         if not self._is_on_log:
             self._is_on_log = True
             self.on_log.set()
@@ -156,17 +159,17 @@ class Subscription:
         self._end_if_over()
 
     def flush(self) -> None:
-        """Send the pending ops in one write."""
+        """Send all pending ops in one write, unless the history must be sent first."""
         if self._out and self._held is None:
             self._write()
 
     async def serve(self, writer: ClientWriter | None, keepalive: bytes = b"") -> None:
-        """Send the history, then new events; return at the stream's end.
+        """Send the history, then the ops of new events. Return when the stream has ended.
 
         Args:
-            writer: The client's writer, unless it is attached; None for a whole completion, which the caller sends
-                after the end.
-            keepalive: The bytes to send while the stream is silent; empty if the connection has its own keep-alive.
+            writer: Writes to the client. Ignored if a writer is attached already. None for a completion, which the
+                caller sends as a whole after the end.
+            keepalive: The bytes to send as a keep-alive; empty if the connection has another keep-alive.
         """
         if writer is not None and self._writer is None:
             self.attach(writer)
@@ -177,7 +180,7 @@ class Subscription:
             self._keep_alive(keepalive)
 
     def attach(self, writer: ClientWriter) -> None:
-        """Write to the client from now on."""
+        """Set the writer of the client's connection, and write the pending ops to it."""
         self._writer = writer
         if self._out and (self._held is None or self.reason is not None):
             self._write()
@@ -185,19 +188,19 @@ class Subscription:
             self._detached()
 
     def written_whole(self) -> None:
-        """Note that the completion of a stream without a writer is about to be written."""
+        """Record that the caller now writes the completion. Call this only for a stream without a writer."""
         self.ended_us = now_us()
         self._detached()
 
     async def catch_up(self, caught_up: CatchUpOps, end_offset: int) -> None:
-        """Send the history as fast as the client reads it, then the events that arrived meanwhile.
+        """Send the history as fast as the client reads it, then the ops of the events that arrived meanwhile.
 
-        Once a recall arrives, no text that it takes back is sent: the unsent rest of the history and the held events
-        are shortened first.
+        As soon as a recall arrives, no text that it takes back is sent any more. Before the unsent ops of the history
+        and of the newer events are sent, that text is removed from them.
 
         Args:
-            caught_up: The history.
-            end_offset: Offset of the first event after the history. Events from there on were held.
+            caught_up: The ops of the history.
+            end_offset: Offset of the first event after the history.
         """
         held = self._held = self._held or HeldEvents()
         following: CatchUpOps | None = caught_up
@@ -210,7 +213,7 @@ class Subscription:
             self._end_if_over()
 
     async def _send(self, caught_up: CatchUpOps, held: HeldEvents) -> tuple[PositionedOp, ...]:
-        """Send the ops until a recall arrives; return the unsent ones."""
+        """Send the ops, but stop when a recall arrives. Return the unsent ops."""
         pieces, done = iter(self.encoder.catch_up(caught_up)), 0
         while not held.recall_pending and self.reason is None and (piece := next(pieces, None)) is not None:
             items, data = piece
@@ -220,14 +223,15 @@ class Subscription:
         return () if self.encoder.error is not None else caught_up.ops[done:]
 
     def end(self, reason: DetachReason, error: ApiError | None = None, *, withhold: bool = False) -> None:
-        """End the stream, once. Send the pending ops, unless the client is gone or must not have them.
+        """End the stream and send the pending ops and the error. Only the first call has an effect, with one exception.
 
-        A client that leaves when the answer is complete, but not written yet, counts as gone too.
+        The exception is a client that disconnects after its answer was complete and before the answer was written. The
+        reason is then changed from ``complete`` to ``gone``.
 
         Args:
             reason: Why the stream ends.
-            error: The error that the client is told.
-            withhold: Whether text that is not sent yet may have been taken back.
+            error: The error to send to the client.
+            withhold: Whether to drop the pending ops, because their text may have been taken back.
         """
         if self.reason is not None:
             if self.reason == "complete" and reason == "gone" and self._on_detached is not None:
@@ -245,7 +249,7 @@ class Subscription:
             self._out.append(self.encoder.encode_end())
         self.ended_us = now_us()
         self._write()
-        self._on_end(self)  # after the write: the client does not wait for it
+        self._on_end(self)  # after the write, so that the client need not wait for it
         if self._writer is not None or reason != "complete":
             self._detached()
         self.on_log.set()
@@ -284,7 +288,7 @@ class Subscription:
             self.end("complete")
 
     async def _drain(self) -> None:
-        """Apply flow control while catching up, instead of the limit on unread bytes."""
+        """While the history is sent, wait for the client to read, instead of ending the stream as too slow."""
         if self._staged < CATCH_UP_BATCH_BYTES or self._writer is None or self.reason is not None:
             return
         self._write(draining=True)
@@ -298,10 +302,10 @@ class Subscription:
         self._staged = 0
         self.quiet_since_us = steady_us()
         if self.early_error is not None:
-            return  # it is the response
+            return  # the caller sends the error as the response
         last = self.reason is not None and self.reason != "gone"
         if last:
-            self.ended_us = now_us()  # again, with as little as possible between it and the write
+            self.ended_us = now_us()  # set again here, as close to the write as possible
         failure = self._writer.write(data, last=last) if data or last else None
         if failure == "gone" or not draining:
             self._end_on_write_failure(failure)
@@ -312,7 +316,7 @@ class Subscription:
 
 
 async def is_set_within(event: asyncio.Event, seconds: float) -> bool:
-    """Wait for the event; return whether it was set in that time."""
+    """Wait for the event for at most ``seconds``. Return whether it is set."""
     if event.is_set():
         return True
     try:

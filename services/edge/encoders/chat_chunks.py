@@ -1,11 +1,12 @@
-"""OpenAI's chat completion chunks. Pure: the bytes depend on the log alone.
+"""Encode ops as OpenAI's chat completion chunks. Pure: the bytes depend only on the log and the client's options.
 
-An OpenAI-style stream can only append. An op that takes text back is sent in the extra field ``railbus``. In detail:
+An OpenAI-style stream can only append text. So an op that takes text back is sent in an extra field ``railbus``:
 
-- a recall or refusal before any text was sent is sent as ordinary text with ``finish_reason`` = ``content_filter``;
-- a recall of the whole answer after text was sent ends the stream with ``content_filter`` and adds no text;
-- a redaction of text that was sent appears only in ``railbus``; that answer ends with ``content_filter``;
-- a restart after text was sent ends the stream with an error, unless the client asked for a marker.
+- If the answer is withdrawn or refused before text was sent, the replacement is sent as ordinary text, and
+  ``finish_reason`` is ``content_filter``.
+- If the whole answer is withdrawn after text was sent, the stream ends with ``content_filter`` and adds no text.
+- If sent text is redacted, only the field ``railbus`` shows it, and the answer ends with ``content_filter``.
+- If the answer restarts after text was sent, the stream ends with an error, unless the client chose a marker.
 """
 
 from collections.abc import Iterable, Sequence
@@ -26,12 +27,18 @@ from services.stream import Begin, Close, Finish, Op, Refuse, Replace, Restart, 
 DONE_EVENT: Final = sse_event(b"[DONE]")
 
 OnRestart = Literal["error", "marker"]
-"""What a stream does when its answer restarts after text was sent: end with an error, or send a marker and go on."""
+"""What a stream does if its answer restarts after text was sent: end with an error, or send a marker and continue."""
 
 
 @dataclass(slots=True)
 class ChunkContent:
-    """The content of one chunk; ``ops`` go into its field ``railbus``."""
+    """The content of one chunk.
+
+    Attributes:
+        content: The text to append.
+        finish: The ``finish_reason``, if the chunk ends the answer.
+        ops: The ops in the chunk's field ``railbus``.
+    """
 
     content: str = ""
     finish: str | None = None
@@ -39,10 +46,10 @@ class ChunkContent:
 
 
 class ChatChunkEncoder:
-    """One request's ops as chat completion chunks.
+    """Encodes one request's ops as chat completion chunks.
 
     Attributes:
-        error: The error that ends the stream after the bytes returned; None while there is none.
+        error: The error that ends the stream, after the bytes that were returned so far; None if there is none.
     """
 
     buffered: ClassVar[bool] = False
@@ -64,16 +71,16 @@ class ChatChunkEncoder:
         self._set_model(model)
 
     def encode(self, item: PositionedOp) -> bytes:
-        """Encode one op; return nothing for an op that has no meaning to an OpenAI client."""
+        """Encode one op. Return no bytes for an op that OpenAI's format cannot express."""
         op = item.op
-        if type(op) is Show and self._role_sent:  # the hot path: almost every op
+        if type(op) is Show and self._role_sent:  # the fast path, for almost every op
             self._visible += len(op.text)
             return b"id: %d:%d:%d\n%b%b%b" % (*item.op_id, self._head, orjson.dumps(op.text), self._mid)
         content = self._content_of(op)
         return b"" if content is None else self._chunk(item, content)
 
     def catch_up(self, caught_up: CatchUpOps) -> Iterable[EncodedOps]:
-        """Encode a history; ops that must arrive together become one chunk."""
+        """Encode a history. Ops that must arrive together become one chunk."""
         for op in caught_up.already_sent:
             self._role_sent = self._content_of(op) is not None or self._role_sent
         if caught_up.splittable:
@@ -87,7 +94,7 @@ class ChatChunkEncoder:
         return [(caught_up.ops, self._chunk(caught_up.ops[-1], merged) if parts else b"")]
 
     def encode_end(self) -> bytes:
-        """Encode the error, or the usage and ``[DONE]``."""
+        """Encode the error if there is one. Otherwise encode the usage, if the client wants it, and ``[DONE]``."""
         if self.error is not None:
             return sse_event(self.error.envelope)
         if not self._include_usage:
@@ -178,12 +185,12 @@ class ChatChunkEncoder:
 
 
 def railbus_field(ops: Sequence[Op]) -> Any:
-    """Build the field ``railbus``: one op, or several as ``catch_up``."""
+    """Build the field ``railbus``. Several ops are wrapped in one ``catch_up`` op."""
     return ops[0] if len(ops) == 1 else {"op": "catch_up", "ops": ops}
 
 
 def usage_of(finish: Finish | None) -> dict[str, Any]:
-    """Build OpenAI's ``usage`` object; zeros without a ``Finish``."""
+    """Build OpenAI's ``usage`` object. Without the op ``finish``, all counts are 0."""
     usage = Usage() if finish is None else finish.usage
     return {
         "prompt_tokens": usage.prompt_tokens,

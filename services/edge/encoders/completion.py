@@ -1,4 +1,4 @@
-"""OpenAI's whole chat completion, for clients that do not stream. Pure."""
+"""Encode an answer as one OpenAI chat completion, for clients that do not stream. Pure."""
 
 from collections.abc import Iterable
 from typing import Any, ClassVar
@@ -15,10 +15,10 @@ from services.stream import Begin, Close, Finish, Op, Refuse, Replace, Withdraw
 
 
 class CompletionEncoder:
-    """One request's ops, collected into one completion that is sent at the end.
+    """Collects one request's ops and encodes them as one completion at the end.
 
     Attributes:
-        error: The error that is sent instead of an answer; None while there is none.
+        error: The error that is sent instead of the answer; None if there is none.
     """
 
     buffered: ClassVar[bool] = True
@@ -57,7 +57,7 @@ class CompletionEncoder:
         return [(caught_up.ops, b"")]
 
     def encode_end(self) -> bytes:
-        """Encode the response body: the completion, or the error."""
+        """Encode the response body, which is the completion or the error."""
         if self.error is not None:
             return self.error.envelope
         choice = {

@@ -1,4 +1,4 @@
-"""The format in which a client wants its answer. Pure."""
+"""Choose the format in which a client gets its answer. Pure."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -16,9 +16,10 @@ class Encoding:
     """The format of an answer.
 
     Attributes:
-        kind: OpenAI's chunks, OpenAI's whole completion, or ops as server-sent events or websocket frames.
-        include_usage: Whether chunks end with the token counts.
-        on_restart: What chunks do when an answer restarts after text was sent.
+        kind: ``chunks`` and ``completion`` are OpenAI's formats, streamed or as a whole. ``op_events`` and
+            ``op_frames`` are ops as server-sent events or as websocket frames.
+        include_usage: Whether a stream of chunks ends with the token counts.
+        on_restart: What a stream of chunks does if the answer restarts after text was sent.
     """
 
     kind: Literal["chunks", "completion", "op_events", "op_frames"]
@@ -37,11 +38,11 @@ class Encoding:
 
     @property
     def until_closed(self) -> bool:
-        """Whether the stream includes the ``close`` op; otherwise it ends with the answer."""
+        """Whether the stream ends with the op ``close``. Otherwise it ends when the answer is complete."""
         return self.kind in {"op_events", "op_frames"}
 
     def encoder(self, session: DeliverySession, model: str) -> Encoder:
-        """Create the encoder of one stream; ``model`` is the name in the request."""
+        """Create the encoder of one stream. ``model`` is the model that the request names."""
         match self.kind:
             case "chunks":
                 return ChatChunkEncoder(session, model, include_usage=self.include_usage, on_restart=self.on_restart)
@@ -55,7 +56,7 @@ class Encoding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientContext:
-    """The tenant that a client belongs to, and the format it reads."""
+    """A client's tenant, and the format in which the client gets its answer."""
 
     tenant: str
     encoding: Encoding

@@ -1,4 +1,4 @@
-"""Server-sent events: the wire format, and Railbus's own stream of ops in it. Pure."""
+"""Encode ops as server-sent events. Pure."""
 
 from collections.abc import Iterable
 from typing import ClassVar, Final
@@ -8,21 +8,21 @@ from services.edge.delivery.stats import PositionedOp
 from services.edge.errors import ApiError
 
 SSE_KEEPALIVE: Final = b": still here\n\n"
-"""A comment; clients ignore it."""
+"""A comment line of server-sent events, which clients ignore."""
 
 
 def sse_event(data: bytes, event_id: bytes | None = None) -> bytes:
-    """Format one event; ``data`` is one line."""
+    """Format one event. ``data`` must not contain a newline."""
     if event_id is None:
         return b"data: %b\n\n" % data
     return b"id: %b\ndata: %b\n\n" % (event_id, data)
 
 
 class SseEncoder:
-    """Ops as server-sent events: each op's JSON, with its position in the log as the event id.
+    """Encodes each op as a server-sent event. The data is the op's JSON, and the id is its position on the log.
 
     Attributes:
-        error: The error that ends the stream; None while there is none.
+        error: The error that ends the stream; None if there is none.
     """
 
     buffered: ClassVar[bool] = False
@@ -35,16 +35,16 @@ class SseEncoder:
         return b"id: %d:%d:%d\ndata: %b\n\n" % (*item.op_id, item.line)
 
     def catch_up(self, caught_up: CatchUpOps) -> Iterable[EncodedOps]:
-        """Encode a history; ops that must arrive together become one event."""
+        """Encode a history. Ops that must arrive together become one event."""
         if caught_up.splittable or not caught_up.ops:
             return (((item,), self.encode(item)) for item in caught_up.ops)
         return [(caught_up.ops, sse_event(catch_up_json(caught_up), str(caught_up.ops[-1].op_id).encode()))]
 
     def encode_end(self) -> bytes:
-        """Encode the error, if any. A stream without an error has ended with the op ``close``."""
+        """Encode the error, if there is one. Otherwise the op ``close`` has ended the stream."""
         return b"" if self.error is None else sse_event(self.error.envelope)
 
 
 def catch_up_json(caught_up: CatchUpOps) -> bytes:
-    """Wrap ops that belong together in one ``catch_up`` op."""
+    """Wrap ops that must arrive together in one op ``catch_up``, and return its JSON."""
     return b'{"op":"catch_up","ops":[%b]}' % b",".join(item.line for item in caught_up.ops)

@@ -1,6 +1,6 @@
-"""Railbus's ops as websocket text frames. Pure.
+"""Encode ops as websocket text frames. Pure.
 
-The frames are built here because an op must cost one write: the web framework's own writers are coroutines.
+The frames are built here, so that an op needs one plain write. The web framework's functions for this are coroutines.
 """
 
 from collections.abc import Iterable
@@ -14,11 +14,11 @@ from services.edge.encoders.sse import catch_up_json
 from services.edge.errors import ApiError
 
 RESUMABLE_CODES: Final = frozenset({"slow_client", "server_stopping"})
-"""Errors that end the connection, not the request: the close code carries them, and the client resumes."""
+"""Codes of errors that end the connection. The close frame reports them, and the client can resume its requests."""
 
 
 def text_frame(payload: bytes) -> bytes:
-    """Format one unmasked, final text frame (RFC 6455, section 5.2), as a server sends it."""
+    """Format one final text frame without a mask, as a server must send it (RFC 6455, section 5.2)."""
     size = len(payload)
     if size < 126:
         return b"\x81%c%b" % (size, payload)
@@ -28,20 +28,20 @@ def text_frame(payload: bytes) -> bytes:
 
 
 def pong_frame(payload: bytes) -> bytes:
-    """Format the answer to a ping with this payload, which has at most 125 bytes (RFC 6455, section 5.5)."""
+    """Format the pong for a ping with this payload of at most 125 bytes (RFC 6455, section 5.5)."""
     return b"\x8a%c%b" % (len(payload), payload)
 
 
 def close_frame(code: int, reason: bytes) -> bytes:
-    """Format a close frame; the reason has at most 123 bytes (RFC 6455, section 5.5.1)."""
+    """Format a close frame with a reason of at most 123 bytes (RFC 6455, section 5.5.1)."""
     return b"\x88%c%b%b" % (2 + len(reason), code.to_bytes(2, "big"), reason)
 
 
 class WebSocketEncoder:
-    """Ops as text frames: ``{"request_id":..., "id":..., "op":...}``.
+    """Encodes each op as a text frame with the JSON ``{"request_id":..., "id":..., "op":...}``.
 
     Attributes:
-        error: The error that ends the request's stream; None while there is none.
+        error: The error that ends the request's stream; None if there is none.
     """
 
     buffered: ClassVar[bool] = False
@@ -55,14 +55,14 @@ class WebSocketEncoder:
         return text_frame(b'%b%d:%d:%d",%b' % (self._head, *item.op_id, item.line[1:]))
 
     def catch_up(self, caught_up: CatchUpOps) -> Iterable[EncodedOps]:
-        """Encode a history; ops that must arrive together become one frame."""
+        """Encode a history. Ops that must arrive together become one frame."""
         if caught_up.splittable or not caught_up.ops:
             return (((item,), self.encode(item)) for item in caught_up.ops)
         last = caught_up.ops[-1].op_id
         return [(caught_up.ops, text_frame(b'%b%d:%d:%d",%b' % (self._head, *last, catch_up_json(caught_up)[1:])))]
 
     def encode_end(self) -> bytes:
-        """Encode the error, if it concerns the request; the ``close`` op ends the stream otherwise."""
+        """Encode the error, unless there is none or the close frame reports it (``RESUMABLE_CODES``)."""
         if self.error is None or self.error.code in RESUMABLE_CODES:
             return b""
         body = orjson.dumps({"type": "error", "error": self.error.body})

@@ -1,4 +1,4 @@
-"""The HTTP application: routes, checks, error responses and common headers."""
+"""The HTTP application: routes, middleware for checks and errors, and common response headers."""
 
 import logging
 from collections.abc import Awaitable, Callable, Mapping
@@ -59,7 +59,7 @@ def make_app(
             return _to_response(ApiError(400, "The body could not be read.", code="invalid_body"))
         except ConnectionError:
             raise
-        except Exception:  # noqa: BLE001 - the client gets an answer, the log the traceback
+        except Exception:  # noqa: BLE001 - the client gets an error response, and the service's log the traceback
             _log.exception("%s %s", request.method, request.match_info.route.resource)
             return _to_response(ApiError(500, "The server failed to handle the request.", code="internal"))
 
@@ -73,11 +73,11 @@ def make_app(
 
 
 _CLIENT_ERRORS: Final = (HttpProcessingError, web.RequestPayloadError, UnicodeEncodeError, ConnectionError)
-"""Errors of the web server outside of handlers: malformed HTTP, undecodable bytes in a header, and disconnects."""
+"""Errors that clients cause outside of handlers: malformed HTTP, undecodable bytes in a header, and disconnects."""
 
 
 class ServerLogger(logging.LoggerAdapter[logging.Logger]):
-    """The web server's logger. It logs no errors and tracebacks for mistakes of clients."""
+    """The web server's logger. For errors that clients cause, it logs only a debug message, without a traceback."""
 
     def exception(self, msg: object, *args: object, exc_info: Any = True, **kwargs: Any) -> None:
         if isinstance(exc_info, _CLIENT_ERRORS):
@@ -89,7 +89,7 @@ class ServerLogger(logging.LoggerAdapter[logging.Logger]):
 
 
 async def _expect(request: web.Request) -> web.Response | None:
-    """Answer an ``Expect`` header (RFC 9110, section 10.1.1); return an error response, or None to continue."""
+    """Answer an ``Expect`` header (RFC 9110, section 10.1.1). Return an error response, or None if it is valid."""
     if request.headers["Expect"].lower() != "100-continue":
         return _to_response(ApiError(417, "Expect may only be 100-continue.", code="invalid_header", param="Expect"))
     if request.version >= HttpVersion11:
@@ -110,12 +110,12 @@ def _to_response(error: ApiError, headers: Mapping[str, str] | None = None) -> w
 
 
 def _allowed_methods(error: web.HTTPException) -> dict[str, str]:
-    """Return the header that a 405 must have (RFC 9110, section 15.5.6)."""
+    """Return the header ``Allow``, which a 405 must have (RFC 9110, section 15.5.6); nothing for other errors."""
     return {"Allow": error.headers["Allow"]} if error.status == 405 else {}
 
 
 def _as_api_error(error: web.HTTPException, request: web.Request) -> ApiError:
-    """Return the web framework's own errors in OpenAI's format."""
+    """Convert an error that the web framework raised."""
     if error.status == 404:
         return ApiError(404, f"There is nothing at {request.path[:200]}.", code="not_found")
     if error.status == 405:

@@ -1,7 +1,7 @@
-"""When a client's bytes reached this host, by the kernel's clock.
+"""Find out when a client's bytes reached this host, from the kernel's timestamps.
 
-A client waits from the moment its request reaches this host. If the event loop is busy, or other processes use the
-processor, the bytes are read later. That delay must count in the account of the request.
+A client waits from the moment when its request reaches this host. If the event loop or the processor is busy, the edge
+reads the bytes later. The request's account must include this delay.
 """
 
 import asyncio
@@ -14,23 +14,23 @@ from typing import Any, Final, Protocol
 from services.runtime.clock import now_us
 
 SO_TIMESTAMPNS: Final = 35
-"""Linux's socket option and the type of its control message. Python's ``socket`` module does not define it."""
+"""Number of the Linux socket option and of its control messages. Python's ``socket`` module does not define it."""
 
 _TIMESPEC: Final = struct.Struct("@ll")
 _CONTROL_BYTES: Final = socket.CMSG_SPACE(_TIMESPEC.size)
 _PEEK: Final = socket.MSG_PEEK | getattr(socket, "MSG_DONTWAIT", 0)
 
 MAX_UNREAD_US: Final = 10_000_000
-"""If bytes seem older than this, or from the future, the time of day was set. Then they count as having come now."""
+"""Maximum age of a timestamp, in microseconds. An older or future one is not used, as the clock was set."""
 
 READ_BYTES: Final = 262_144
 
 _read_buffer: Final = bytearray(READ_BYTES)
-"""One buffer for all connections. The event loop fills it and hands it over before it reads another connection."""
+"""One buffer for all connections. Its bytes are copied out before the event loop reads from another connection."""
 
 
 def request_timestamps(sockets: Iterable[Any]) -> bool:
-    """Let the kernel note when bytes arrive on connections to these listening sockets; return whether it can."""
+    """Turn on timestamps for the connections of these listening sockets. Return whether the kernel supports them."""
     if sys.platform != "linux":
         return False
     try:
@@ -42,11 +42,11 @@ def request_timestamps(sockets: Iterable[Any]) -> bool:
 
 
 def unread_since_us(connection: socket.socket, read_us: int) -> int:
-    """Return when the first of the bytes that wait to be read arrived; ``read_us`` if the kernel does not say.
+    """Return when the first unread byte arrived, in microseconds since the epoch.
 
     Args:
-        connection: A connection whose listening socket asks for timestamps.
-        read_us: The time of day now, in microseconds since the epoch.
+        connection: A connection whose listening socket has timestamps turned on.
+        read_us: The present time in microseconds since the epoch. It is returned if there is no usable timestamp.
     """
     try:
         _, messages, _, _ = connection.recvmsg(1, _CONTROL_BYTES, _PEEK)
@@ -61,7 +61,7 @@ def unread_since_us(connection: socket.socket, read_us: int) -> int:
 
 
 class TimedHandler(Protocol):
-    """A connection's protocol that is told when its bytes arrived."""
+    """A protocol of a connection that receives its bytes together with the time of their arrival."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None: ...
 
@@ -77,10 +77,10 @@ class TimedHandler(Protocol):
 
 
 class TimedProtocol(asyncio.BufferedProtocol):
-    """Passes on the bytes that arrive, with the time at which they arrived.
+    """Pass received bytes to a ``TimedHandler``, with the time at which they arrived.
 
-    The event loop asks a buffered protocol for a buffer just before it reads. That is the last moment at which the
-    kernel can say when the bytes came.
+    The event loop calls ``get_buffer`` just before it reads. Only until then can the kernel report the timestamp of the
+    unread bytes.
     """
 
     __slots__ = ("_handler", "_since_us", "_socket")
@@ -93,7 +93,7 @@ class TimedProtocol(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         known = transport.get_extra_info("socket")
         if known is not None:
-            # The event loop's own object cannot receive. This one is let go of without closing what both stand for.
+            # The event loop's socket object has no ``recvmsg``. This one shares its descriptor, and never closes it.
             self._socket = socket.socket(known.family, known.type, known.proto, fileno=known.fileno())
         if self._handler is not None:
             self._handler.connection_made(transport)

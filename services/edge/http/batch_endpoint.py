@@ -1,4 +1,4 @@
-"""The endpoints ``/v1/files`` and ``/v1/batches``, as OpenAI's Batch API has them."""
+"""The endpoints ``/v1/files`` and ``/v1/batches``, compatible with OpenAI's Batch API."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -17,7 +17,7 @@ from services.edge.requests.parse import parse_json
 
 CHUNK_BYTES: Final = 262_144
 WRITE_S: Final = 60.0
-"""Longest time for a client to take one chunk."""
+"""Maximum time for a client to receive one chunk of a file, in seconds."""
 
 MAX_FIELD_BYTES: Final = 1_024
 MAX_FIELDS: Final = 16
@@ -45,7 +45,7 @@ class BatchEndpoint:
         ]
 
     async def upload(self, request: web.Request) -> web.Response:
-        """Store a file: a form with ``purpose`` ``batch`` and ``file``, in this order."""
+        """Store a file from a form. Its field ``purpose`` must be ``batch``, and come before the field ``file``."""
         tenant = self._keys.tenant_of(request.headers)
         if request.content_type != "multipart/form-data":
             raise ApiError(415, "Send the file as multipart/form-data.", code="not_a_form")
@@ -74,7 +74,7 @@ class BatchEndpoint:
         raise ApiError(400, "The form has no file.", code="invalid_value", param="file")
 
     async def files(self, request: web.Request) -> web.Response:
-        """List the tenant's files, newest first; ``limit``, ``after`` and ``purpose`` choose a part."""
+        """List the tenant's files, newest first. ``limit`` and ``after`` select a page, ``purpose`` a kind of file."""
         found = await self._jobs.files(self._keys.tenant_of(request.headers))
         purpose = request.query.get("purpose")
         shown = [file_object(file) for file in found if purpose in {None, file.purpose}]
@@ -109,14 +109,14 @@ class BatchEndpoint:
         return _json({"id": file_id, "object": "file", "deleted": True})
 
     async def create(self, request: web.Request) -> web.Response:
-        """Submit a batch: every line of its file is answered in the lane ``batch``."""
+        """Submit a batch. Every line of its input file is a request in the lane ``batch``."""
         tenant = self._keys.tenant_of(request.headers)
         body = await json_body(request)
         async with handler_of(request).body_turn(len(body)):
             return _json(batch_object(await self._jobs.create(tenant, parse_json(body))))
 
     async def batches(self, request: web.Request) -> web.Response:
-        """List the tenant's batches, newest first; ``limit`` and ``after`` choose a part."""
+        """List the tenant's batches, newest first. ``limit`` and ``after`` select a page."""
         found = await self._jobs.jobs(self._keys.tenant_of(request.headers))
         return _json(page_of([batch_object(job) for job in found], request.query))
 
@@ -126,7 +126,7 @@ class BatchEndpoint:
         return _json(batch_object(await self._jobs.job(tenant, request.match_info["id"])))
 
     async def cancel(self, request: web.Request) -> web.Response:
-        """Cancel a batch; results so far are kept."""
+        """Cancel a batch. The results that it already has are kept."""
         tenant = self._keys.tenant_of(request.headers)
         return _json(batch_object(await self._jobs.cancel(tenant, request.match_info["id"])))
 
@@ -137,7 +137,7 @@ def _check_purpose(purpose: str | None) -> None:
 
 
 async def _chunks(request: web.Request, part: BodyPartReader) -> AsyncIterator[bytes]:
-    """Yield a part's content. Each chunk may take as long as a whole request body may."""
+    """Yield the content of a part of the form. The client has ``request_timeout_ms`` for each chunk."""
     connection = handler_of(request)
     while True:
         connection.wait("body")

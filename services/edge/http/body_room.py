@@ -1,8 +1,8 @@
-"""A bound for the bytes of all bodies and messages that clients have sent and that are not on the log yet.
+"""Limit the memory for bodies and messages that clients have sent and that are not on the log yet.
 
-Bytes count as soon as they arrive. If they are too many, the client that began to send first and has not finished is
-dropped, because honest clients finish soon. Whole bodies take turns, because a body that is parsed, checked and encoded
-takes several times its size in memory.
+Bytes count as soon as they arrive. If the total exceeds the limit, the edge drops the client whose unfinished body or
+message has been arriving for the longest time, because honest clients finish soon. Only some complete bodies are
+processed at the same time, because a body that is parsed, checked and encoded needs several times its size in memory.
 """
 
 import asyncio
@@ -15,27 +15,28 @@ from services.edge.errors import ApiError
 Key = TypeVar("Key", bound=Hashable)
 
 WORK_SHARE: Final = 1 / 8
-"""Share of the bytes that may be worked on at the same time. Meanwhile there are about four copies of them."""
+"""Maximum share of ``body_memory_mb`` for bodies in processing. Each of them needs about four times its size."""
 
 ASIDE_SHARE: Final = 1 / 2
-"""Share of the bytes for requests that wait for a place of the batch lane, which may take hours."""
+"""Maximum share of ``body_memory_mb`` for batch requests that wait for a free stream, perhaps for hours."""
 
 SLACK_BYTES: Final = 256
-"""Bytes beyond a whole message that may be the heads of its frames, so they do not count for the next message."""
+"""Up to this many bytes after a complete message count as headers of its frames, not as part of the next message."""
 
 TURNS_AT_ONCE: Final = 4
-"""Maximum number of bodies begun in one round of the event loop. A hundred requests that come at the same moment take
-50 ms. Between rounds, the first of them are sent to the log, and tokens of open streams are sent to their clients."""
+"""Maximum number of bodies whose processing starts in one event loop iteration. A hundred simultaneous requests take 50
+ms. Between iterations, the edge sends processed requests to the log, and tokens of open streams to their clients."""
 
 BYTES_AT_ONCE: Final = 65_536
-"""Maximum bytes begun in one round if there is more than one body: parsing a body of 1 MiB alone takes 10 ms."""
+"""Maximum size of all bodies whose processing starts in one event loop iteration. A larger body starts alone. Parsing 1
+MiB takes 10 ms."""
 
 TURN_S: Final = 5.0
-"""Longest wait for a turn. Turns are short unless the log stops acknowledging."""
+"""Maximum seconds that a complete body waits to be processed. It waits long only if the log stops acknowledging."""
 
 
 class BodyTurn:
-    """The turn of one whole body, as a context manager. Its bytes count until the context is left."""
+    """A context manager in which one complete body is processed. Its bytes count until the context is left."""
 
     __slots__ = ("_aside", "_count", "_room", "_works")
 
@@ -54,31 +55,31 @@ class BodyTurn:
         self._room.count_whole(-self._count)
 
     def set_aside(self) -> None:
-        """Let others have their turns, before a wait for a place of the batch lane.
+        """Let other bodies be processed, because this batch request may wait until the edge has a free stream.
 
         Raises:
-            ApiError: 503, if the bytes of requests that wait for a place are too many.
+            ApiError: 503, if the bytes of such waiting requests would exceed ``ASIDE_SHARE``.
         """
         self._room.reserve_aside(self._count)
         self._aside = self._count
         self.end_work()
 
     def end_work(self) -> None:
-        """Let others have their turns, because this body waits only for the log. May be called again."""
+        """Let other bodies be processed, because this one only waits for the log. Further calls have no effect."""
         if self._works:
             self._works = False
             self._room.end_work(self._count)
 
 
 class BodyRoom(Generic[Key]):
-    """Bounds the memory that bodies and messages use, over all connections.
+    """The memory for the bodies and messages of all connections.
 
     Args:
-        most: The bound, in bytes.
-        drop: Called with the key of a connection that must end. Its bytes no longer count.
+        most: The limit, in bytes.
+        drop: Called with the key of a connection that must be closed. Its bytes no longer count.
 
     Attributes:
-        total: Bytes that count now.
+        total: The bytes that count at present, of incomplete and of complete bodies and messages.
     """
 
     def __init__(self, most: int, drop: Callable[[Key], None]) -> None:
@@ -86,21 +87,21 @@ class BodyRoom(Generic[Key]):
         self._most_in_work = int(most * WORK_SHARE)
         self._drop = drop
         self.total = 0
-        self._incoming: OrderedDict[Key, int] = OrderedDict()  # bytes of what is not whole; the oldest is first
+        self._incoming: OrderedDict[Key, int] = OrderedDict()  # incomplete bytes; the oldest key first
         self._in_work = 0
         self._aside = 0
-        self._begun = self._begun_bytes = 0  # in this round of the event loop
+        self._begun = self._begun_bytes = 0  # started in this event loop iteration
         self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()  # their bytes are counted
 
     def add(self, key: Key, count: int) -> None:
-        """Count bytes that have arrived; drop others to make room for them, or this key if there is no other."""
+        """Count bytes that have arrived. Beyond the limit, drop other connections, or this one if there is no other."""
         self._incoming[key] = self._incoming.get(key, 0) + count
         self.total += count
         while self.total > self._most and key in self._incoming:
             self._drop_oldest(but=key)
 
     def subtract(self, key: Key, count: int) -> None:
-        """Stop counting a whole message of this key as incoming. The bytes that follow it count as new."""
+        """Stop counting ``count`` bytes of a complete message as incoming. Later bytes count as the next message."""
         arrived = self._incoming.pop(key, 0)
         left = arrived - count
         if left > SLACK_BYTES:
@@ -109,18 +110,17 @@ class BodyRoom(Generic[Key]):
         self.total -= arrived
 
     def forget(self, key: Key) -> None:
-        """Stop counting the incoming bytes of this key."""
+        """Stop counting all incoming bytes of a connection."""
         self.total -= self._incoming.pop(key, 0)
 
     def turn(self, count: int) -> BodyTurn:
-        """Return the turn to work on a whole body of so many bytes, after those that came before."""
         return BodyTurn(self, count)
 
     async def begin_work(self, count: int) -> None:
-        """Count a whole body and wait for its turn; only ``BodyTurn`` calls this.
+        """Count a complete body, and wait until it may be processed. Only ``BodyTurn`` calls this.
 
         Raises:
-            ApiError: 503, there is no room, or the turn does not come.
+            ApiError: 503, if the limit is exceeded, or after a wait of ``TURN_S``.
         """
         self.count_whole(count)
         try:
@@ -131,7 +131,7 @@ class BodyRoom(Generic[Key]):
             raise
 
     def count_whole(self, count: int) -> None:
-        """Count the bytes of a whole body; only ``BodyTurn`` calls this."""
+        """Count bytes of a complete body, or stop counting them if ``count`` is negative."""
         self.total += count
 
     def _make_room(self) -> None:
@@ -155,21 +155,21 @@ class BodyRoom(Generic[Key]):
                 self.end_work(count)
             elif (count, turn) in self._waiting:
                 self._waiting.remove((count, turn))
-                self._admit()  # those behind it may have room
+                self._admit()  # the bodies behind this one may be small enough to start
             if isinstance(error, TimeoutError):
                 raise too_many_bytes() from None
             raise
 
     def end_work(self, count: int) -> None:
-        """End the work on so many bytes; only ``BodyTurn`` calls this."""
+        """Record that a body of ``count`` bytes is no longer processed. Only ``BodyTurn`` calls this."""
         self._in_work -= count
         self._admit()
 
     def reserve_aside(self, count: int) -> None:
-        """Count bytes of a request that waits for a place of the batch lane; only ``BodyTurn`` calls this.
+        """Count bytes of a batch request that waits for a free stream. A negative ``count`` stops counting them.
 
         Raises:
-            ApiError: 503, there are too many.
+            ApiError: 503, if they exceed ``ASIDE_SHARE``.
         """
         if count > 0 and self._aside + count > self._most * ASIDE_SHARE:
             raise too_many_bytes()
@@ -197,7 +197,7 @@ class BodyRoom(Generic[Key]):
             if not self._has_place(count):
                 return
             self._waiting.popleft()
-            if not turn.cancelled():  # else its client is gone
+            if not turn.cancelled():  # it is cancelled if its client is gone
                 self._begin(count)
                 turn.set_result(None)
 

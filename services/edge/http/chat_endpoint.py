@@ -22,7 +22,7 @@ MAX_IDEMPOTENCY_KEY_CHARS: Final = 255
 
 
 class ChatEndpoint:
-    """The handlers of chat requests, and of reading their answers again."""
+    """The handlers of new chat requests, and of requests to read an earlier answer."""
 
     def __init__(self, request_service: RequestService, keys: ApiKeys, buffer_bytes: int) -> None:
         self._request_service = request_service
@@ -37,15 +37,15 @@ class ChatEndpoint:
         ]
 
     async def create(self, request: web.Request) -> web.StreamResponse:
-        """Ask: take a request and deliver its answer, as chat chunks or in one piece."""
-        opened, ignored = await self._ask(request)  # the prompt is no longer in memory then
+        """Accept a chat request and deliver its answer, as chat chunks or as one completion."""
+        opened, ignored = await self._ask(request)  # a separate function, so that its return frees the prompt
         headers = {"X-Railbus-Ignored": _header_text(ignored)} if ignored else {}
         return await send_stream(request, opened, buffer_bytes=self._buffer_bytes, headers=headers)
 
     async def _ask(self, request: web.Request) -> tuple[Subscription, tuple[str, ...]]:
-        """Put the request on the log; return its stream and the fields that are ignored."""
+        """Put the request on the log. Return its stream and the names of its fields that are ignored."""
         connection = handler_of(request)
-        arrival = connection.arrival  # before the server parsed it and came to this handler
+        arrival = connection.arrival  # when the bytes arrived, which is before the head was parsed
         tenant = self._keys.tenant_of(request.headers)
         idempotency_key = _idempotency_key(request)
         body = await json_body(request)
@@ -67,7 +67,7 @@ class ChatEndpoint:
         return opened, parsed.ignored
 
     async def read(self, request: web.Request) -> web.StreamResponse:
-        """Deliver the answer to an earlier request, as chat chunks from a position on, or in one piece."""
+        """Deliver the answer to an earlier request, as chat chunks from a position on, or as one completion."""
         encoding = _chat_encoding(
             stream=_flag(request, "stream", default=True),
             include_usage=_flag(request, "include_usage", default=False),
@@ -76,7 +76,7 @@ class ChatEndpoint:
         return await self._resume(request, encoding)
 
     async def events(self, request: web.Request) -> web.StreamResponse:
-        """Deliver the ops of an earlier request as server-sent events, from a position on, to its close."""
+        """Deliver the ops of an earlier request as server-sent events, from a position up to the op ``close``."""
         return await self._resume(request, Encoding(kind="op_events"))
 
     async def _resume(self, request: web.Request, encoding: Encoding) -> web.StreamResponse:
@@ -104,7 +104,7 @@ def _idempotency_key(request: web.Request) -> str | None:
 
 
 def _is_utf8(header: str) -> bool:
-    """Return whether the header was valid UTF-8: the web framework keeps other bytes as surrogates."""
+    """Return whether the header was valid UTF-8. The web framework decodes all other bytes to surrogates."""
     try:
         header.encode()
     except UnicodeEncodeError:
@@ -124,7 +124,7 @@ def _flag(request: web.Request, name: str, *, default: bool) -> bool:
 
 
 def _header_text(names: tuple[str, ...]) -> str:
-    """Join names for a header, without characters that could break it."""
+    """Join at most 32 names for a header. Leave out characters that are not allowed in one."""
     return ", ".join(
         "".join(c for c in name[:64] if c.isascii() and (c.isalnum() or c in "_-.")) for name in names[:32]
     )

@@ -1,4 +1,4 @@
-"""Which connections are open, what each waits for, and which one makes room when there are too many. Pure."""
+"""The table of open connections. It decides which one is closed when there are too many. No I/O, no clock."""
 
 import ipaddress
 from collections import Counter, OrderedDict
@@ -9,36 +9,35 @@ from typing import Final, Generic, Literal, TypeVar, get_args
 Key = TypeVar("Key", bound=Hashable)
 
 Wait = Literal["request", "body", "hello", "next"]
-"""What the server waits for: the first request's head, a body, a websocket's first message, or the next request."""
+"""What the client must send next: the first request's head, a body, a websocket's first message, or a next request."""
 
 Refusal = Literal["address", "total"]
-"""Which limit a connection exceeds: its address's or the server's."""
+"""The limit that a connection exceeds: the one per client address, or the one for all connections."""
 
 MAX_REFUSED: Final = 32
-"""Maximum number of connections beyond the limits. On them only health checks work; other requests get an error."""
+"""Maximum number of connections that exceed a limit and stay open. On them only health checks get a normal answer."""
 
 _IPV6_NETWORK_BITS: Final = 64
-"""One client commonly has a whole IPv6 network of this prefix."""
+"""Prefix length of an IPv6 network that counts as one client, because networks of this size have one owner."""
 
 
 ConnectionKind = Literal["idle", "http", "websocket", "refused"]
-"""``idle`` has no request; ``refused`` is over a limit and may only make health checks."""
+"""An ``idle`` connection serves no request. A ``refused`` one exceeds a limit, and only health checks work on it."""
 
 CONNECTION_KINDS: Final[tuple[ConnectionKind, ...]] = get_args(ConnectionKind)
 
 PROXIED: Final = ""
-"""The group of a trusted proxy's connections while they have no request. The limit of an address does not apply to it,
-only the server's."""
+"""The group in which a trusted proxy's connections without a request count. No limit per address applies to it."""
 
 
 @dataclass(frozen=True, slots=True)
 class ConnectionAdmission(Generic[Key]):
-    """What to do about a new connection.
+    """The decision about a new connection, or about one that a proxy uses for a client's request.
 
     Attributes:
-        over: The limit that the connection exceeds; None if there is room.
-        evicted: The connection to close instead, with what that one waited for; None if none is closed.
-        refusal: The limit because of which it may only make health checks; None if it may do everything.
+        over: The limit that the connection exceeds; None if it exceeds none.
+        evicted: The other connection to close, and what its client had to send; None if no other is closed.
+        refusal: The limit for which the connection allows only health checks; None if it allows all requests.
     """
 
     over: Refusal | None = None
@@ -57,14 +56,14 @@ class _Entry:
 
 @dataclass(slots=True)
 class _Group(Generic[Key]):
-    """The connections of one client address: how many, and those that wait, the longest wait first."""
+    """The connections of one client address: their number, and those that wait for the client, longest wait first."""
 
     count: int = 0
     waiting: OrderedDict[Key, None] = field(default_factory=OrderedDict)
 
 
 class ConnectionTable(Generic[Key]):
-    """All open connections. A connection that waits for its client makes room for a new one; a busy one never does."""
+    """All open connections. For a new one, a connection that waits for its client may be closed, a busy one never."""
 
     def __init__(self, most: int, most_per_address: int) -> None:
         self._most = most
@@ -78,7 +77,7 @@ class ConnectionTable(Generic[Key]):
         return len(self._entries)
 
     def open(self, key: Key, address: str, deadline_s: float) -> ConnectionAdmission[Key]:
-        """Add a connection that waits for its first request until the deadline; a proxy's address is ``PROXIED``."""
+        """Add a connection whose client must send a request before the deadline. A proxy's address is ``PROXIED``."""
         name = address_group(address)
         group = self._groups.get(name)
         over = refusal = self._refusal(name, group)
@@ -101,7 +100,7 @@ class ConnectionTable(Generic[Key]):
         return ConnectionAdmission(over, None if evicted is None else (evicted, wait or "next"), refusal)
 
     def wait(self, key: Key, what: Wait, deadline_s: float) -> None:
-        """Note that the client must send ``what`` before the deadline."""
+        """Record that the client must send ``what`` before the deadline."""
         entry = self._entries.get(key)
         if entry is None:
             return
@@ -112,7 +111,7 @@ class ConnectionTable(Generic[Key]):
             self._groups[entry.group].waiting[key] = None
 
     def busy(self, key: Key) -> None:
-        """Note that the server works for the connection: it has no deadline and makes no room."""
+        """Record that the server handles a request. Until ``wait``, there is no deadline, and no eviction."""
         entry = self._entries.get(key)
         if entry is not None:
             entry.wait = None
@@ -121,10 +120,10 @@ class ConnectionTable(Generic[Key]):
                 self._groups[entry.group].waiting.pop(key, None)
 
     def move(self, key: Key, address: str) -> ConnectionAdmission[Key]:
-        """Count a proxy's connection as one of the client for which it brings a request, or as ``PROXIED`` again.
+        """Count a proxy's connection under the address of the present request's client, or as ``PROXIED`` after it.
 
-        If a client has too many connections, an idle one is closed; if none is idle, the connection keeps its
-        old count.
+        If the client has too many connections, one that waits for the client is evicted. If none waits, this connection
+        stays in its old group, and the result has a ``refusal``.
         """
         entry, name = self._entries.get(key), address_group(address)
         if entry is None or entry.refusal is not None or entry.group == name:
@@ -149,13 +148,11 @@ class ConnectionTable(Generic[Key]):
         return ConnectionAdmission(over, evicted)
 
     def upgrade(self, key: Key) -> None:
-        """Note that the connection is a websocket now."""
         entry = self._entries.get(key)
         if entry is not None:
             entry.is_websocket = True
 
     def kinds(self) -> Counter[ConnectionKind]:
-        """Count the connections by kind."""
         return Counter(map(_kind, self._entries.values()))
 
     def refusal(self, key: Key) -> Refusal | None:
@@ -163,7 +160,7 @@ class ConnectionTable(Generic[Key]):
         return None if entry is None else entry.refusal
 
     def close(self, key: Key) -> None:
-        """Remove a connection, if it is there."""
+        """Remove a connection. Do nothing if it is not in the table."""
         self.busy(key)
         entry = self._entries.pop(key, None)
         if entry is None:
@@ -173,7 +170,7 @@ class ConnectionTable(Generic[Key]):
             self._leave(key, entry)
 
     def expire(self, now_s: float) -> list[tuple[Key, Wait]]:
-        """Remove the connections whose deadline has passed; return each with the thing that it waited for."""
+        """Remove the connections whose deadline has passed. Return each with what its client had to send."""
         expired = [
             (key, entry.wait)
             for key, entry in self._entries.items()
@@ -205,7 +202,7 @@ def _kind(entry: _Entry) -> ConnectionKind:
 
 
 def address_group(address: str) -> str:
-    """Return what counts as one client address: an IPv4 address, or the network of an IPv6 address."""
+    """Return the key under which an address is counted: an IPv4 address itself, or the network of an IPv6 address."""
     try:
         parsed = ipaddress.ip_address(address.partition("%")[0])
     except ValueError:

@@ -1,4 +1,4 @@
-"""Open connections of the HTTP server: limits, and time-outs for clients that send too little or nothing."""
+"""Limits for open connections of the HTTP server, and deadlines by which a client must send something."""
 
 import asyncio
 import ssl
@@ -33,7 +33,7 @@ from services.runtime.metrics import EDGE_BODY_BYTES, EDGE_CONNECTIONS, EDGE_REF
 _log = logger("edge")
 
 LAST_WORDS_S: Final = 1.0
-"""Maximum time for a client to read the reason why its connection is closed for a limit or a deadline."""
+"""Seconds that a client has to read why its connection is closed. After them the connection is aborted."""
 
 POLICY_VIOLATION: Final = 1008
 TRY_AGAIN_LATER: Final = 1013
@@ -46,12 +46,12 @@ _LIMITS: Final[dict[Refusal, tuple[str, str]]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectionTimeouts:
-    """How long clients may take, in seconds.
+    """The time that a client has to send something, in seconds.
 
     Attributes:
-        request_s: For the head of the first request, and for each body.
-        hello_s: For the first message of a websocket.
-        next_s: For the next request on a connection.
+        request_s: Time for the head of the first request, and time for each body.
+        hello_s: Time for the first valid message on a websocket.
+        next_s: Time until the next request on the same connection.
     """
 
     request_s: float
@@ -80,7 +80,7 @@ _NO_PROXIES: Final = TrustedProxies()
 
 
 class Connections:
-    """All connections of the server; closes those that are over a limit or a deadline."""
+    """All connections of the server. It closes those that exceed a limit or a deadline."""
 
     def __init__(
         self, most: int, most_per_address: int, most_body_bytes: int, timeouts: ConnectionTimeouts,
@@ -100,12 +100,12 @@ class Connections:
         return self._timeouts.request_s
 
     def open(self, handler: "LimitedHandler", address: str, now_s: float) -> None:
-        """Count a new connection. If there are too many, close another one to make room."""
+        """Count a new connection. If it exceeds a limit, close one that waits for its client, if there is one."""
         counted = PROXIED if self.proxies.trusts(address) else address
         self._make_room(self._table.open(handler, counted, now_s + self._timeouts.request_s), now_s)
 
     def move(self, handler: "LimitedHandler", address: str, now_s: float) -> Refusal | None:
-        """Count a proxy's connection as its client's; return the limit that the client exceeds, if any."""
+        """Count a proxy's connection as one of its client's. Return the limit that this client exceeds, if any."""
         admission = self._table.move(handler, address)
         self._make_room(admission, now_s)
         return admission.refusal
@@ -128,7 +128,7 @@ class Connections:
         self._closing.pop(handler, None)
 
     def wait(self, handler: "LimitedHandler", what: Wait, now_s: float) -> None:
-        """Start the client's time to send this."""
+        """Start the deadline by which the client must send ``what``."""
         self._table.wait(handler, what, now_s + self._timeouts.seconds(what))
 
     def busy(self, handler: "LimitedHandler") -> None:
@@ -138,14 +138,14 @@ class Connections:
         return self._table.refusal(handler)
 
     def answered(self, handler: "LimitedHandler", now_s: float) -> None:
-        """Wait for the next request, or for the end of a connection that is being closed."""
+        """Start the deadline for the next request. If the connection is closing, abort it after ``CLOSE_TIMEOUT_S``."""
         transport = handler.transport
         if transport is not None and transport.is_closing():
             self._closing[handler] = transport, now_s + CLOSE_TIMEOUT_S
         self.wait(handler, "next", now_s)
 
     def tick(self, now_s: float) -> None:
-        """Close the connections whose deadline has passed, and count the others."""
+        """Close the connections whose deadline has passed, and update the metric of open connections."""
         for handler, what in self._table.expire(now_s):
             self._close(handler, what, _too_late(what, self._timeouts.seconds(what)), now_s)
         for handler, (transport, until_s) in list(self._closing.items()):
@@ -157,10 +157,10 @@ class Connections:
             EDGE_CONNECTIONS.labels(kind).set(kinds[kind])
 
     def _drop(self, handler: "LimitedHandler") -> None:
-        """Close a connection whose body does not fit in memory."""
+        """Close a connection whose incomplete body or messages are dropped because ``BodyRoom`` is full."""
         self._table.close(handler)
         handler.let_go_of_messages()
-        if handler.has_sent_ahead:  # a reason would stand in the middle of the answer before it
+        if handler.has_sent_ahead:  # an earlier answer is being written, and an error would break into it
             if handler.transport is not None:
                 handler.transport.abort()
             return
@@ -169,7 +169,7 @@ class Connections:
         )
 
     def _close(self, handler: "LimitedHandler", what: Wait, error: ApiError, now_s: float) -> None:
-        """Close a connection with the reason, where its client waits for an answer and can take it."""
+        """Close a connection. Send the error first, if the client waits for a response and none is being written."""
         transport = handler.transport
         if transport is None:
             return
@@ -187,14 +187,14 @@ class Connections:
 
 
 class LimitedHandler(web.RequestHandler):
-    """The web server's protocol, counted in ``Connections``."""
+    """The web server's protocol for one connection, which is counted in ``Connections``."""
 
     __slots__ = ("_ahead", "_answered_us", "_bytes_us", "_connections", "_peer", "_read_us", "_websocket",
                  "is_websocket")  # fmt: skip
 
     def __init__(self, manager: web.Server, connections: Connections, **options: Any) -> None:
         super().__init__(manager, **options)
-        # The web framework keeps 32 requests with their bodies that a client sends ahead. Here it stops reading at one.
+        # By default the web framework buffers 32 pipelined requests with their bodies. Here it stops reading after one.
         self._max_msg_queue_size, self._msg_queue_resume_size = 1, 0
         self._connections = connections
         self._peer = ""
@@ -214,11 +214,11 @@ class LimitedHandler(web.RequestHandler):
         self.bytes_arrived(data, now_us())
 
     def bytes_arrived(self, data: bytes, since_us: int) -> None:
-        """Take what was read.
+        """Take bytes that were read from the socket.
 
         Args:
-            data: The bytes; the web framework passes none when it goes on with what it had kept.
-            since_us: When they arrived at this host, in microseconds since the epoch.
+            data: The bytes. Empty if the web framework continues with bytes that it had buffered.
+            since_us: When the bytes arrived at this host, in microseconds since the epoch.
         """
         if data:
             self._bytes_us, self._read_us = since_us, now_us()
@@ -230,12 +230,12 @@ class LimitedHandler(web.RequestHandler):
         if self._current_request is not None and not self.is_websocket:
             self._count_sent_ahead()
         if self._messages and (error := getattr(self._messages[-1][0], "exc", None)) is not None:
-            error.with_traceback(None)  # because its frames hold all that was sent
+            error.with_traceback(None)  # because its frames keep all received bytes in memory
 
     def connection_lost(self, exc: BaseException | None) -> None:
         self._connections.lost(self)
-        # A cycle keeps this object until garbage is collected. Where no request is being handled, the web framework is
-        # about to take the first one.
+        # Reference cycles keep this object until the next garbage collection. If no request is being handled, the web
+        # framework is about to take the first message, so the messages stay.
         if self._current_request is not None:
             self._messages.clear()
         self.let_go_of_messages()
@@ -243,20 +243,20 @@ class LimitedHandler(web.RequestHandler):
 
     @property
     def arrival(self) -> ArrivalTimes:
-        """When the newest bytes came. If they waited behind another request, when that request was answered."""
+        """When the newest bytes came, or when the request before them was answered, if that was later."""
         read_us = min(now_us(), max(self._read_us, self._answered_us))  # the time of day may have been set back
         return ArrivalTimes(min(read_us, max(self._bytes_us, self._answered_us)), read_us)
 
     @property
     def is_refused(self) -> bool:
-        """Whether the connection is beyond the limits: it ends with its first answer."""
+        """Whether the connection exceeds a limit. If so, it is closed after its first response."""
         return self._connections.refusal(self) is not None
 
     def begin(self, request: web.Request) -> None:
-        """Note that a request is being handled, and for whom.
+        """Record that the server handles a request. Count a proxy's connection as one of the request's client.
 
         Raises:
-            ApiError: 429 or 503: there are too many connections, and it is no health check.
+            ApiError: 429 or 503, if the connection exceeds a limit and the request is not a health check.
         """
         self._take_up_sent_ahead()
         self._count_sent_ahead()
@@ -270,11 +270,11 @@ class LimitedHandler(web.RequestHandler):
             raise too_many(refusal)
 
     def end(self, written_us: int | None = None) -> None:
-        """Note that the request is answered.
+        """Record that the request is answered.
 
         Args:
-            written_us: When the last bytes of the answer were written. The next request may have come since then. If
-                None, the present time is used.
+            written_us: When the last bytes of the response were written; None means now. The next request may have
+                arrived since then.
         """
         self._answered_us = now_us() if written_us is None else written_us
         if self._connections.proxies.trusts(self._peer):
@@ -282,31 +282,31 @@ class LimitedHandler(web.RequestHandler):
         self._connections.answered(self, self._loop.time())
 
     def wait(self, what: Wait) -> None:
-        """Start the client's time to send this."""
+        """Start the deadline by which the client must send ``what``."""
         self._connections.wait(self, what, self._loop.time())
 
     def upgrade(self, response: web.WebSocketResponse) -> None:
-        """Note that the connection is a websocket now: all that it has sent beyond the handshake is messages."""
+        """Record that the connection is a websocket now. All bytes after the handshake belong to messages."""
         self._websocket = response
         self._count_sent_ahead()
-        self._ahead = 0  # it counts on as messages that are not whole
+        self._ahead = 0  # these bytes still count, as parts of incomplete messages
         self.is_websocket = True
         self._connections.upgrade(self)
 
     def let_go_of_messages(self) -> None:
-        """Free the incomplete messages now, because many are dropped in one round of the event loop."""
+        """Free the memory of incomplete messages at once, because many may be dropped in one event loop iteration."""
         self._message_tail = b""
         parser, self._payload_parser = self._payload_parser, None
         if parser is not None:
             parser.feed_eof()
         if self._websocket is not None:
-            # It has no method for this before it is closed, and that takes long.
+            # The web framework frees its parser only when the websocket is closed, which takes long.
             self._websocket._parser = None  # noqa: SLF001
             self._websocket = None
 
     @property
     def has_sent_ahead(self) -> bool:
-        """Whether requests or messages have come that wait for the answer to the request before them."""
+        """Whether bytes have arrived that are processed only after the present request is answered."""
         return self._ahead > 0
 
     def _count_sent_ahead(self) -> None:
@@ -316,34 +316,34 @@ class LimitedHandler(web.RequestHandler):
             self.body_arrived(arrived)
 
     def _take_up_sent_ahead(self) -> None:
-        """Stop counting bytes that were sent ahead. They count again when they are read."""
+        """Stop counting bytes that the client sent before the last answer. They count again when they are processed."""
         if self._ahead:
             self._ahead = 0
             self._connections.bodies.forget(self)
 
     def body_arrived(self, count: int) -> None:
-        """Count bytes of an incomplete body or message. Its connection may be dropped if there are too many."""
+        """Count bytes of an incomplete body or message. This may close connections whose bytes exceed the limit."""
         self._connections.bodies.add(self, count)
 
     def body_failed(self) -> None:
-        """Stop counting the bytes that have arrived, because the body will never be whole."""
+        """Stop counting the bytes of an incomplete body, because the body will never be complete."""
         self._connections.bodies.forget(self)
 
     def body_taken(self, count: int) -> None:
-        """Stop counting a whole body or message as incoming."""
+        """Stop counting this many bytes as incomplete, because their body or message is complete."""
         self._connections.bodies.subtract(self, count)
 
     def body_turn(self, count: int) -> BodyTurn:
-        """Return the turn to work on a whole body or message of so many bytes."""
+        """Return a context manager in which a complete body or message of ``count`` bytes may be processed."""
         return self._connections.bodies.turn(count)
 
     def busy(self) -> None:
-        """Note that the client has sent what the server waited for."""
+        """Record that the client has sent what it had to send. No deadline runs until the next call of ``wait``."""
         self._connections.busy(self)
 
 
 class LimitedSite(web.TCPSite):
-    """The listening socket whose connections are counted."""
+    """The listening socket. Each connection that it accepts is counted in ``Connections``."""
 
     __slots__ = ("_handshake_s", "_is_timed", "_new_handler")
 
@@ -352,7 +352,7 @@ class LimitedSite(web.TCPSite):
         tls: ssl.SSLContext | None = None, **options: Any,
     ) -> None:  # fmt: skip
         super().__init__(runner, host, port, backlog=backlog, ssl_context=tls)
-        # A connection is counted once it is encrypted: until then, this bounds how long it may take.
+        # A connection is counted only after its TLS handshake. This limits the time of the handshake.
         self._handshake_s = None if tls is None else connections.handshake_s
         server, loop = runner.server, asyncio.get_running_loop()
         if server is None:
@@ -366,7 +366,7 @@ class LimitedSite(web.TCPSite):
             self._new_protocol, self._host, self._port, backlog=self._backlog, ssl=self._ssl_context,
             ssl_handshake_timeout=self._handshake_s,
         )  # fmt: skip
-        # What is encrypted is read by the event loop's own code, which does not ask the kernel for times.
+        # Encrypted bytes are read by the event loop's TLS code, which does not read the kernel's timestamps.
         self._is_timed = self._ssl_context is None and request_timestamps(server.sockets)
 
     def _new_protocol(self) -> asyncio.BaseProtocol:

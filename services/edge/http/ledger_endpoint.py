@@ -1,4 +1,4 @@
-"""The data of the page at ``/ledger``, and who may see it."""
+"""The endpoint of the data that the page at ``/ledger`` shows."""
 
 import re
 from collections.abc import Mapping
@@ -18,12 +18,12 @@ _TENANT: Final = re.compile(r"[^\x00-\x1f]{1,256}")
 
 
 class LedgerEndpoint:
-    """The handler.
+    """The handler of ``/ledger/data``.
 
     Args:
         reader: Reads the ledger's windows.
         keys: The valid API keys.
-        readers_of_all: Tenants whose keys see every tenant's windows; other keys see their own tenant's.
+        readers_of_all: Tenants whose keys may see the sums of every tenant. Any other key sees only its tenant's sums.
     """
 
     def __init__(self, reader: WindowReader, keys: ApiKeys, readers_of_all: frozenset[str]) -> None:
@@ -35,9 +35,9 @@ class LedgerEndpoint:
         return [web.get("/ledger/data", self.data)]
 
     async def data(self, request: web.Request) -> web.Response:
-        """Return the ledger's sums of the last hour as JSON; ``minutes``, ``tenant`` and ``class`` choose a part.
+        """Return the ledger's sums of the last hour as JSON. ``minutes``, ``tenant`` and ``class`` restrict them.
 
-        Where keys are required, a key sees its own tenant's sums; tenants in ``RAILBUS_METRICS_TENANTS`` see all.
+        Where keys are required, a key sees only its tenant's sums, unless ``RAILBUS_METRICS_TENANTS`` names the tenant.
         """
         tenant = self._keys.tenant_of(request.headers)
         sees_all = self._keys.allows_anonymous or tenant in self._readers_of_all
@@ -46,10 +46,10 @@ class LedgerEndpoint:
 
 
 def parse_query(query: Mapping[str, str]) -> Query:
-    """Return the filter in the parameters; an empty parameter selects everything.
+    """Parse the parameters of a report. A missing or empty ``tenant`` or ``class`` selects all of them.
 
     Raises:
-        ApiError: 400, when one is malformed.
+        ApiError: 400, if a parameter is malformed.
     """
     minutes = query.get("minutes", str(MOST_MINUTES))
     if not minutes.isascii() or not minutes.isdigit() or not 1 <= int(minutes[:9]) <= MOST_MINUTES:

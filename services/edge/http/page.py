@@ -1,4 +1,4 @@
-"""The web pages at ``/`` and ``/ledger``, and their files."""
+"""The web pages at ``/`` and ``/ledger``, with their scripts and style sheets."""
 
 import html
 from importlib import resources
@@ -10,7 +10,7 @@ CONTENT_SECURITY_POLICY: Final = (
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
-"""A page loads nothing from other origins and runs only script files of this edge."""
+"""With this policy, a page loads nothing from other origins and runs only script files of this edge."""
 
 _FILES: Final = {
     "/": ("index.html", "text/html"),
@@ -23,11 +23,11 @@ _FILES: Final = {
 }
 
 NOTICE_PLACEHOLDER: Final = b"<!-- notice -->"
-"""Replaced in the page by the operator's notice."""
+"""Comment in the pages' HTML that is replaced by the setting ``edge_notice``."""
 
 PERSON_VIEW: Final = b'<body data-view="person">'
 OPERATOR_VIEW: Final = b'<body data-view="operator">'
-"""With this, the page keeps text that was taken back readable, struck through."""
+"""With this attribute, the page keeps text that was taken back, struck through."""
 
 
 class PageEndpoint:

@@ -1,4 +1,4 @@
-"""Read a request's body: JSON, at most 1 MiB, plain or compressed."""
+"""Read a request's JSON body of at most 1 MiB, plain or compressed."""
 
 import zlib
 from typing import Final
@@ -9,20 +9,20 @@ from services.edge.errors import ApiError
 from services.edge.http.connections import handler_of
 
 MAX_BODY_BYTES: Final = 1_048_576
-"""Maximum size of a body (1 MiB), both as sent and when unpacked."""
+"""Maximum size of a body, 1 MiB. It applies before and after decompression."""
 
 _WINDOW_BITS: Final = {"gzip": 16 + zlib.MAX_WBITS, "deflate": zlib.MAX_WBITS}
-"""Content codings (RFC 9110, section 8.4.1) and zlib's parameter for each."""
+"""The supported content codings (RFC 9110, section 8.4.1), and the ``wbits`` argument of zlib for each."""
 
 
 async def json_body(request: web.Request) -> bytes:
-    """Read and unpack the body; memory stays within the limit however well it is compressed.
+    """Read and decompress the body. Both sizes are limited to ``MAX_BODY_BYTES``, so that no body fills the memory.
 
-    The caller must take a turn before it works on the body: see ``LimitedHandler.body_turn``.
+    Before the caller parses the body, it must enter ``LimitedHandler.body_turn``.
 
     Raises:
-        ApiError: 400, the body is not what ``Content-Encoding`` says; 413, it is too large; 415, it is not JSON or
-            has an unsupported encoding.
+        ApiError: 400, if the body is not encoded as ``Content-Encoding`` says; 413, if it is too large; 415, if it is
+            not declared as JSON or its encoding is not supported.
     """
     if request.content_type != "application/json":
         raise ApiError(415, "The body must be JSON: send Content-Type: application/json.", code="not_json")
@@ -37,17 +37,17 @@ async def json_body(request: web.Request) -> bytes:
 
 
 async def _read(request: web.Request) -> bytes:
-    """Read the body. The web framework's own ``read`` would keep it in memory as long as the request."""
+    """Read the body. The web framework's method ``read`` would keep it in memory until the request is answered."""
     if (request.content_length or 0) > MAX_BODY_BYTES:
         raise body_too_large()
-    if request.content.is_eof():  # all of it has come
+    if request.content.is_eof():  # the complete body has arrived
         body = request.content.read_nowait()
         if len(body) > MAX_BODY_BYTES:
             raise body_too_large()
         return body
     connection = handler_of(request)
     connection.wait("body")
-    pieces: list[bytes] = []  # a growing buffer would be moved again and again
+    pieces: list[bytes] = []  # a growing buffer would be copied again and again
     size = 0
     try:
         async for piece in request.content.iter_any():
@@ -68,7 +68,11 @@ async def _read(request: web.Request) -> bytes:
 
 
 def unpack(body: bytes, encoding: str) -> bytes:
-    """Decompress at most ``MAX_BODY_BYTES``."""
+    """Decompress a body.
+
+    Raises:
+        ApiError: 400, if it is not encoded like this; 413, if it is larger than ``MAX_BODY_BYTES``.
+    """
     decompressor = zlib.decompressobj(_WINDOW_BITS[encoding])
     try:
         unpacked = decompressor.decompress(body, MAX_BODY_BYTES + 1)

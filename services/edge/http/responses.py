@@ -1,4 +1,4 @@
-"""HTTP responses: errors, and open streams as server-sent events or as one body."""
+"""HTTP responses: errors, and answers as server-sent events or as one body."""
 
 import time
 from collections.abc import Mapping
@@ -16,7 +16,7 @@ from services.edge.errors import ApiError
 from services.edge.log.positions import CHAT_ID_PREFIX
 
 FIRST_OP_TIMEOUT_S: Final = 2.0
-"""Longest wait for the first op. A failure during this time still gets its own HTTP status."""
+"""After this many seconds without an op, the head with status 200 is sent. An earlier failure sets another status."""
 
 LAST_CHUNK: Final = b"0\r\n\r\n"
 
@@ -28,7 +28,7 @@ COMMON_HEADERS: Final = {
     "Referrer-Policy": "no-referrer",
     "Cross-Origin-Resource-Policy": "same-origin",
 }
-"""Headers of every response."""
+"""Headers that every response has."""
 
 
 def error_response(error: ApiError, headers: Mapping[str, str] | None = None) -> web.Response:
@@ -39,7 +39,7 @@ def error_response(error: ApiError, headers: Mapping[str, str] | None = None) ->
 
 
 def raw_error(error: ApiError) -> bytes:
-    """Format the last response of a connection whose request will not be handled."""
+    """Format an error response after which the connection is closed, for requests that reach no handler."""
     headers = COMMON_HEADERS | {
         "Cache-Control": "no-store",
         "Content-Type": "application/json",
@@ -54,14 +54,14 @@ def raw_error(error: ApiError) -> bytes:
 async def send_stream(
     request: web.Request, stream: Subscription, *, buffer_bytes: int, headers: dict[str, str]
 ) -> web.StreamResponse:
-    """Serve the stream until it ends or the client disconnects."""
+    """Answer the request with the stream, and return when the stream has ended or the client has disconnected."""
     headers = headers | {REQUEST_ID_HEADER: CHAT_ID_PREFIX + stream.request.request_id}
     try:
         if stream.encoder.buffered:
             return await _send_whole(stream, headers)
         return await _send_events(request, stream, buffer_bytes, headers)
     finally:
-        stream.end("gone")  # no effect if it has ended already
+        stream.end("gone")  # no effect if the stream has ended already
 
 
 async def _send_whole(stream: Subscription, headers: dict[str, str]) -> web.Response:
@@ -79,14 +79,14 @@ async def _send_events(
     transport = request.transport
     if transport is None:
         return response
-    # Below the limit uvloop keeps what is written until all callbacks of its turn have run: a millisecond or two.
+    # Below this limit, uvloop sends written bytes only after all callbacks of the loop iteration: 1 to 2 ms later.
     transport.set_write_buffer_limits(high=0)
     writer = ClientWriter(
         transport, buffer_bytes, http_chunk if response.is_chunked else None, head=response.head,
         terminator=LAST_CHUNK if response.is_chunked else b"",
     )  # fmt: skip
     if stream.history is None:
-        stream.attach(writer)  # whoever reads the log writes the first bytes: this task is not waited for
+        stream.attach(writer)  # now the task that reads the log writes the first bytes, without waiting for this task
         if await is_set_within(stream.ended, FIRST_OP_TIMEOUT_S) and stream.early_error is not None:
             return error_response(stream.early_error, headers)
     writer.begin()
@@ -97,12 +97,12 @@ async def _send_events(
 
 
 class EventStreamResponse(web.StreamResponse):
-    """An open stream, all of which a ``ClientWriter`` writes: the web framework writes nothing.
+    """The response of a stream of events. A ``ClientWriter`` writes all its bytes, the web framework none.
 
     Attributes:
         head: The status line and the headers.
-        is_chunked: Whether the body is chunked; else its end is the connection's.
-        ended_us: When its last bytes were about to be written, by the time of day; None before.
+        is_chunked: Whether the body is chunked. Otherwise, closing the connection ends the body.
+        ended_us: Time just before the last bytes were written, in microseconds since the epoch; None until then.
     """
 
     def __init__(self, request: web.Request, headers: Mapping[str, str]) -> None:
@@ -117,7 +117,7 @@ class EventStreamResponse(web.StreamResponse):
 
     @property
     def prepared(self) -> bool:
-        """Always true: no other response can follow it."""
+        """Always true, so that the web framework sends no other response."""
         return True
 
     @property
@@ -126,10 +126,10 @@ class EventStreamResponse(web.StreamResponse):
         return self._stays_open and super().keep_alive is not False
 
     async def prepare(self, request: web.BaseRequest) -> None:
-        """Write nothing."""
+        """Write nothing, because a ``ClientWriter`` writes the head."""
 
     async def write_eof(self, data: bytes = b"") -> None:
-        """Write nothing."""
+        """Write nothing, because a ``ClientWriter`` writes the end of the body."""
 
 
 def _head(status: HTTPStatus, headers: Mapping[str, str]) -> bytes:
@@ -142,7 +142,7 @@ def _header_lines(headers: Mapping[str, str]) -> bytes:
 
 @cache
 def _stream_head(is_chunked: bool, stays_open: bool) -> bytes:
-    """Return what the head of every stream begins with."""
+    """Return the status line and the headers that do not vary between streams of this kind."""
     headers = COMMON_HEADERS | {"Content-Type": "text/event-stream; charset=utf-8", "Cache-Control": "no-store"}
     if is_chunked:
         headers["Transfer-Encoding"] = "chunked"

@@ -1,4 +1,4 @@
-"""Endpoints about the server itself: health, readiness, metrics, models."""
+"""The endpoints for health, readiness, metrics and the list of models."""
 
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
@@ -14,19 +14,19 @@ from services.runtime.metrics import READY, render_metrics
 HEALTH_PATHS: Final = ("/healthz", "/health")
 READY_PATH: Final = "/readyz"
 PROBE_PATHS: Final = frozenset({*HEALTH_PATHS, READY_PATH})
-"""Open to any host name and without a key: a monitor calls them by address, and they hold no secrets."""
+"""Paths that answer without a key and for any ``Host``, because monitors call them by IP address."""
 
 DEFAULT_MODEL: Final = "default"
 
 
 class StatusEndpoint:
-    """The handlers.
+    """The handlers of health, readiness, metrics and models.
 
     Args:
         hub: The open streams.
         keys: The valid API keys.
-        reachable: Returns whether the broker answers and home partitions are followed.
-        metrics_readers: Tenants that may read the metrics; empty for all.
+        reachable: Returns whether the broker answers and the edge has partitions for new requests.
+        metrics_readers: Tenants that may read the metrics; empty if every tenant may.
     """
 
     def __init__(
@@ -48,19 +48,20 @@ class StatusEndpoint:
         ]
 
     async def health(self, _: web.Request) -> web.Response:
-        """Answer 200: the process runs."""
+        """Answer 200 while the process runs."""
         return web.Response(text="ok\n")
 
     async def ready(self, _: web.Request) -> web.Response:
-        """Answer 200 when the log is reached and followed, otherwise 503."""
+        """Answer 200 if the broker answers and the edge reads the log; otherwise 503."""
         if await self._reachable():
             return web.Response(text="ready\n")
         return web.Response(text="not ready: the log is unreachable or not followed yet\n", status=503)
 
     async def metrics(self, request: web.Request) -> web.Response:
-        """Return the metrics in Prometheus' text format; needs a key where keys are required.
+        """Return the metrics in Prometheus' text format. A key is needed where keys are required.
 
-        They are sums over all tenants and name none. ``RAILBUS_METRICS_TENANTS`` says whose keys may read them.
+        The metrics are sums over all tenants and contain no tenant's name. ``RAILBUS_METRICS_TENANTS`` restricts
+        who may read them.
         """
         tenant = self._keys.tenant_of(request.headers)
         if self._metrics_readers and tenant not in self._metrics_readers:
@@ -70,12 +71,12 @@ class StatusEndpoint:
         return web.Response(body=body, headers={"Content-Type": content_type})
 
     async def models(self, request: web.Request) -> web.Response:
-        """List the models that may be asked for: ``default``, and those that answered the tenant here recently."""
+        """List the models that a request may name: ``default``, and those that recently answered the tenant here."""
         names = self._names(self._keys.tenant_of(request.headers))
         return _json({"object": "list", "data": [_model(name) for name in names]})
 
     async def model(self, request: web.Request) -> web.Response:
-        """Describe one model, or answer 404."""
+        """Describe one model of the list, or answer 404."""
         names = self._names(self._keys.tenant_of(request.headers))
         name = request.match_info["id"]
         if name not in names:
@@ -86,7 +87,6 @@ class StatusEndpoint:
         return _json(_model(name))
 
     def _names(self, tenant: str) -> dict[str, None]:
-        """Return ``default`` and the models that answered a tenant recently, newest first."""
         return dict.fromkeys((DEFAULT_MODEL, *self._hub.models(tenant)))
 
 

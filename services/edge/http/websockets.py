@@ -1,4 +1,4 @@
-"""The endpoint ``/v1/stream``: several requests on one websocket, every op a JSON message."""
+"""The endpoint ``/v1/stream``. One websocket serves several requests, and each op is one JSON message."""
 
 import asyncio
 from collections.abc import Mapping
@@ -21,18 +21,18 @@ from services.edge.requests.request_service import RequestService
 from services.edge.settings import Settings
 
 HEARTBEAT_S: Final = 20.0
-"""Interval of pings. A client that does not answer within half the interval counts as gone."""
+"""Seconds between pings. A client that does not answer within half of this counts as gone."""
 
 WEBSOCKET_OPS: Final = Encoding(kind="op_frames")
 
 MAX_MESSAGE_BYTES: Final = 1_048_576
-"""Maximum size of a client's message."""
+"""Maximum size of a client's message, in bytes."""
 
 MAX_FRAME_HEAD_BYTES: Final = 14
-"""Maximum bytes of a frame besides its payload (RFC 6455, section 5.2)."""
+"""Maximum size of a frame's header, in bytes (RFC 6455, section 5.2)."""
 
 MAX_REF_CHARS: Final = 256
-"""Maximum length of a ``ref``. Every reply repeats it, and replies count as unread bytes of the client."""
+"""Maximum length of a ``ref`` in characters. It is limited because every reply repeats it."""
 
 MAX_ECHOED_ID_CHARS: Final = 64
 """Maximum characters of a ``request_id`` that an error repeats. A valid id is shorter."""
@@ -41,7 +41,7 @@ CLOSE_CODES: Final[dict[DetachReason, tuple[int, bytes]]] = {
     "slow": (1013, b"reads too slowly: resume at the last id"),
     "shutdown": (1001, b"server stops: resume at the last id"),
 }
-"""Close codes with which the server ends a connection; the client reconnects and resumes."""
+"""The code and text of the close frame, by the reason for which the server ends a connection."""
 
 CLIENT_MESSAGES: Final[Mapping[str, str]] = {
     "hello": "Gives the API key as `key`, for clients that cannot send an `Authorization` header, such as browsers.",
@@ -50,7 +50,7 @@ CLIENT_MESSAGES: Final[Mapping[str, str]] = {
     "ping": "Asks for a sign of life; browsers cannot see the protocol's own pings. It does not count as a `hello`.",
     "cancel": "Ends the delivery of `request_id` here. The request is stopped if no client comes back for it.",
 }
-"""What a client may send, by ``type``. Each may have a ``ref``, a number or short text, which the reply repeats."""
+"""The messages of a client, by ``type``. Each may have a ``ref``, a number or short text, which the reply repeats."""
 
 SERVER_MESSAGES: Final[Mapping[str, str]] = {
     "welcome": "The key of `hello` is known.",
@@ -59,11 +59,11 @@ SERVER_MESSAGES: Final[Mapping[str, str]] = {
     "detached": "The delivery of `request_id` has ended, as `cancel` asked.",
     "error": "`error` has `message`, `type`, `param` and `code`; `request_id` is there where one was given.",
 }
-"""What the server sends besides ops, by ``type``."""
+"""The messages of the server other than ops, by ``type``."""
 
 
 class WebSocketEndpoint:
-    """The handler, and all open connections."""
+    """The handler of ``/v1/stream``, with all open websockets."""
 
     def __init__(self, request_service: RequestService, keys: ApiKeys, settings: Settings) -> None:
         self._request_service = request_service
@@ -75,7 +75,7 @@ class WebSocketEndpoint:
         return [web.get("/v1/stream", self.serve, allow_head=False)]
 
     async def serve(self, request: web.Request) -> web.WebSocketResponse:
-        """Open a websocket for any number of requests; every op is one message."""
+        """Open a websocket. It can serve many requests, and delivers each op as one message."""
         key = bearer_token(request.headers)
         tenant = self._keys.tenant(key) if self._keys.allows_anonymous or key is not None else None
         response = web.WebSocketResponse(
@@ -101,16 +101,16 @@ class WebSocketEndpoint:
         finally:
             self._open.discard(connection)
             if transport.is_closing() and not response.closed:
-                await response.close()  # else its heartbeat keeps it, with half a message, until it fires
+                await response.close()  # otherwise the heartbeat timer keeps its incomplete message in memory
         return response
 
     async def stop(self) -> None:
-        """Close every connection."""
+        """Close every websocket, so that the clients resume at another edge."""
         await asyncio.gather(*(connection.close("shutdown") for connection in tuple(self._open)))
 
 
 class WebSocketConnection:
-    """One client's connection with its open requests."""
+    """One client's websocket, with the requests that it serves."""
 
     def __init__(
         self, response: web.WebSocketResponse, writer: ClientWriter, request_service: RequestService, keys: ApiKeys,
@@ -124,7 +124,7 @@ class WebSocketConnection:
         self._limit = limit
         self._handler = handler
         self._tasks: dict[asyncio.Task[None], Subscription | None] = {}
-        self._too_slow = False  # replies wait unread beyond the limit: nothing more is written or read
+        self._too_slow = False  # whether too many bytes wait for the client; if so, nothing more is written or read
 
     async def serve(self) -> None:
         """Handle messages until the client disconnects, or leaves too many replies unread."""
@@ -138,7 +138,7 @@ class WebSocketConnection:
                     self._say({"type": "error", "error": ApiError(400, "Send text.", code="invalid_json").body})
                 elif message.type is WSMsgType.PING:
                     self._write(pong_frame(message.data))
-                del message  # it may have a megabyte, and the next may come much later
+                del message  # it may have 1 MiB, and would stay in memory until the next message comes
                 if self._too_slow:
                     break
         finally:
@@ -149,7 +149,7 @@ class WebSocketConnection:
             await self.close("slow")
 
     async def close(self, reason: DetachReason) -> None:
-        """Close the connection with the code of the reason."""
+        """Send a close frame for the reason. Abort the connection if the client does not answer the frame in time."""
         code, text = CLOSE_CODES[reason]
         try:
             async with asyncio.timeout(CLOSE_TIMEOUT_S):
@@ -196,7 +196,6 @@ class WebSocketConnection:
             )
 
     async def _stream(self, body: dict[str, Any], size: int, arrival: ArrivalTimes) -> None:
-        """Serve one request."""
         about: dict[str, Any] = {name: body[name] for name in ("ref", "request_id") if name in body}
         try:
             stream = await self._open(body, size, arrival)
@@ -205,7 +204,7 @@ class WebSocketConnection:
             if self._too_slow:
                 await self.close("slow")
             return
-        del body  # the prompt may be large, and the answer may take long
+        del body  # the prompt may be large, and must not stay in memory while the answer is delivered
         task = asyncio.current_task()
         if task is not None:
             self._tasks[task] = stream
@@ -219,7 +218,7 @@ class WebSocketConnection:
             )  # fmt: skip
             await stream.serve(self._writer)
         finally:
-            stream.end("gone")  # no effect if it has ended already
+            stream.end("gone")  # no effect if the stream has ended already
         if stream.reason in CLOSE_CODES:
             await self.close(stream.reason)
 
@@ -239,7 +238,7 @@ class WebSocketConnection:
             return await self._request_service.accept(parsed, client, arrival=arrival, on_posted=turn.end_work)
 
     def _cancel(self, request_id: str) -> None:
-        """Stop delivering a request; the router cancels it unless a client resumes it."""
+        """Stop delivering an answer here. The router later cancels the request, unless a client resumes it."""
         for stream in self._tasks.values():
             if stream is not None and stream.request.request_id == request_id:
                 stream.end("gone")
@@ -266,7 +265,7 @@ class WebSocketConnection:
 def _is_handshake(request: web.Request, response: web.WebSocketResponse) -> bool:
     try:
         return bool(response.can_prepare(request))
-    except ValueError:  # a header with bytes that are not ASCII
+    except ValueError:  # a header has bytes that are not ASCII
         return False
 
 
@@ -280,7 +279,7 @@ def _check_ref(body: dict[str, Any]) -> None:
 
 
 def _bytes_of(payload: object) -> int:
-    """Return how many bytes a message's payload was."""
+    """Return the size of a message's payload as it was sent, in bytes."""
     if isinstance(payload, str):
         return len(payload) if payload.isascii() else len(payload.encode())
     return len(payload) if isinstance(payload, bytes | bytearray) else 0

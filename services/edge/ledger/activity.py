@@ -1,4 +1,4 @@
-"""Data from accounts that the sums do not hold: the latest recalls and the state of the routers' breakers. Pure."""
+"""The latest recalls and the state of the routers' circuit breakers, taken from accounts for the ledger page. Pure."""
 
 from collections import deque
 from typing import Any, Final, NamedTuple
@@ -6,7 +6,7 @@ from typing import Any, Final, NamedTuple
 from schemas.side_events import Account, BreakerState
 
 MOST_RECALLS: Final = 20
-"""Maximum number of recalls kept for a tenant (the newest), and maximum number in a report."""
+"""Maximum number of recalls kept for a tenant, and maximum number in a report. The newest recalls are chosen."""
 
 MOST_TENANTS: Final = 1_000
 MOST_ROUTERS: Final = 100
@@ -24,7 +24,7 @@ class _Recall(NamedTuple):
 
 
 class Activity:
-    """The newest recalls by tenant, and the newest state of each router's breaker."""
+    """The newest recalls of each tenant, and the last known state of each router's circuit breaker."""
 
     def __init__(self) -> None:
         self.clear()
@@ -35,7 +35,7 @@ class Activity:
         self._seen: dict[str, None] = {}
 
     def take(self, account: Account, now_us: int) -> None:
-        """Take an account. A repetition of one that is remembered changes nothing."""
+        """Take an account. If it is a repeated one, its recalls are not added again."""
         if account.breaker is not None:
             at = min(account.at, now_us)
             if at >= self._breakers.get(account.source, (0, ""))[0]:
@@ -54,13 +54,13 @@ class Activity:
             recalls.append(_Recall(min(each.appended_at, now_us), *about, each.action, each.category, each.rule))
 
     def recalls(self, tenant: str | None, since_at: int) -> list[dict[str, Any]]:
-        """Return the newest recalls of one tenant or of all, the newest first."""
+        """Return the recalls of one tenant, or of all if None, that were appended after ``since_at``, newest first."""
         chosen = self._recalls.values() if tenant is None else [self._recalls.get(tenant, ())]
         found = sorted((recall for each in chosen for recall in each if recall.at > since_at), reverse=True)
         return [recall._asdict() for recall in found[:MOST_RECALLS]]
 
     def breaker(self, since_at: int) -> dict[str, Any] | None:
-        """Return the worst state of a breaker, and how many routers say so; None where no router wrote an account."""
+        """Return the worst breaker state after ``since_at`` and how many routers have it; None if none is known."""
         states = [(state, at) for at, state in self._breakers.values() if at > since_at]
         for worst in _WORST:
             same = [at for state, at in states if state == worst]

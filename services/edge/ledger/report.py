@@ -1,7 +1,7 @@
-"""What the page at ``/ledger`` shows, made of windows: sums, points over time, rows. Pure.
+"""Make the report that the page at ``/ledger`` shows, from the ledger's windows. Pure.
 
-A report over many windows would block an event loop that has streams to serve. So a generator makes it in steps. It
-yields between the steps and returns the report.
+To make a report from many windows in one go would block the event loop, which also serves streams. So a generator makes
+it in steps. It yields between the steps, and returns the report.
 """
 
 from collections import Counter
@@ -12,26 +12,26 @@ from services.books import Attainment, Cell, Totals, json_of
 from services.edge.ledger.window_store import US_PER_S, WindowKey, class_of
 
 MOST_POINTS: Final = 60
-"""Maximum number of points over time. A point is never narrower than a window."""
+"""Maximum number of points in a chart over time. A point covers at least the width of a window."""
 
 MOST_ROWS: Final = 50
 MOST_CHOICES: Final = 100
-"""Maximum number of tenants that the filter offers, those with the most requests first."""
+"""Maximum number of tenants that the page's filter offers. Those with the most requests are chosen."""
 
 STEP: Final = 20
-"""Number of windows added in one step."""
+"""Number of windows that are added up in one step."""
 
 Steps = Generator[None, None, dict[str, Any]]
 Windows = Iterable[tuple[WindowKey, Totals]]
 
 
 class Query(NamedTuple):
-    """What the reader asks for.
+    """The filter of a report.
 
     Attributes:
-        minutes: How far back the report goes.
-        tenant: Only this tenant; None is every tenant that the reader may see.
-        service_class: Only this class; None is every class.
+        minutes: The report covers this many minutes up to now.
+        tenant: Include only this tenant; None includes every tenant that the user may see.
+        service_class: Include only this class; None includes every class.
     """
 
     minutes: int = 60
@@ -39,18 +39,19 @@ class Query(NamedTuple):
     service_class: str | None = None
 
     def wants(self, cell: Cell) -> bool:
-        """Return whether this kind of request is asked for."""
+        """Return whether the filter includes this kind of request."""
         return self.tenant in {None, cell.tenant} and self.service_class in {None, class_of(cell)}
 
 
 def report_steps(windows: Windows, query: Query, now_us: int, wanted_shares: Mapping[str, float]) -> Steps:
-    """Return the report on windows that end in the last minutes.
+    """Make the report on the windows that ended in the last ``query.minutes``.
 
     Args:
-        windows: All windows that the reader may see. The choices that the filters offer come from them too.
-        query: The reader's filter.
-        now_us: The end of the report.
-        wanted_shares: Of each class that has objectives, the share of its requests that must be good.
+        windows: All windows that the user may see. The tenants and classes that the page's filters offer are those of
+            windows of the last ``query.minutes``.
+        query: The filter.
+        now_us: The end of the report, in microseconds since the epoch.
+        wanted_shares: For each class with objectives, the share of its requests that must be good, from 0 to 1.
     """
     since_at = now_us - query.minutes * 60 * US_PER_S
     seen = [(key, totals) for key, totals in windows if key.end_at > since_at]
@@ -89,7 +90,7 @@ def report_steps(windows: Windows, query: Query, now_us: int, wanted_shares: Map
 
 
 def _attainments(rows: Mapping[Cell, Totals], wanted_shares: Mapping[str, float]) -> list[Attainment]:
-    """Return the attainment of each class that has objectives."""
+    """Return, for each class with objectives, how many requests the objectives apply to and how many met them."""
     judged, good = Counter[str](), Counter[str]()
     for cell, totals in rows.items():
         judged[class_of(cell)] += totals.of("judged")
@@ -99,7 +100,7 @@ def _attainments(rows: Mapping[Cell, Totals], wanted_shares: Mapping[str, float]
 
 
 def _width_us(windows: Windows, query: Query) -> int:
-    """Return the width of a point: a multiple of the widest window, and wide enough for ``MOST_POINTS``."""
+    """Return the width of a point, a multiple of the widest window, so that there are at most ``MOST_POINTS``."""
     window_us = max((key.end_at - key.start_at for key, _ in windows), default=US_PER_S)
     least_us = query.minutes * 60 * US_PER_S // MOST_POINTS
     return max(window_us, -(-least_us // max(1, window_us)) * window_us)
@@ -113,7 +114,7 @@ def _tenants(windows: Windows) -> list[str]:
 
 
 def _json(totals: Totals, seconds: float) -> dict[str, Any]:
-    """Return the ledger's own JSON without the buckets, which the page does not draw."""
+    """Return the sums as JSON without the histogram buckets, which the page does not draw."""
     found = json_of(totals, seconds)
     del found["buckets"]
     return found

@@ -1,4 +1,4 @@
-"""Read ``railbus.ledger`` and the newest accounts for the page, only while somebody looks, in small batches."""
+"""Read ``railbus.ledger`` and the newest accounts for the page at ``/ledger``, only while somebody has it open."""
 
 import asyncio
 from collections.abc import Sequence
@@ -20,42 +20,43 @@ from services.runtime.logging import logger
 _log = logger("edge")
 
 IDLE_S: Final = 600.0
-"""The edge stops reading the topic when nobody has opened the page for this long."""
+"""The edge stops reading the topics when no report was requested for this many seconds."""
 
 READ_BACK_S: Final = SPAN_S + 600
-"""How far back the topic is read. A window is published until it is final, by default ten minutes after its end."""
+"""Seconds for which ``railbus.ledger`` is read back. The ledger may write a window again until it is final, which is by
+default ten minutes after its end."""
 
 ACCOUNTS_BACK_S: Final = 600
-"""How far back accounts are read, for the latest recalls and the state of the breaker."""
+"""Seconds for which accounts are read back, for the latest recalls and the breaker's state."""
 
 CHECK_S: Final = 2.0
-"""How often the broker is asked where the topic ends."""
+"""Seconds between requests to the broker for the topic's end offset."""
 
 RETRY_S: Final = 60.0
-"""Seconds after which a broker that refused is asked again."""
+"""Seconds after which reading is tried again if the broker refused it."""
 
 BATCH: Final = 16
-"""Maximum number of records decoded at a time. Between two batches, streams are served."""
+"""Maximum number of records that are decoded without a pause in which streams are served."""
 
 PAUSE_S: Final = 0.002
-"""Pause between two batches, so that a long backlog takes at most about half of the event loop's time."""
+"""Seconds between two batches, so that a long backlog uses at most about half of the event loop's time."""
 
 REPORT_S: Final = 2.0
-"""How long a report is reused for the same query."""
+"""Seconds for which a report is reused for the same query."""
 
 MOST_REPORTS: Final = 64
 MOST_WAITING: Final = 32
-"""Maximum number of readers that wait for a report at once, because reports are made one after the other."""
+"""Maximum number of users that wait for a report. There is a limit because reports are made one after the other."""
 
 State = Literal["reading", "live", "refused"]
 
 
 class WindowReader:
-    """The ledger's windows, and reports on them.
+    """Reads the ledger's windows and makes reports on them.
 
     Args:
         settings: How to reach the broker.
-        idle_s: See ``IDLE_S``.
+        idle_s: Seconds without a report after which reading stops.
     """
 
     def __init__(self, settings: BusSettings, *, idle_s: float = IDLE_S) -> None:
@@ -75,11 +76,11 @@ class WindowReader:
 
     @property
     def reads(self) -> bool:
-        """Whether the topic is read now."""
+        """Whether the topics are read at present."""
         return self._asked.is_set()
 
     async def run(self) -> None:
-        """Read whenever somebody asks, until cancelled. If the broker refuses, only the page fails."""
+        """Read while reports are requested, until cancelled. If the broker refuses, only log a warning."""
         while True:
             await self._asked.wait()
             try:
@@ -95,10 +96,10 @@ class WindowReader:
                 self._reports.clear()
 
     async def report(self, tenant: str | None, query: Query) -> bytes:
-        """Return the report as JSON, on one tenant or on all.
+        """Return a report as JSON, on one tenant, or on all tenants if None.
 
         Raises:
-            ApiError: 503, when too many wait for one.
+            ApiError: 503, if too many users wait for a report.
         """
         self._asked_at = asyncio.get_running_loop().time()
         self._asked.set()
@@ -113,7 +114,7 @@ class WindowReader:
         return orjson.dumps(found | self._status() | self._newest(tenant, query))
 
     def _newest(self, tenant: str | None, query: Query) -> dict[str, Any]:
-        """Return the latest recalls, and the breaker's state if the reader may see all tenants."""
+        """Return the latest recalls, and the breaker's state if the user may see all tenants."""
         now_us = steady_us()
         since_at = now_us - query.minutes * 60 * US_PER_S
         recalls = self._activity.recalls(tenant or query.tenant, since_at)
@@ -136,7 +137,7 @@ class WindowReader:
         return found
 
     def _status(self) -> dict[str, Any]:
-        """Return how old the data is."""
+        """Return the state of reading, the age of the data, and what is missing from it."""
         now_s, newest_ms = asyncio.get_running_loop().time(), self._store.newest_ms
         return {
             "state": self._state,
@@ -169,7 +170,7 @@ class WindowReader:
     def _take(self, records: Sequence[Received | UnreadableRecord]) -> None:
         now_us = steady_us()
         for record in records:
-            if isinstance(record, UnreadableRecord):  # the bus has counted and logged it
+            if isinstance(record, UnreadableRecord):  # the package ``services.bus`` has counted and logged it
                 self._unreadable += 1
             elif isinstance(record.event, Window):
                 self._store.take(record.event, record.timestamp_ms, now_us)
@@ -180,7 +181,7 @@ class WindowReader:
 
 
 async def _in_steps(steps: Steps) -> dict[str, Any]:
-    """Make a report, and let streams be served after each step."""
+    """Run all steps of a report. Let other tasks run after each step."""
     while True:
         try:
             next(steps)

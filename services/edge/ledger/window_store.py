@@ -1,4 +1,4 @@
-"""The ledger's windows of the last hour for the page: the newest record of each window and part. Pure."""
+"""Keep the ledger's windows of the last hour, for the page at ``/ledger``. Pure."""
 
 from typing import Final, NamedTuple
 
@@ -8,20 +8,27 @@ from services.runtime.service_classes import DEFAULT_NAMES
 
 US_PER_S: Final = 1_000_000
 SPAN_S: Final = 3_600
-"""How long after its end a window is kept."""
+"""Seconds for which a window is kept after its end."""
 
 MOST_PARTS: Final = 20_000
-"""Maximum number of parts of windows kept, of about 0.7 KiB each. Beyond it, the oldest windows are dropped whole."""
+"""Maximum number of parts of windows that are kept, of about 0.7 KiB each. A part has the sums over the accounts of one
+partition. Beyond the maximum, the oldest windows are dropped with all their parts."""
 
 MOST_CLASSES: Final = 1_000
-"""Most classes whose objectives are remembered; a policy has a handful."""
+"""Maximum number of classes whose objectives are kept. Policies usually have a few classes."""
 
 AHEAD_S: Final = 3_600
-"""A window that begins further in the future is left out. A wrong clock dated it, and it would never be dropped."""
+"""A window that starts more than this many seconds in the future is ignored, because a wrong clock dated it."""
 
 
 class WindowKey(NamedTuple):
-    """One window of one kind of request, identified by its start, whatever its width."""
+    """One window of one kind of request.
+
+    Attributes:
+        start_at: Start of the window, in microseconds since the epoch. It and the cell identify the window.
+        end_at: End of the window, in microseconds since the epoch.
+        cell: The kind of request.
+    """
 
     start_at: int
     end_at: int
@@ -29,14 +36,15 @@ class WindowKey(NamedTuple):
 
 
 def class_of(about: Window | Cell) -> str:
-    """Return the class of a kind of request. If the router knew no classes, it is the class of the lane."""
+    """Return the class of a kind of request. If the router knew no classes, it is the lane's default class."""
     return about.service_class or DEFAULT_NAMES[about.lane]
 
 
 class _Sums:
-    """A window's sum, and its newest parts by partition of the accounts, so that one can be taken out again.
+    """The sums of one window, and the parts that were added, so that a part can be replaced by a newer record.
 
-    The parts are kept as bytes: a garbage collector that walks 20,000 objects with their buckets holds up streams.
+    A part has the sums over the accounts of one partition, and is identified by that partition number. Parts are kept
+    encoded as bytes, because 20,000 objects with their histograms would make garbage collection slow.
     """
 
     __slots__ = ("end_at", "parts", "total")
@@ -47,27 +55,28 @@ class _Sums:
         self.total = Totals()
 
     def put(self, part: int, totals: Totals) -> int:
-        """Add a part, or replace it; return by how many parts the store grew."""
+        """Add or replace a part. Return the change in the number of parts: 1, 0 or -1."""
         before = len(self.parts)
         if (old := self.parts.pop(part, None)) is not None:
             self.total.merge(Totals.decode(old), -1)
-        if not totals.empty:  # else its requests were taken back: they are counted elsewhere
+        if not totals.empty:  # the requests of an empty part are counted in another window
             self.parts[part] = totals.encode()
             self.total.merge(totals)
         return len(self.parts) - before
 
 
 class WindowStore:
-    """The newest record of each window and part.
+    """The windows, made from the newest record of each window and part.
 
     Args:
-        most: Maximum number of parts kept.
+        most: Maximum number of parts that are kept.
 
     Attributes:
-        complete_since: Windows that begin earlier are missing or incomplete; 0 while none was dropped for lack of room.
-        dated_ahead: Records left out because they are dated too far ahead.
-        wanted_shares: Share of each class's requests that must be good, as the newest record says.
-        newest_ms: When the broker appended the newest record; None while there is none.
+        complete_since: Windows that start before this time, in microseconds since the epoch, are missing or incomplete,
+            because there were too many parts; 0 if none was dropped for this reason.
+        dated_ahead: Number of records that were ignored because their window is too far in the future.
+        wanted_shares: For each class, the share of its requests that must be good, from its newest record.
+        newest_ms: When the broker appended the newest record, in milliseconds since the epoch; None before the first.
     """
 
     def __init__(self, most: int = MOST_PARTS) -> None:
@@ -86,7 +95,7 @@ class WindowStore:
         self.wanted_shares: dict[str, float] = {}
 
     def take(self, window: Window, at_ms: int, now_us: int) -> None:
-        """Keep a record. It must have been appended after all records taken before."""
+        """Take a record. It must have been appended after all records that were taken before."""
         self.newest_ms = at_ms
         if window.start_at > now_us + AHEAD_S * US_PER_S:
             self.dated_ahead += 1
@@ -113,7 +122,7 @@ class WindowStore:
             self._drop(key)
 
     def windows(self, tenant: str | None = None) -> list[tuple[WindowKey, Totals]]:
-        """Return the windows of one tenant or of all; they keep changing as records arrive."""
+        """Return the windows of one tenant, or of all if None. Their sums change when further records are taken."""
         return [
             (WindowKey(start_at, sums.end_at, cell), sums.total)
             for (start_at, cell), sums in self._windows.items()
@@ -123,7 +132,7 @@ class WindowStore:
     def _drop_oldest(self, now_us: int) -> None:
         self.forget(now_us)
         for start_at, cell in sorted(self._windows, key=lambda key: key[0]):
-            enough = self._count <= self._most * 9 // 10  # so that it does not happen again with the next record
+            enough = self._count <= self._most * 9 // 10  # not the whole limit, which the next record would exceed
             if enough and start_at >= self.complete_since:
                 break
             self._drop((start_at, cell))

@@ -1,4 +1,4 @@
-"""Which partitions an edge follows and why, and request ids that hash into its home partitions. No I/O, no clock."""
+"""Decide which partitions an edge reads, and create request ids for its home partitions. No I/O, no clock."""
 
 from collections import Counter
 from collections.abc import Callable
@@ -7,18 +7,19 @@ from typing import Final
 from schemas.ids import uuid7
 
 MAX_TRIES: Final = 512
-"""Maximum number of ids tried. With one home in 32 partitions, 1 in 10 million requests fails all and gets 503."""
+"""Maximum number of ids tried for a request. With 1 home partition in 32, 1 in 10 million requests gets 503."""
 
 
 class FollowPlan:
-    """The partitions that an edge follows, and the reason for each.
+    """The partitions that an edge follows (reads from their end), and the reason for each.
 
-    ``homes`` are always followed, so that a stream in one misses no event. A followed partition stays followed while it
-    is a home, is about to become one, or is held by a stream.
+    An edge puts new requests into its home partitions. A home partition is always followed, so that the stream of a new
+    request misses no event. A partition stays followed while it is a home partition, will become one, or is held by a
+    stream.
 
     Attributes:
-        homes: Partitions for new requests.
-        followed: Partitions that are being read.
+        homes: The present home partitions.
+        followed: The partitions that are being read.
     """
 
     def __init__(self) -> None:
@@ -29,7 +30,7 @@ class FollowPlan:
         self._retired = False
 
     def assign(self, wanted: frozenset[int]) -> None:
-        """Set the next homes; the old ones stay until ``switch_homes``."""
+        """Set the next home partitions. The old ones remain home partitions until ``switch_homes``."""
         self._wanted = wanted
 
     def missing(self) -> frozenset[int]:
@@ -37,40 +38,41 @@ class FollowPlan:
         return self._wanted - self.followed
 
     def switch_homes(self) -> bool:
-        """Switch to the next homes if all of them are followed; return whether the homes changed."""
+        """Switch to the next home partitions if all of them are followed. Return whether they changed."""
         if self._retired or self.homes == self._wanted or self.missing():
             return False
         self.homes = self._wanted
         return True
 
     def retire(self) -> None:
-        """Give up all homes, for good."""
+        """Give up all home partitions permanently, so that no new request is put into one."""
         self._retired = True
         self.homes = frozenset()
 
     def hold(self, partition: int) -> None:
-        """Keep the partition followed until each ``hold`` has had its ``release``."""
+        """Keep the partition followed until ``release`` is called as often as ``hold``."""
         self._holds[partition] += 1
 
     def release(self, partition: int) -> None:
-        """Undo one ``hold``."""
         self._holds[partition] -= 1
         if not self._holds[partition]:
             del self._holds[partition]
 
     def unneeded(self) -> frozenset[int]:
-        """Return the followed partitions that need not be followed any more."""
+        """Return the followed partitions that are not home, will not be home, and are not held."""
         return frozenset(self.followed - self.homes - self._wanted - self._holds.keys())
 
 
 def new_local_request_id(
     homes: frozenset[int], *, partition_of: Callable[[str], int], now_ms: int, random_bits: Callable[[], int]
 ) -> str | None:
-    """Create a request id (UUIDv7) that hashes into a home partition; return None without a home or after MAX_TRIES.
+    """Create a request id (UUIDv7) whose partition is a home partition.
+
+    Return None if there is no home partition, or if ``MAX_TRIES`` ids had other partitions.
 
     Args:
-        homes: Partitions that are being followed.
-        partition_of: The partitioner.
+        homes: The home partitions.
+        partition_of: Returns the partition of a request id.
         now_ms: Milliseconds since the epoch.
         random_bits: Returns 74 random bits.
     """
@@ -84,12 +86,12 @@ def new_local_request_id(
 
 
 def home_partitions_for(assigned: frozenset[int], instance: str, partitions: int) -> frozenset[int]:
-    """Return the assigned partitions; if there are none, one partition of another instance, to share."""
+    """Return the assigned partitions. If there are none, choose one that is also another edge's home partition."""
     return assigned or frozenset({fnv1a_32(instance) % partitions})
 
 
 def fnv1a_32(text: str) -> int:
-    """Hash with 32-bit FNV-1a: the same in every process, unlike the built-in hash."""
+    """Hash a text with 32-bit FNV-1a. Unlike the built-in ``hash``, the result is the same in every process."""
     value = 0x811C9DC5
     for byte in text.encode():
         value = (value ^ byte) * 0x01000193 & 0xFFFFFFFF

@@ -1,16 +1,16 @@
-"""The broker's time of day, learned from the timestamps of new records. No I/O, no clock.
+"""The broker's time, estimated from the timestamps of new records. No I/O, no clock.
 
-A time that is compared with a record's timestamp must be this one, because the host's clock may be wrong.
+Compare record timestamps only with this time, because the host's clock may be wrong.
 """
 
 from typing import Final
 
 WINDOW_MS: Final = 10_000
-"""Length of a window; the least difference of two counts, so that a clock that drifts or is set is followed."""
+"""Window length in milliseconds. Only differences of the last two windows count, because clocks drift or are set."""
 
 
 class LogTime:
-    """How far the broker's clock is behind the reader's; unknown before the first record was read."""
+    """The difference between the reader's clock and the broker's. It is the smallest one in the last two windows."""
 
     __slots__ = ("_before_ms", "_least_ms", "_window_ends_ms")
 
@@ -20,7 +20,7 @@ class LogTime:
         self._window_ends_ms = 0
 
     def note(self, timestamp_ms: int, now_ms: int) -> None:
-        """Learn the offset from a record that was read as soon as it was appended."""
+        """Measure the difference with a record that was read at ``now_ms``, as soon as the broker had appended it."""
         if timestamp_ms <= 0:
             return
         behind_ms = now_ms - timestamp_ms
@@ -30,6 +30,6 @@ class LogTime:
         self._least_ms = min(self._least_ms, behind_ms)
 
     def now_ms(self, now_ms: int) -> int:
-        """Return the broker's time; the reader's own before it has read anything."""
+        """Convert the reader's time to the broker's. Before the first record, return the reader's time unchanged."""
         known = [each for each in (self._least_ms, self._before_ms) if each is not None]
         return now_ms - min(known) if known else now_ms

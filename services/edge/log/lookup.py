@@ -1,4 +1,4 @@
-"""Look-ups on the log for one request: the ``Request`` event, and its history on the stream log."""
+"""Find one request's records on the log: its ``Request`` event, and its events on the stream log."""
 
 import asyncio
 from collections import Counter
@@ -19,62 +19,61 @@ from services.edge.log.shared_scans import Scan, ScanPlace, ScanQueue, ScanTurn
 from services.edge.log.unreadable import newer_version, takes_text_back
 
 SKEW_MS: Final = 10_000
-"""A look-up starts this much before the time in a request id, because that clock may be ahead of the broker's."""
+"""A look-up starts this many milliseconds before the time in the request id, as its clock may be ahead."""
 
 LATE_MS: Final = 120_000
-"""Longest time between the creation of a request id and its record on the log."""
+"""Maximum time between the creation of a request id and the append of the ``Request``, in milliseconds."""
 
 LOOKUP_TIMEOUT_S: Final = 60.0
-"""Longest time for one look-up; a partition replays about 100,000 records a second."""
+"""Maximum time for one look-up, in seconds. About 100,000 records of a partition are read per second."""
 
 READERS: Final = 4
-"""Maximum number of partitions read at once."""
+"""Number of readers, and so the maximum number of partitions that are read at the same time."""
 
 TENANT_READERS: Final = READERS - 1
-"""Maximum number of simultaneous turns of one tenant, so that another tenant's look-up can begin immediately."""
+"""Maximum number of readers that one tenant uses, so that another tenant's look-up can start at once."""
 
 SLICE_S: Final = 0.1
-"""How long a turn at reading lasts while others wait; a look-up continues at the same offset in its next turn."""
+"""Seconds that a reader works for one look-up while others wait. Its next turn continues at the same offset."""
 
 IDLE_SLICE_S: Final = 1.0
-"""Length of a turn, like ``SLICE_S``, while no record has arrived in it yet."""
+"""Seconds that a reader works for one look-up while others wait, if no record has arrived in that time."""
 
 MAX_LOOKUPS: Final = 256
-"""Maximum number of look-ups that read or wait. Further ones are refused."""
+"""Maximum number of unfinished look-ups. Further ones are refused."""
 
 MAX_TENANT_LOOKUPS: Final = MAX_LOOKUPS // 2
-"""Maximum number of look-ups of one tenant that read or wait."""
+"""Maximum number of unfinished look-ups of one tenant."""
 
 _POLL_S: Final = 0.005
 _REQUEST_TOPICS: Final = tuple(topic for topic in TOPICS if Request in reads("edge").get(topic.name, ()))
-"""The topics that may hold the ``Request`` event."""
+"""The topics on which a ``Request`` event may be."""
 
 
 class FoundRequest(NamedTuple):
-    """A ``Request``, and when the broker appended it, by the broker's clock."""
+    """A ``Request`` event, and the time at which the broker appended it, by the broker's clock."""
 
     event: Request
     timestamp_ms: int
 
 
 class LookupReader:
-    """One tail reader, for one turn at a time."""
+    """A tail reader. It reads for one ``ScanTurn`` after the other."""
 
     def __init__(self, settings: BusSettings) -> None:
         self._turn: ScanTurn | None = None
         self.tail = TailReader(settings, handler=self._take, record_filter=self._wants, include_newer=True)
 
     async def start(self, turn: ScanTurn) -> int:
-        """Begin to read for the look-ups of a turn; return the offset of the first record."""
+        """Start to read for the look-ups of a turn. Return the offset of the first record that will be read."""
         self._turn = turn
         return await self.tail.follow(turn.place.topic, turn.place.partition, turn.begin)
 
     def position(self, turn: ScanTurn) -> int:
-        """Return the offset of the next record."""
         return self.tail.position(turn.place.topic, turn.place.partition) or turn.begin
 
     async def stop(self, turn: ScanTurn) -> None:
-        """Read no more."""
+        """Stop reading for the turn."""
         await self.tail.unfollow(turn.place.topic, turn.place.partition)
         self._turn = None
 
@@ -87,13 +86,14 @@ class LookupReader:
 
 
 class LogLookup:
-    """A pool of readers that find requests and their histories on the log.
+    """A pool of readers that find requests and their events on the log.
 
-    Tenants take short turns, and every look-up that needs a record gets it when it is read for any: see ``ScanQueue``.
+    Tenants use the readers in turn. A record that is read for one look-up is also given to the others that need it. See
+    ``ScanQueue``.
 
     Args:
         settings: How to reach the broker.
-        index: Where recent requests are.
+        index: The offsets of recent requests and their events.
     """
 
     def __init__(self, settings: BusSettings, index: RequestIndex) -> None:
@@ -102,18 +102,24 @@ class LogLookup:
         self._scans = ScanQueue(TENANT_READERS)
         self._complete: dict[Scan, asyncio.Future[None]] = {}
         self._changed = asyncio.Event()
-        """Set when a turn may begin."""
+        """Set when a reader may find a look-up to work for."""
         self._under_way: Counter[str] = Counter()
 
     async def run(self) -> None:
-        """Keep the readers connected, and let them read for the look-ups, until cancelled."""
+        """Serve the look-ups until cancelled."""
         async with asyncio.TaskGroup() as group:
             for reader in self._readers:
                 group.create_task(reader.tail.run())
                 group.create_task(self._take_turns(reader))
 
     async def find_request(self, request_id: str, partition: int, tenant: str) -> FoundRequest | None:
-        """Find the ``Request`` event; return None when it is not on the log."""
+        """Find the ``Request`` event. Return None if it is not on the log.
+
+        Args:
+            request_id: Id of the request.
+            partition: Partition number of the request, which is the same on every topic.
+            tenant: The tenant for which the log is read.
+        """
         async with self._admitted(tenant):
             posted = self._index.request(request_id.encode())
             created_ms = time_ms(request_id)
@@ -137,14 +143,15 @@ class LogLookup:
         """Read a request's events on the stream log before the offset ``end``.
 
         Args:
-            request_id: The request.
-            partition: Its partition.
-            end: The offset to read to.
-            tenant: Tenants take turns at reading: the look-up waits for this tenant's turn.
-            begin: The offset of its first event, if it is known.
+            request_id: Id of the request.
+            partition: Its partition number.
+            end: The first offset that is not read.
+            tenant: The tenant for which the log is read.
+            begin: The offset of its first event; None if it is not known.
 
         Raises:
-            ApiError: 503, if one of the events may take text back and cannot be read.
+            ApiError: 503, if a record that may take text back cannot be decoded, or the look-up takes too long; 429 or
+                503, if there are too many look-ups.
         """
         async with self._admitted(tenant):
             if begin is None:
@@ -159,7 +166,7 @@ class LogLookup:
         ]
 
     async def end_offset(self, partition: int) -> int:
-        """Return the offset of the next record of the stream log's partition."""
+        """Return the end offset of a partition of the stream log."""
         with _in_time():
             async with asyncio.timeout(LOOKUP_TIMEOUT_S):
                 return await self._readers[0].tail.end_offset(STREAMS, partition)
@@ -179,7 +186,7 @@ class LogLookup:
     async def _read(
         self, request_id: str, place: ScanPlace, tenant: str, begin: int, end: int, *, first_only: bool = False
     ) -> list[Received | UnreadableRecord]:
-        """Wait until the readers have passed the request's records, or the first one, and return them."""
+        """Read the request's records in [begin, end), or only the first of them, and return them."""
         kinds = read_kinds("edge", place.topic)
         scan = Scan(tenant, place, request_id.encode(), kinds, begin, end, first_only=first_only)
         if scan.complete:
@@ -213,24 +220,25 @@ class LogLookup:
         self._answer(self._scans.start(turn, await reader.start(turn)))
         began_s = clock()
         while not turn.over:
-            # A turn that has not read anything yet waits longer: where every fetch is slow, all would else end unused.
+            # A turn without a record lasts longer. Otherwise, with slow fetches, all turns would end without one.
             is_up = clock() - began_s >= (SLICE_S if turn.progressed else IDLE_SLICE_S)
             if is_up and self._scans.others_wait():
                 return
-            await asyncio.sleep(_POLL_S)  # a reader has no event for passing an offset
+            await asyncio.sleep(_POLL_S)  # polling, because a reader does not signal when it passes an offset
             self._answer(self._scans.advance(turn, reader.position(turn)))
 
     def _answer(self, complete: Sequence[Scan]) -> None:
         for scan in complete:
-            if not self._complete[scan].done():  # it may just have been cancelled
+            if not self._complete[scan].done():  # it is done if the look-up was just cancelled
                 self._complete[scan].set_result(None)
 
     @asynccontextmanager
     async def _admitted(self, tenant: str) -> AsyncIterator[None]:
-        """Count one look-up.
+        """Limit the number of look-ups, and the time of this one.
 
         Raises:
-            ApiError: There are too many, or it takes too long.
+            ApiError: 429, if the tenant has too many look-ups; 503, if there are too many in all or this one takes
+                too long.
         """
         if self._under_way.total() >= MAX_LOOKUPS:
             raise ApiError(503, "Too many streams are being resumed: try again.", code="busy", retry_after_s=1)
@@ -256,11 +264,11 @@ def _in_time() -> Iterator[None]:
 
 
 def is_too_old(found: FoundRequest, readable_ms: int, log_ms: int) -> bool:
-    """Return whether it is too late to read the answer: more than ``readable_ms`` after the total deadline.
+    """Return whether more than ``readable_ms`` have passed since the request's total deadline.
 
     Args:
         found: The request, with the time at which the broker appended it.
-        readable_ms: How long an answer can be read after its total deadline.
-        log_ms: The broker's time now.
+        readable_ms: Milliseconds after the total deadline during which an answer can be read.
+        log_ms: The broker's present time, in milliseconds since the epoch.
     """
     return log_ms > found.timestamp_ms + found.event.deadlines.total_ms + readable_ms

@@ -1,4 +1,7 @@
-"""Following partitions of the stream log: the home partitions, and those of open streams."""
+"""Read the partitions of the stream log that this edge needs.
+
+They are the home partitions, into which the edge puts new requests, and the partitions of its open streams.
+"""
 
 import asyncio
 import secrets
@@ -14,11 +17,11 @@ _log = logger("edge")
 
 GROUP: Final = "edge-homes"
 PROBE_S: Final = 1.0
-"""Longest time for the broker to answer the readiness probe."""
+"""Maximum time for the broker to answer the readiness probe, in seconds."""
 
 
 class PartitionHold:
-    """Held by one stream: while it is held, the edge reads its partition."""
+    """A stream's claim on a partition. The edge reads the partition until ``release``."""
 
     __slots__ = ("_held", "_partitions", "partition")
 
@@ -28,25 +31,27 @@ class PartitionHold:
         self._held = True
 
     def release(self) -> None:
-        """End the hold; a second call does nothing."""
+        """Give up the claim. A second call has no effect."""
         if self._held:
             self._held = False
             self._partitions.release(self.partition)
 
 
 class PartitionFollower:
-    """A tail reader of chosen partitions. The group only assigns the homes, so a rebalance interrupts no stream.
+    """Reads the home partitions and the partitions of open streams with a tail reader.
+
+    A consumer group only assigns the home partitions and reads no records, so a rebalance does not interrupt streams.
 
     Args:
         settings: How to reach the broker.
         handler: Gets the records of followed partitions.
-        wants: Returns whether a record is wanted.
+        wants: Returns whether a record must be decoded and passed to ``handler``.
         instance: Name of this edge process.
-        static_id: A name that this edge keeps when it restarts.
-        on_unfollow: Called with a partition that is no longer followed.
+        static_id: The static id of this edge in the consumer group, which it keeps over a restart; None if it has none.
+        on_unfollow: Called with the number of a partition that will no longer be followed.
 
     Attributes:
-        homes_ready: Set once there are homes.
+        homes_ready: Set as soon as there are home partitions.
     """
 
     def __init__(
@@ -65,24 +70,24 @@ class PartitionFollower:
         self._plan = FollowPlan()
         self._changed = asyncio.Event()
         self._lock = asyncio.Lock()
-        """Held while a partition is added or removed: two additions at once would read some records twice."""
+        """Locked while a partition is added or removed, because two simultaneous additions would read records twice."""
 
     @property
     def homes(self) -> frozenset[int]:
-        """The partitions of new requests."""
+        """The home partitions, into which this edge puts new requests."""
         return self._plan.homes
 
     async def run(self) -> None:
-        """Read every followed partition, and follow the home partitions that the group assigns, until cancelled."""
+        """Read the followed partitions, and follow the home partitions that the group assigns, until cancelled."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self._tail.run())
             group.create_task(self._group.run())
             group.create_task(self._update_homes())
 
     def reserve_request_id(self, now_ms: int) -> tuple[str, PartitionHold] | None:
-        """Choose a new request's id and hold its partition; return None without a home.
+        """Create a new request's id and hold its partition. Return None if no id for a home partition was found.
 
-        Both in one step of the event loop: a rebalance in between could unfollow that partition.
+        This function does not await, because a rebalance between the two steps could unfollow the partition.
         """
         request_id = new_local_request_id(
             self.homes,
@@ -95,7 +100,7 @@ class PartitionFollower:
         return request_id, self._hold(partition_for(request_id, self._settings.partitions))
 
     async def hold(self, partition: int) -> PartitionHold:
-        """Follow a partition, also one of another edge; return once its new records are delivered as they come."""
+        """Follow any partition, and hold it. On return, every record that is appended later is delivered."""
         hold = self._hold(partition)
         try:
             await self._follow(partition)
@@ -105,17 +110,17 @@ class PartitionFollower:
         return hold
 
     def release(self, partition: int) -> None:
-        """End one hold; only ``PartitionHold`` calls this."""
+        """End one hold. Only ``PartitionHold`` calls this."""
         self._plan.release(partition)
-        if partition not in self._plan.homes:  # a home is followed without holds
+        if partition not in self._plan.homes:  # a home partition is followed without a hold
             self._changed.set()
 
     def retire(self) -> None:
-        """Accept no new requests, and keep reading."""
+        """Reserve no more request ids, but keep reading the partitions."""
         self._plan.retire()
 
     async def reachable(self) -> bool:
-        """Return whether the broker answers and at least one home is followed."""
+        """Return whether the broker answers and there is at least one home partition."""
         if not self.homes:
             return False
         try:
@@ -130,7 +135,7 @@ class PartitionFollower:
         return PartitionHold(self, partition)
 
     def _assigned(self, assigned: Assignment) -> None:
-        """Note the next homes. ``_update_homes`` follows them, and only then switches to them."""
+        """Record the next home partitions. ``_update_homes`` follows them, and only then switches to them."""
         numbers = frozenset(number for _, number in assigned.held)
         self._plan.assign(home_partitions_for(numbers, self._instance, self._settings.partitions))
         self._changed.set()
@@ -139,7 +144,7 @@ class PartitionFollower:
         while True:
             await self._changed.wait()
             self._changed.clear()
-            while missing := self._plan.missing():  # again each time: a new assignment may have arrived
+            while missing := self._plan.missing():  # again, because an assignment may have come
                 await self._follow(min(missing))
             if self._plan.switch_homes():
                 self.homes_ready.set()
@@ -147,7 +152,7 @@ class PartitionFollower:
             await self._unfollow_unneeded()
 
     async def _follow(self, partition: int) -> None:
-        """Read the partition from its end, unless it is followed already."""
+        """Start to read a partition from its end, unless it is followed already."""
         if partition in self._plan.followed:
             return
         async with self._lock:
@@ -160,5 +165,5 @@ class PartitionFollower:
             while unneeded := self._plan.unneeded():
                 partition = min(unneeded)
                 self._on_unfollow(partition)
-                self._plan.followed.discard(partition)  # first: a hold that arrives meanwhile follows it again
+                self._plan.followed.discard(partition)  # before the await: a new hold follows it again
                 await self._tail.unfollow(STREAMS, partition)

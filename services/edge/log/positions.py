@@ -1,4 +1,4 @@
-"""Positions in the stream log: events with their offsets, op ids, request ids. Pure."""
+"""Positions on the stream log: events with their offsets, and op ids. Also parses request ids. Pure."""
 
 import re
 from typing import Final, NamedTuple
@@ -12,7 +12,7 @@ _OP_ID: Final = re.compile(r"(\d{1,6}):(\d{1,18}):(\d{1,6})", re.ASCII)
 
 
 class LoggedEvent(NamedTuple):
-    """An event with its offset in its partition of the stream log, and the time that the broker gave it."""
+    """An event with its offset in its partition of the stream log, and the broker's timestamp in milliseconds."""
 
     offset: int
     event: StreamEvent
@@ -20,7 +20,7 @@ class LoggedEvent(NamedTuple):
 
 
 class OpId(NamedTuple):
-    """The position of an op, ``partition:offset:index``: its record, and its index (from 0) among that record's ops."""
+    """The position of an op, written ``partition:offset:index``. The index counts the ops of one record from 0."""
 
     partition: int
     offset: int
@@ -34,7 +34,7 @@ def parse_op_id(text: str) -> OpId:
     """Parse the position in a ``Last-Event-ID`` header, an ``after`` parameter or a resume message.
 
     Raises:
-        ApiError: 400, when it is malformed.
+        ApiError: 400, if the position is malformed.
     """
     match = _OP_ID.fullmatch(text)
     if match is None:
@@ -46,10 +46,10 @@ def parse_op_id(text: str) -> OpId:
 
 
 def parse_request_id(text: str) -> str:
-    """Parse the request id in a path or message; the prefix ``chatcmpl-`` is allowed.
+    """Parse the request id in a path or message. It may have the prefix ``chatcmpl-``.
 
     Raises:
-        ApiError: 400, when it is not a UUIDv7.
+        ApiError: 400, if the id is not a UUIDv7.
     """
     request_id = text.removeprefix(CHAT_ID_PREFIX)
     if len(request_id) != 36 or not is_uuid7(request_id):

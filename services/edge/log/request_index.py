@@ -1,22 +1,22 @@
-"""Where the events of recent requests are on the stream log, so that a resumed stream reads only these. Pure."""
+"""An index of recent requests' offsets on the log, so that a resumed stream reads no other records. Pure."""
 
 from collections import OrderedDict
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 MAX_REQUESTS: Final = 20_000
-"""Maximum number of requests in the index (about 8 MB). The oldest is dropped, and later searched on the log."""
+"""Maximum number of requests in the index (about 8 MB). Beyond it, the oldest is dropped."""
 
 
 class RequestPosition(NamedTuple):
-    """Where a ``Request`` is on the log."""
+    """The topic and the offset of a ``Request`` event."""
 
     topic: str
     offset: int
 
 
 class EventSpan(NamedTuple):
-    """All events of a request so far have offsets in [begin, end)."""
+    """The offsets [begin, end), which include all events of a request that were read so far."""
 
     begin: int
     end: int
@@ -32,9 +32,9 @@ class _Entry:
 
 
 class RequestIndex:
-    """The requests whose streams were open here, while their partition is followed without a gap.
+    """The requests that had a stream on this edge, and whose partitions have been followed without a gap since.
 
-    Their events are noted even after the last stream has ended, because a recall may still come.
+    Their events are recorded even after the last stream has ended, because a recall may still come.
     """
 
     def __init__(self, size: int = MAX_REQUESTS) -> None:
@@ -48,12 +48,12 @@ class RequestIndex:
         return len(self._entries)
 
     def follow(self, key: bytes, partition: int, *, whole: bool) -> None:
-        """Note the request's events from now on; its partition must be followed.
+        """Add a request, whose events are recorded from now on. Its partition must be followed.
 
         Args:
-            key: The request's id, as the key of its records.
-            partition: Its partition.
-            whole: Whether it has no events yet; otherwise ``add_history`` makes the entry usable.
+            key: The key of the request's records, which is its id.
+            partition: The partition number of its records.
+            whole: Whether the request has no events yet. If not, the index gives no span before ``add_history``.
         """
         if key in self._entries:
             return
@@ -62,24 +62,23 @@ class RequestIndex:
             self._entries.popitem(last=False)
 
     def note_request(self, key: bytes, topic: str, offset: int) -> None:
-        """Note where the ``Request`` itself is."""
         entry = self._entries.get(key)
         if entry is not None and offset >= 0:
             entry.posted = RequestPosition(topic, offset)
 
     def note_event(self, key: bytes, offset: int) -> None:
-        """Note an event that was read by following the partition."""
+        """Record the offset of an event that was read by following the partition."""
         entry = self._entries.get(key)
         if entry is None:
             return
-        if offset <= entry.last:  # the broker has lost the end of its log and gives offsets a second time
+        if offset <= entry.last:  # the broker has lost the last records, and assigns their offsets to new ones
             del self._entries[key]
             return
         entry.first = offset if entry.first is None else entry.first
         entry.last = offset
 
     def add_history(self, key: bytes, offsets: list[int]) -> None:
-        """Add the events from before ``follow``; some may have been noted already."""
+        """Add the offsets of all events before the call of ``follow``. Some may have been recorded already."""
         entry = self._entries.get(key)
         if entry is None or entry.whole:
             return
@@ -89,23 +88,23 @@ class RequestIndex:
             entry.last = max(offsets[-1], entry.last)
 
     def request(self, key: bytes) -> RequestPosition | None:
-        """Return the position of the ``Request``; None if it is not known."""
+        """Return the position of the ``Request`` event, or None if it is not known."""
         entry = self._entries.get(key)
         return None if entry is None else entry.posted
 
     def span(self, key: bytes) -> EventSpan | None:
-        """Return the offsets of all events read so far; None if they are not known."""
+        """Return the span of all events so far, or None if it is not known."""
         entry = self._entries.get(key)
         if entry is None or not entry.whole:
             return None
         return EventSpan(0, 0) if entry.first is None else EventSpan(entry.first, entry.last + 1)
 
     def history_span(self, key: bytes, after: int | None) -> EventSpan | None:
-        """Return the events' offsets for a client that has the op at this offset; None if the log must be searched."""
+        """Return the span of all events, or None if it is not known or the offset ``after`` is not before its end."""
         span = self.span(key)
         return span if span is not None and (after is None or after < span.end) else None
 
     def drop_partition(self, partition: int) -> None:
-        """Forget the requests of a partition that is no longer followed."""
+        """Forget the requests of a partition, because it will no longer be followed."""
         for key in [key for key, entry in self._entries.items() if entry.partition == partition]:
             del self._entries[key]

@@ -1,7 +1,8 @@
-"""Decide which look-up reads a partition next, and which other look-ups use the same records. Pure.
+"""Decide for which look-up a partition is read next, and which other look-ups get the same records. Pure.
 
-When an edge restarts, all its clients search the same log at once. A record that is read for one look-up also counts
-for every other look-up that has reached the same offset, so a partition is read about once, however many search it.
+A look-up searches one partition for the records of one request. When an edge restarts, its clients start many look-ups
+at once. A record that is read for one look-up is also given to every other look-up that has searched all offsets before
+it. So a partition is read about once, however many look-ups search it.
 """
 
 from collections import Counter, deque
@@ -14,30 +15,32 @@ from schemas.topics import Topic
 from services.bus import Received, UnreadableRecord
 
 JOIN_RECORDS: Final = 100_000
-"""A turn starts up to this many records earlier if another look-up of the tenant is there, so that both read together.
-Reading them takes about a second. A look-up that is further behind does not delay the others."""
+"""A turn starts up to this many records earlier if another look-up of the same tenant is there, to serve both at once.
+Reading these takes about a second. A look-up that is further behind is left out, so as not to delay the others."""
 
 
 class ScanPlace(NamedTuple):
-    """The partition that is read."""
+    """The topic and the partition number that a look-up searches."""
 
     topic: Topic
     partition: int
 
 
 class Scan:
-    """One look-up's way through a partition.
+    """The progress of one look-up through a partition.
 
     Args:
-        key: Key of the records.
-        kinds: Kinds of the records.
-        begin: The offset to read from.
-        end: The offset to read to.
-        first_only: Whether one record is enough.
+        tenant: The tenant for which the partition is searched.
+        place: The partition.
+        key: Key of the wanted records.
+        kinds: Kinds of the wanted records.
+        begin: The first offset to search.
+        end: The offset before which the search ends.
+        first_only: Whether the search ends with the first record found.
 
     Attributes:
-        position: The offset of the next record that it has not seen.
-        found: Its records so far, in order.
+        position: The next offset to search.
+        found: The records found so far, in order.
     """
 
     __slots__ = ("_begin", "_first_only", "end", "found", "key", "kinds", "place", "position", "tenant")
@@ -54,20 +57,22 @@ class Scan:
 
     @property
     def complete(self) -> bool:
-        """Whether it has seen all the records that it needs."""
+        """Whether the look-up needs no further records."""
         return self.position >= self.end or bool(self._first_only and self.found)
 
     def rewind(self, offset: int) -> None:
-        """Forget the records from this offset on: the log has lost them, and gives their offsets to others."""
+        """Forget the records from this offset on. The broker has lost them, and assigns their offsets to new ones."""
         self.position = max(self._begin, min(self.position, offset))
         self.found = [record for record in self.found if record.offset < offset]
 
 
 class ScanTurn:
-    """One reader's turn at a partition, for the look-up whose turn it is and those that join it.
+    """A short period in which one reader reads a partition for one look-up, the owner, and for others that join it.
 
     Attributes:
-        begin: The offset to start at.
+        owner: The look-up that was next.
+        place: The partition.
+        begin: The offset at which the reader starts.
     """
 
     __slots__ = ("_joined", "_last", "_passed", "begin", "owner", "place")
@@ -75,7 +80,7 @@ class ScanTurn:
     def __init__(self, owner: Scan, begin: int) -> None:
         self.owner, self.place, self.begin = owner, owner.place, begin
         self._passed = begin
-        self._last = -1  # offset of the record given last
+        self._last = -1  # offset of the last record that was passed to ``take``
         self._joined: dict[bytes, list[Scan]] = {}
 
     def __contains__(self, scan: Scan) -> bool:
@@ -86,31 +91,31 @@ class ScanTurn:
 
     @property
     def over(self) -> bool:
-        """Whether the look-up whose turn it is has left: it is complete or was given up."""
+        """Whether the owner has left the turn, because it is complete or was given up."""
         return self.owner not in self
 
     @property
     def progressed(self) -> bool:
-        """Whether any record was passed."""
+        """Whether the reader is beyond ``begin``."""
         return self._passed > self.begin
 
     def join(self, scan: Scan) -> None:
-        """Let a look-up take part if the reader has not passed its next record."""
+        """Add a look-up. The reader must not be beyond its position."""
         self._joined.setdefault(scan.key, []).append(scan)
 
     def leave(self, scan: Scan) -> None:
-        """Let a look-up go that is complete or given up."""
+        """Remove a look-up that is complete or was given up."""
         if scan in self:
             self._joined[scan.key].remove(scan)
             if not self._joined[scan.key]:
                 del self._joined[scan.key]
 
     def wants(self, kind: str, key: bytes | None) -> bool:
-        """Return whether a record belongs to one of the look-ups."""
+        """Return whether one of the look-ups wants a record of this kind and key."""
         return key is not None and any(kind in scan.kinds for scan in self._joined.get(key, ()))
 
     def take(self, records: Sequence[Received | UnreadableRecord]) -> None:
-        """Give records to the look-ups they belong to."""
+        """Give each record to the look-ups that want it."""
         for record in records:
             if record.offset <= self._last:
                 self._rewind(record.offset)
@@ -120,7 +125,7 @@ class ScanTurn:
                     scan.found.append(record)
 
     def advance(self, reader_position: int) -> list[Scan]:
-        """Note that all records before this offset were given; return the look-ups that are complete now."""
+        """Record that ``take`` got all records before this offset. Remove and return the complete look-ups."""
         if reader_position < self._passed:
             self._rewind(reader_position)
         self._passed = reader_position
@@ -137,23 +142,22 @@ class ScanTurn:
 
 
 class ScanQueue:
-    """The look-ups that are not complete: tenants take turns, a partition is read by one reader at a time.
+    """The unfinished look-ups. Turns rotate among tenants, and each partition has at most one turn at a time.
 
     Args:
-        per_tenant: Most turns of one tenant at the same time.
+        per_tenant: Maximum number of simultaneous turns of one tenant.
     """
 
     def __init__(self, per_tenant: int) -> None:
         self._per_tenant = per_tenant
-        self._by_tenant: dict[str, deque[Scan]] = {}  # in the order of turns, and so are the scans of a tenant
+        self._by_tenant: dict[str, deque[Scan]] = {}  # both levels are in the order of turns
         self._turns: dict[ScanPlace, ScanTurn] = {}
 
     def put(self, scan: Scan) -> None:
-        """Add a look-up."""
         self._by_tenant.setdefault(scan.tenant, deque()).append(scan)
 
     def remove(self, scan: Scan) -> None:
-        """Drop a look-up that is complete or given up; do nothing if it is not there."""
+        """Remove a look-up that is complete or was given up. Do nothing if it was removed already."""
         scans = self._by_tenant.get(scan.tenant)
         if scans is not None and scan in scans:
             scans.remove(scan)
@@ -164,7 +168,7 @@ class ScanQueue:
             turn.leave(scan)
 
     def begin_turn(self) -> ScanTurn | None:
-        """Return the next turn; None if no waiting look-up may have one."""
+        """Start the next turn and return it, or return None if no look-up may have one now."""
         lent = Counter(turn.owner.tenant for turn in self._turns.values())
         for tenant, scans in self._by_tenant.items():
             owner = next((scan for scan in scans if scan.place not in self._turns), None)
@@ -180,17 +184,17 @@ class ScanQueue:
         return None
 
     def start(self, turn: ScanTurn, reader_position: int) -> list[Scan]:
-        """Note where a turn's reader really starts, as ``advance`` does: older records may be gone from the log."""
+        """Do the same as ``advance`` for the reader's first offset, which is above ``begin`` if records are gone."""
         for scan in self._all():
             if scan.place == turn.place and scan.position >= turn.begin:
                 scan.position = max(scan.position, reader_position)
         return self.advance(turn, reader_position)
 
     def advance(self, turn: ScanTurn, reader_position: int) -> list[Scan]:
-        """Note how far a turn's reader is, and let look-ups join whose next record is still to come.
+        """Record the next offset of a turn's reader. Look-ups at or beyond that offset join the turn.
 
         Returns:
-            The look-ups that are complete now; they are removed.
+            The look-ups that are complete now. They are removed from the queue.
         """
         for scan in self._all():
             if scan.place == turn.place and scan.position >= reader_position and scan not in turn:
@@ -201,11 +205,11 @@ class ScanQueue:
         return complete
 
     def end_turn(self, turn: ScanTurn) -> None:
-        """Let the partition have another turn."""
+        """End a turn, so that its partition can have another one."""
         del self._turns[turn.place]
 
     def others_wait(self) -> bool:
-        """Return whether there is a look-up that no turn serves."""
+        """Return whether there is a look-up that is in no turn."""
         return any(scan not in self._turns.get(scan.place, ()) for scan in self._all())
 
     def _all(self) -> Iterator[Scan]:

@@ -1,4 +1,4 @@
-"""Records of the stream log that may take text back, and cannot be read here. Pure."""
+"""Recognize records that may take text back and that this version of the edge cannot decode. Pure."""
 
 from typing import Final
 
@@ -7,16 +7,16 @@ from services.bus import UnreadableRecord
 from services.edge.errors import ApiError
 
 TAKE_TEXT_BACK: Final = frozenset({b"Recall", b"Verdict", b"Cutover"})
-"""Kinds that can withdraw text that was shown. A reader that skips one would continue to show it."""
+"""Kinds of events that can take shown text back. A reader that skipped one would still show that text."""
 
 
 def takes_text_back(record: UnreadableRecord) -> bool:
-    """Return whether a client of this request may be shown nothing more."""
+    """Return whether the record's kind can take text back. If so, nothing more of its request may be shown."""
     return any(name == KIND_HEADER and kind in TAKE_TEXT_BACK for name, kind in record.headers)
 
 
 def newer_version() -> ApiError:
-    """Return the error that ends such a stream."""
+    """Return the error that ends a stream when a record that may take text back cannot be decoded."""
     return ApiError(
         503, "The log has a decision about this answer that this server is too old to read: resume at another server.",
         code="newer_version", retry_after_s=1,

@@ -1,9 +1,9 @@
-"""Back-pressure for batch requests over HTTP: they wait at the edge until there is room, and leave room for others.
+"""Back-pressure for batch requests over HTTP, so that they never occupy all streams of the edge.
 
-A job limits its open requests by a window. Clients that send batch requests one by one have no such window, and these
-requests can stay open for hours. They would leave no stream of the edge to interactive clients. So batch requests get
-a share of the streams. Requests beyond it wait in order of arrival, on their own connections, before they are on the
-log.
+The batch service limits how many requests of a job are unfinished at once. Clients that send batch requests one by one
+have no such limit, and each request can take hours, so they could occupy every stream of the edge. Therefore batch
+requests may use only a share of the streams. Beyond it, they wait in order of arrival, on their own connections, before
+they are put on the log.
 """
 
 import asyncio
@@ -15,14 +15,14 @@ from services.edge.errors import ApiError
 from services.runtime.metrics import EDGE_BATCH_WAITING
 
 BATCH_SHARE: Final = 0.75
-"""Share of the edge's streams that batch requests may have. They may have the same share of a generator's slots."""
+"""Share of the edge's streams that batch requests may use. They may use the same share of a generator's slots."""
 
 
 class StreamPlace:
-    """A place of one batch request; ``release`` gives it back, and may be called again.
+    """The right of one batch request to use a stream. ``release`` returns it; further calls have no effect.
 
     Attributes:
-        waited: Whether no place was free when the request came.
+        waited: Whether the request had to wait for it.
     """
 
     def __init__(self, room: "BatchRoom", *, waited: bool) -> None:
@@ -37,14 +37,15 @@ class StreamPlace:
 
 
 class BatchRoom:
-    """The places of the batch lane on one edge.
+    """Decides which batch requests may use a stream of this edge.
 
     Args:
-        most_streams: Most streams of the edge, of both lanes. As many batch requests may wait; more are refused.
+        most_streams: Maximum number of open streams of both lanes. It is also the maximum number of waiting batch
+            requests; more are refused.
         open_streams: Returns how many streams are open.
 
     Attributes:
-        taken: Places that are taken.
+        taken: Number of batch requests that may use a stream at present.
     """
 
     def __init__(self, most_streams: int, open_streams: Callable[[], int]) -> None:
@@ -59,10 +60,10 @@ class BatchRoom:
         return len(self._waiting)
 
     async def take(self) -> StreamPlace:
-        """Return a place as soon as one is free.
+        """Wait until a batch request may use a stream.
 
         Raises:
-            ApiError: 503, if too many requests wait already.
+            ApiError: 503, if too many batch requests wait already.
         """
         if not self._waiting and self._free > 0:
             self.taken += 1
@@ -75,7 +76,7 @@ class BatchRoom:
         self.admit()
         try:
             return await turn
-        except asyncio.CancelledError:  # the client has left
+        except asyncio.CancelledError:  # the client has disconnected
             if turn.done() and not turn.cancelled():
                 turn.result().release()
             elif turn in self._waiting:
@@ -85,7 +86,7 @@ class BatchRoom:
             EDGE_BATCH_WAITING.dec()
 
     def admit(self) -> None:
-        """Give free places to the requests that have waited longest. Call this whenever a stream has ended."""
+        """Let the requests that have waited longest use free streams. Call this whenever a stream has ended."""
         room = self._free
         while self._waiting and room > 0:
             turn = self._waiting.popleft()

@@ -1,4 +1,4 @@
-"""Fields of a request's body other than those that decide about the answer (``services.runtime.chat_body``)."""
+"""The fields of a request's body. Those that influence the answer's text are in ``services.runtime.chat_body``."""
 
 from typing import Final
 
@@ -12,27 +12,30 @@ from services.runtime.chat_body import ChatBody
 
 
 class StreamOptions(Struct):
-    """What else to send on a stream.
+    """Options of a streamed answer.
 
     Attributes:
-        include_usage: Send token counts in a last chunk.
+        include_usage: Send the token counts in a last chunk.
     """
 
     include_usage: bool | None = None
 
 
 class RailbusExtension(Struct, forbid_unknown_fields=True):
-    """The extra body field ``railbus``.
+    """The body field ``railbus``, which OpenAI's API does not have.
 
     Attributes:
-        delivery: How much may be shown before it is checked: the name of a mode, or an object as in ``Request``.
-        deadlines: By when, as in ``Request``.
-        fallback: What a missed first-token deadline does.
-        egress: ``forbidden`` keeps the prompt on the premises.
-        lane: ``batch`` waits for interactive requests.
-        service_class: Name of a class of the policy: which deadlines and objectives the request has.
-        restart: What an OpenAI-style stream does when the answer starts anew after text was sent: ``error`` ends it
-            (the default: such a stream cannot take text back), ``marker`` continues after a chunk that says so.
+        delivery: How much unchecked text may be shown. It is the name of a delivery mode, or an object as in the event
+            ``Request``.
+        deadlines: Deadlines in milliseconds, as in the event ``Request``.
+        fallback: What happens when the first token misses its deadline. ``cancel`` replaces attempt 1 by an attempt in
+            the cloud, ``race`` starts the attempt in the cloud as well, and ``off`` starts none.
+        egress: ``forbidden`` means that the prompt is not sent to a cloud model.
+        lane: ``batch`` requests use only the capacity that interactive requests leave free.
+        service_class: Name of a class in the policy. The class sets the deadlines and objectives of the request.
+        restart: What an OpenAI-style stream does if another attempt takes over after text was sent, because such a
+            stream cannot take text back. ``error``, the default, ends the stream with an error. ``marker`` sends a
+            chunk with the op ``restart`` and continues with the new attempt's text.
     """
 
     delivery: DeliveryMode | Delivery | None = None
@@ -45,14 +48,14 @@ class RailbusExtension(Struct, forbid_unknown_fields=True):
 
 
 class ChatRequestBody(ChatBody):
-    """A chat completion request. ``null`` means the same as leaving a field out.
+    """A chat completion request. A field that is ``null`` counts as left out.
 
     Attributes:
-        stream: Send the answer as it comes, as server-sent events.
-        stream_options: What else to send on a stream.
-        service_tier: ``flex`` is the class ``batch``; ``auto``, ``default``, ``priority`` and ``scale`` are the usual
-            class; any other value is a class by its name.
-        railbus: The fields that only Railbus has.
+        stream: Send the answer while it is generated, as server-sent events.
+        stream_options: Options of a streamed answer.
+        service_tier: ``flex`` selects the class ``batch``. ``auto``, ``default``, ``priority`` and ``scale`` select the
+            default class. Any other value is the name of a class.
+        railbus: The fields that OpenAI's API does not have.
     """
 
     stream: bool | None = None
@@ -66,4 +69,4 @@ KNOWN_FIELDS: Final = frozenset(field.name for field in msgspec.structs.fields(C
 ACCEPTED_UNUSED: Final = frozenset(
     {"user", "metadata", "store", "safety_identifier", "prompt_cache_key", "parallel_tool_calls"}
 )
-"""Sent by common clients, without effect on the answer's text: ignored silently."""
+"""Parameters that are accepted and not used. Common clients send them, and they do not change the answer's text."""

@@ -1,4 +1,4 @@
-"""Which class of requests a client asks for, and whether it may. Pure."""
+"""Determine the class of a request, and whether the client may use it. Pure."""
 
 from typing import Final
 
@@ -11,10 +11,10 @@ CLASS_HEADER: Final = "X-Railbus-Class"
 BODY_FIELD: Final = "railbus.service_class"
 
 USUAL_TIERS: Final = frozenset({"auto", "default", "priority", "scale"})
-"""OpenAI's tiers that mean the default class here: no tier costs more or is slower."""
+"""OpenAI's service tiers that mean the default class here, because Railbus makes no difference between them."""
 
 FLEX: Final = "flex"
-"""OpenAI's tier for requests that may wait: the batch lane."""
+"""OpenAI's service tier for requests that may wait. It means the class ``batch``, unless the policy has ``flex``."""
 
 
 def choose_class(
@@ -31,16 +31,17 @@ def choose_class(
 
     Args:
         classes: The policy's classes.
-        tenant: Whose request it is.
-        model: The model that it asks for.
-        lane: The lane that it asks for, if any.
-        header: ``X-Railbus-Class``, if any.
-        body: ``railbus.service_class``, if any.
-        tier: OpenAI's ``service_tier``, if any. ``flex`` means ``batch``, a usual tier means no choice, and any other
-            value names a class.
+        tenant: The tenant that sent the request.
+        model: The model that the request names.
+        lane: The lane that the request names, if any.
+        header: Value of the header ``X-Railbus-Class``, if any.
+        body: Value of the body field ``railbus.service_class``, if any.
+        tier: Value of OpenAI's body field ``service_tier``, if any. ``flex`` means the class ``batch``, unless the
+            policy has a class ``flex``. A value in ``USUAL_TIERS`` selects no class. Any other value names a class.
 
     Raises:
-        ApiError: 400 for a class that is not known, or for two that differ; 403 for one that is not allowed.
+        ApiError: 400, if a class is unknown, two named classes differ, or the lane is not the class's; 403, if the
+            class is not allowed.
     """
     tier = None if tier in USUAL_TIERS else BATCH if tier == FLEX and classes.get(FLEX) is None else tier
     asked = {CLASS_HEADER: header, BODY_FIELD: body, "service_tier": tier}

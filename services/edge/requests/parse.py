@@ -1,4 +1,4 @@
-"""Parse and validate a client's request body. Pure; an error is one ``ApiError`` that names the field."""
+"""Parse and validate a client's request body. An invalid one raises an ``ApiError`` that names the field. Pure."""
 
 import dataclasses
 from dataclasses import dataclass
@@ -28,12 +28,12 @@ _NESTED: Final = {"delivery": Delivery, "deadlines": Deadlines}
 
 
 class ArrivalTimes(NamedTuple):
-    """When a request came, in microseconds since the epoch.
+    """When a request arrived, in microseconds since the epoch.
 
     Attributes:
-        at_us: When it reached this host. The client's wait and the request's account begin then.
-        read_us: When the edge read it. Its deadlines count from then, because a standstill of the edge delays every
-            request, and another attempt would help none of them.
+        at_us: When it reached this host. The request's account counts the client's wait from this time.
+        read_us: When the edge read it. The request's deadlines count from this time. If the edge was blocked before,
+            that delayed every request, and another attempt would not have helped.
     """
 
     at_us: int
@@ -41,7 +41,6 @@ class ArrivalTimes(NamedTuple):
 
     @classmethod
     def at(cls, now_us: int) -> Self:
-        """Return the arrival of a request whose time begins now."""
         return cls(now_us, now_us)
 
 
@@ -50,11 +49,11 @@ class ParsedRequest:
     """A validated request body.
 
     Attributes:
-        template: The request without an id, a time and a tenant: they are set when it is accepted.
+        template: The request with empty id, tenant, time and source, which are set when it is accepted.
         stream: Whether the answer is streamed.
         include_usage: Whether a stream ends with the token counts.
-        on_restart: What an OpenAI-style stream does when the answer restarts.
-        ignored: Unknown parameters.
+        on_restart: What an OpenAI-style stream does if the answer restarts after text was sent.
+        ignored: Names of unknown parameters in the body.
     """
 
     template: Request
@@ -67,11 +66,11 @@ class ParsedRequest:
         """Build the event to put on the log.
 
         Args:
-            request_id: Its id.
-            tenant: Whose it is.
-            at_us: When it was received.
-            source: This edge.
-            waited_us: Time since the edge read it.
+            request_id: Id of the request.
+            tenant: The tenant that sent it.
+            at_us: When it reached this host, in microseconds since the epoch.
+            source: Name of this edge.
+            waited_us: Microseconds since the edge read it.
         """
         waited_ms = min(max(0, waited_us) / 1_000, MAX_WAITED_MS)
         return dataclasses.replace(
@@ -87,7 +86,7 @@ def parse_json(raw: bytes | str) -> dict[str, Any]:
     """Parse the JSON object in a body or message.
 
     Raises:
-        ApiError: 400, when it is not a JSON object.
+        ApiError: 400, if the text is not a JSON object.
     """
     try:
         value = orjson.loads(raw)
@@ -105,16 +104,16 @@ def parse_chat_request(
     tenant: str = "",
     class_header: str | None = None,
 ) -> ParsedRequest:
-    """Validate the body. Deadlines beyond the bounds of its class are refused; missing ones are set by the class.
+    """Validate the body. Deadlines outside the bounds of the request's class are refused. The class sets missing ones.
 
     Args:
         body: The JSON object.
         classes: The policy's classes.
-        tenant: Whose request it is.
-        class_header: The class that a header names.
+        tenant: The tenant that sent it.
+        class_header: The value of the header ``X-Railbus-Class``, if any.
 
     Raises:
-        ApiError: 400, or 403 for a class that is not allowed, naming the field.
+        ApiError: 400, if a field is not valid; 403, if the class is not allowed. The error names the field.
     """
     try:
         return _parse(body, classes, tenant, class_header)
@@ -173,7 +172,7 @@ def _template(
 
 
 def _must_name(classes: ServiceClasses, chosen: ServiceClass, tenant: str, model: str | None) -> bool:
-    """Return whether the event must name its class, because readers of the log would otherwise assume another class."""
+    """Return whether the event must name its class, because readers would otherwise assume another class."""
     usual = classes.default(tenant, model or DEFAULT_MODEL)
     return chosen is not (usual if usual.lane == chosen.lane else classes.of(None, chosen.lane))
 
@@ -189,7 +188,7 @@ def _check_deadlines(asked: dict[str, int], bounds: DeadlineBounds) -> None:
 
 
 def _refuse_unknown_extension(extension: Any) -> None:
-    """Refuse unknown nested fields: a misspelt safety setting must not be ignored."""
+    """Refuse unknown fields in nested objects, because a misspelt safety setting must not be ignored."""
     if not isinstance(extension, dict):
         return
     for name, cls in _NESTED.items():

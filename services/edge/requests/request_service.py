@@ -1,4 +1,4 @@
-"""Accept requests and resume answers: each opens a stream."""
+"""Accept new requests, and resume the delivery of earlier answers. Both open a stream to the client."""
 
 import asyncio
 import hashlib
@@ -33,7 +33,7 @@ from services.runtime.clock import now_ms, now_us, steady_us
 from services.runtime.metrics import EDGE_REQUESTS, OPS_SENT, QUOTA_REFUSED, RESUMES
 
 POST_S: Final = 5.0
-"""Longest wait for room in the producer's buffer, which is full only while the broker is unreachable."""
+"""Maximum wait for room in the producer's buffer, in seconds. It is full only while the broker is unreachable."""
 
 NOT_ACKNOWLEDGED: Final = (
     "The log did not acknowledge the request in time. It may still be answered: to ask again without asking twice, "
@@ -46,7 +46,7 @@ NOT_READY: Final = "The server is not ready: it does not follow the log yet."
 
 
 class RequestService:
-    """The entry for all clients: opens a stream for a new request or a known one."""
+    """Opens the streams of all clients, for new requests and for requests that are on the log already."""
 
     def __init__(
         self, settings: Settings, *, instance: str, hub: Hub, partitions: PartitionFollower, lookup: LogLookup,
@@ -67,19 +67,19 @@ class RequestService:
         self._giving_back: set[asyncio.Task[None]] = set()
 
     async def watch_classes(self) -> None:
-        """Read the policy's classes again when they change, until cancelled."""
+        """Reload the policy's classes whenever they change, until cancelled."""
         await self._classes.watch()
 
     def parse(self, body: dict[str, Any], tenant: str, class_header: str | None = None) -> ParsedRequest:
-        """Validate the body of a chat request, within the bounds of its class.
+        """Validate the body of a chat request, including the bounds that its class sets for deadlines.
 
         Args:
             body: The JSON object.
-            tenant: Whose request it is.
-            class_header: The class that a header names.
+            tenant: The tenant that sent it.
+            class_header: The value of the header ``X-Railbus-Class``, if any.
 
         Raises:
-            ApiError: 400, or 403 for a class that is not allowed, naming the field.
+            ApiError: 400, if a field is not valid; 403, if its class is not allowed. The error names the field.
         """
         return parse_chat_request(body, self._classes.current, tenant=tenant, class_header=class_header)
 
@@ -87,21 +87,21 @@ class RequestService:
         self, parsed: ParsedRequest, client: ClientContext, *, arrival: ArrivalTimes, on_posted: Callable[[], None],
         idempotency_key: str | None = None, traceparent: str | None = None,
     ) -> Subscription:  # fmt: skip
-        """Put a new request on the log, and open its stream once the broker has acknowledged it.
+        """Put a new request on the log, and return its stream when the broker has acknowledged the request.
 
-        A request of the batch lane waits until there is room for it. After such a wait, its time counts from the end
-        of the wait.
+        A request of the batch lane first waits in ``BatchRoom``. After such a wait, the end of the wait counts as the
+        request's arrival.
 
         Args:
-            parsed: The request.
-            client: Its client.
-            arrival: When it came.
-            on_posted: Called when the request waits only for the broker's acknowledgement.
-            idempotency_key: A later request with the same key gets this one's answer.
-            traceparent: The client's W3C trace, if any.
+            parsed: The validated request.
+            client: The client that sent it.
+            arrival: When the request arrived.
+            on_posted: Called when only the broker's acknowledgement is missing.
+            idempotency_key: A later request with the same key and body gets the answer to this request.
+            traceparent: The client's W3C trace context, if any.
 
         Raises:
-            ApiError: The request is refused.
+            ApiError: The request is refused, or the broker did not acknowledge it.
         """
         if parsed.lane != "batch":
             return await self._accept(parsed, client, arrival, on_posted, idempotency_key, traceparent, None)
@@ -143,15 +143,15 @@ class RequestService:
         return await self._again(known, record, client, idempotency_key)
 
     async def resume(self, request_id: str, after: str | None, client: ClientContext) -> Subscription:
-        """Open the stream of a request that is on the log already.
+        """Open a stream for a request that is on the log already.
 
         Args:
-            request_id: The request.
-            after: The position of the last op that the client has; None for none.
-            client: The client.
+            request_id: Id of the request.
+            after: Position of the last op that the client has; None if it has none.
+            client: The client that resumes.
 
         Raises:
-            ApiError: The request is unknown, another tenant's, too old, or has no such position.
+            ApiError: The request is unknown, belongs to another tenant, is too old, or has no op at this position.
         """
         await self._charge("resumes", client.tenant, now_us())
         return await self._reopen(request_id, after, client, self._settings.resume_ms)
@@ -166,11 +166,11 @@ class RequestService:
             )
 
     def _give_back(self, tenant: str, tokens: int) -> None:
-        """Return tokens that were charged and not used, without waiting for Redis."""
+        """Undo the charge for unused tokens, without waiting for Redis."""
         if tokens <= 0 or not self._settings.tokens_per_minute:
             return
         task = asyncio.create_task(self._shared_limits.give_back("tokens", tenant, now_us(), tokens))
-        self._giving_back.add(task)  # bounded by the open streams and the time-out of Redis
+        self._giving_back.add(task)  # keeps a reference; few, because each ends within the time-out of Redis
         task.add_done_callback(self._giving_back.discard)
 
     async def _reopen(
@@ -197,7 +197,7 @@ class RequestService:
         self, parsed: ParsedRequest, client: ClientContext, arrival: ArrivalTimes, charged: int,
         place: StreamPlace | None,
     ) -> tuple[Request, Subscription]:  # fmt: skip
-        self._check_capacity(client.tenant)  # again: others may have come meanwhile
+        self._check_capacity(client.tenant)  # again, because other streams may have been opened since the first check
         reserved = self._partitions.reserve_request_id(arrival.read_us // 1_000)
         if reserved is None:
             raise _NotTaken(ApiError(503, NOT_READY, code="not_ready", retry_after_s=1))
@@ -233,7 +233,7 @@ class RequestService:
         return stream
 
     def _on_answered(self, stream: Subscription, topic: str, acknowledged: asyncio.Future[Position]) -> None:
-        """Wake the task that waits for the acknowledgement, and note the request's position."""
+        """Record the request's position on the log, and wake the task that waits for the acknowledgement."""
         if not acknowledged.cancelled() and acknowledged.exception() is None:
             self._hub.index.note_request(stream.request.request_id.encode(), topic, acknowledged.result().offset)
         stream.on_log.set()
@@ -241,10 +241,10 @@ class RequestService:
     async def _again(
         self, known: IdempotencyRecord, record: IdempotencyRecord, client: ClientContext, key: str
     ) -> Subscription:
-        """Open the first request's stream for a repeated one, from the beginning.
+        """Deliver the first request's whole answer to a request with the same idempotency key.
 
-        A key is kept longer than an answer can be resumed by its id, so a client with the key still gets the answer.
-        If the first request never reached the log, for example because its edge was killed, the key is freed.
+        An answer can be read with the idempotency key for as long as the key is kept, even if ``resume_ms`` has passed.
+        If the first request never reached the log, for example because its edge was killed, the key is deleted.
         """
         readable_ms = max(IDEMPOTENCY_TTL_MS, self._settings.resume_ms)
         if known.body_hash != record.body_hash:
@@ -252,7 +252,7 @@ class RequestService:
                 422, "The Idempotency-Key was used with another body.", code="idempotency_key_reused",
                 param="Idempotency-Key",
             )  # fmt: skip
-        for wait_s in (0.05, 0.2, 0.5, 1.0):  # the first may not be on the log yet
+        for wait_s in (0.05, 0.2, 0.5, 1.0):  # the first request may not be on the log yet
             try:
                 return await self._reopen(known.request_id, None, client, readable_ms)
             except ApiError as error:
@@ -271,9 +271,9 @@ class RequestService:
         session, index, key = stream.session, self._hub.index, stream.session.request_id.encode()
         span = index.history_span(key, None if position is None else position.offset)
         if span is not None:
-            begin, end = span  # whatever comes after it is held in the stream from here on
+            begin, end = span  # the stream keeps the events that arrive after this span until the history is sent
         else:
-            index.follow(key, session.partition, whole=False)  # before the end is asked for: nothing falls in between
+            index.follow(key, session.partition, whole=False)  # before ``end_offset``, to miss no event
             begin, end = None, await self._lookup.end_offset(session.partition)
             if position is not None and position.offset >= end:
                 raise ApiError(
@@ -302,7 +302,7 @@ class RequestService:
         def on_end(stream: Subscription) -> None:
             self._hub.remove(stream)
             hold.release()
-            (self._batch_room.admit if place is None else place.release)()  # any stream that has ended makes room
+            (self._batch_room.admit if place is None else place.release)()  # the end of any stream makes room
             OPS_SENT.inc(stream.session.stats.ops)
             self._give_back(tenant, charged - used_tokens(session, charged))
 
@@ -318,10 +318,10 @@ class RequestService:
         return partition_for(request_id, self._settings.bus.partitions)
 
     def _check_capacity(self, tenant: str) -> None:
-        """Refuse a stream for which there is no room.
+        """Check that another stream may be opened.
 
         Raises:
-            ApiError: 429 or 503.
+            ApiError: 429, if the tenant has too many open streams; 503, if the edge has too many.
         """
         most = self._settings.max_tenant_streams
         if most and self._hub.open_streams(tenant) >= most:
@@ -337,7 +337,6 @@ class RequestService:
 
 @contextmanager
 def _end_on_failure(stream: Subscription) -> Iterator[None]:
-    """End the stream if opening it fails."""
     try:
         yield
     except ApiError as error:
@@ -349,14 +348,13 @@ def _end_on_failure(stream: Subscription) -> Iterator[None]:
 
 
 def _body_hash(request: Request) -> str:
-    """Hash what the client sent: everything but the id and the time."""
+    """Hash the fields of the request that the client determines, that is, not its id and time."""
     sent = (request.model, request.messages, request.sampling, request.lane, request.delivery, request.deadlines)
     chosen = (request.fallback, request.egress, request.service_class)
     return hashlib.sha256(repr((sent, chosen)).encode()).hexdigest()
 
 
 def _post_error(error: Exception) -> ApiError:
-    """Explain why the log did not accept a request."""
     if isinstance(error, MalformedEvent):
         return ApiError(413, "The request exceeds the log's limit of 1,000,000 bytes.", code="request_too_large")
     return ApiError(503, "The log accepts no requests now: try again.", code="log_unavailable", retry_after_s=2)
@@ -367,19 +365,20 @@ def _topic_of(request: Request) -> Topic:
 
 
 class _NotTaken(ApiError):
-    """The request is not on the log, and will not be."""
+    """Raised if a request was not put on the log, and will not be. Its charge and its idempotency key are undone."""
 
     def __init__(self, error: ApiError) -> None:
         super().__init__(error.status, error.message, code=error.code, retry_after_s=error.retry_after_s)
 
 
 async def _wait_until_on_log(stream: Subscription, acknowledged: asyncio.Future[Position]) -> None:
-    """Wait for the broker's acknowledgement, or for an event about the request, which proves the same and may be first.
+    """Wait for the broker's acknowledgement, or for an event about the request, which proves that it is on the log.
 
     Raises:
-        ApiError: The broker refused the request, or did not acknowledge it until its stream expired.
+        ApiError: The broker refused the request, did not acknowledge it by the deadline of its stream, or the edge was
+            stopped before.
     """
-    longest_ms = min(stream.request.total_ms, LONGEST_TOTAL_MS)  # a backlog waits for engines, not for the log
+    longest_ms = min(stream.request.total_ms, LONGEST_TOTAL_MS)  # longer deadlines are for engines, not for the log
     ends_us = stream.opened_us + longest_ms * 1_000 + EXPIRY_MARGIN_US
     loop = asyncio.get_running_loop()
     ends_s = loop.time() + (ends_us - steady_us()) / 1e6

@@ -1,4 +1,4 @@
-"""Rates and idempotency keys, shared by edges in Redis. Without Redis or while it is down, each process has its own."""
+"""Rate limits and idempotency keys. Edges share them in Redis. Without a reachable Redis, each process has its own."""
 
 import hashlib
 from collections import OrderedDict
@@ -17,18 +17,18 @@ from services.runtime.logging import logger
 _log = logger("edge")
 
 IDEMPOTENCY_TTL_S: Final = 86_400
-"""How long an idempotency key is kept, in seconds. Until then, a repeated request with it returns the first answer."""
+"""Seconds for which an idempotency key is kept. A request with the same key and body then gets the first answer."""
 
 MAX_LOCAL_RECORDS: Final = 10_000
-"""Maximum number of idempotency keys kept in the process. Beyond it, the oldest is dropped."""
+"""Maximum number of idempotency keys that are kept in the process. Beyond it, the oldest is dropped."""
 
 REDIS_TIMEOUT_S: Final = 0.25
-"""Longest wait of a request for Redis."""
+"""Time-out of a call to Redis, in seconds."""
 
 REDIS_RETRY_US: Final = 2_000_000
-"""Microseconds after a failure during which Redis is not called."""
+"""After a failed call, Redis is not called again for this many microseconds."""
 
-# ``rate_limit.gcra`` as a script, on the clock of Redis: one clock for all edges.
+# ``rate_limit.gcra`` as a Lua script. It uses the clock of Redis, so that all edges use the same clock.
 _GCRA_SCRIPT: Final = """
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
@@ -48,26 +48,26 @@ return 0
 """
 
 Quota = Literal["requests", "tokens", "resumes"]
-"""What is limited per tenant and minute."""
+"""The name of a rate limit, which applies to each tenant."""
 
 
 @dataclass(frozen=True, slots=True)
 class IdempotencyRecord:
-    """The first request with an idempotency key, and the hash of its body."""
+    """The id of the first request with an idempotency key, and the hash of this request's body."""
 
     request_id: str
     body_hash: str
 
 
 class LocalRecords:
-    """The idempotency keys of this process: the ``size`` latest, each until it expires. Pure."""
+    """The newest ``size`` idempotency keys of this process. Each is kept until it expires. Pure."""
 
     def __init__(self, size: int = MAX_LOCAL_RECORDS) -> None:
         self._size = size
         self._records: OrderedDict[str, tuple[IdempotencyRecord, int]] = OrderedDict()
 
     def claim(self, name: str, record: IdempotencyRecord, now_us: int) -> IdempotencyRecord | None:
-        """Store the record and return None; if there is an earlier one, keep and return that one."""
+        """Store the record and return None. If the key has an earlier record, keep and return that one instead."""
         known, expires_us = self._records.get(name, (None, 0))
         if known is not None and now_us < expires_us:
             return known
@@ -93,7 +93,7 @@ class SharedLimits:
         self._redis_down = False
 
     async def wait_us(self, quota: Quota, tenant: str, now_us: int, units: int = 1) -> int:
-        """Charge the tenant and return 0 if it may use ``units`` now; otherwise return the microseconds to wait."""
+        """Charge the tenant and return 0 if it may use ``units`` now. Otherwise return the microseconds to wait."""
         rate = self._rates.get(quota)
         if rate is None:
             return 0
@@ -106,7 +106,7 @@ class SharedLimits:
         return self._limiters[quota].wait_us(tenant, now_us, units)
 
     async def give_back(self, quota: Quota, tenant: str, now_us: int, units: int) -> None:
-        """Undo a part of what the tenant was charged."""
+        """Undo the charge for ``units``, which the tenant did not use."""
         rate = self._rates.get(quota)
         if rate is None or units <= 0:
             return
@@ -121,7 +121,7 @@ class SharedLimits:
         self._limiters[quota].give_back(tenant, rate.cost_us(units))
 
     async def claim(self, tenant: str, key: str, record: IdempotencyRecord, now_us: int) -> IdempotencyRecord | None:
-        """Store the key for a new request; return the earlier record if the key is in use."""
+        """Store the record of a new request and return None. If the key has an earlier record, return that instead."""
         name = _redis_key(tenant, key)
         if self._usable(now_us):
             value = f"{record.request_id} {record.body_hash}"
@@ -133,7 +133,7 @@ class SharedLimits:
         return self._records.claim(name, record, now_us)
 
     async def forget(self, tenant: str, key: str, now_us: int) -> None:
-        """Drop the key of a request that was not accepted."""
+        """Delete the key of a request that is not on the log."""
         name = _redis_key(tenant, key)
         self._records.forget(name)
         if self._usable(now_us):

@@ -1,1 +1,1 @@
-"""Measure one engine without bus and services: ``python -m services.generator.bench`` runs one arm once."""
+"""Measure one engine without Kafka and without other services. Each run starts an engine and runs one workload."""

@@ -24,10 +24,10 @@ _SECRET: Final = ("KEY", "TOKEN", "PASSWORD", "SECRET")
 
 
 async def main() -> None:
-    """Run the workload.
+    """Run the workload on standard input, and write its result to standard output.
 
     Raises:
-        UserError: The workload is not valid, the engine cannot start, or its first request failed.
+        UserError: The workload is invalid, the engine cannot start, or its first request failed.
     """
     try:
         workload = msgspec.json.decode(sys.stdin.buffer.read(), type=Workload)
@@ -90,7 +90,7 @@ def _since(before: float | None, now: float | None) -> float | None:
 
 
 def settings(env: Mapping[str, str]) -> dict[str, str]:
-    """Return the RAILBUS_* variables without secrets. Runs are compared only if these agree."""
+    """Return the variables ``RAILBUS_*``, without the values of secrets. Only runs with equal ones are compared."""
     return {
         name: "(set)" if name.endswith(_SECRET) else value
         for name, value in sorted(env.items())

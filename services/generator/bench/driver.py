@@ -1,4 +1,4 @@
-"""Run a workload on an engine: closed loops with a fixed batch size, and open loops with a fixed arrival rate."""
+"""Run a workload on an engine. Closed loops have a fixed batch size, and open loops have a fixed arrival rate."""
 
 import asyncio
 import random
@@ -27,7 +27,7 @@ class Driver:
 
     Args:
         engine: A started engine.
-        workload: The requests to send, and the limits.
+        workload: The loops to run, and the time limits.
     """
 
     def __init__(self, engine: Engine, workload: Workload) -> None:
@@ -39,11 +39,10 @@ class Driver:
 
     @property
     def over(self) -> bool:
-        """Whether the workload's time limit has passed."""
         return time.monotonic() >= self._until
 
     async def warm_up(self) -> None:
-        """Send one request that is not measured, because some engines load or compile at first use.
+        """Send one request that is not measured, because some engines load or compile during their first request.
 
         Raises:
             EngineError: The request failed.
@@ -53,11 +52,12 @@ class Driver:
             raise EngineError("internal", f"the first request failed: {record.error}", retryable=False)
 
     async def cells(self, cells: Sequence[ClosedLoop]) -> list[list[Repetition]]:
-        """Run the closed loops; return each loop's repetitions, as many as time allowed.
+        """Run the closed loops. For each loop, return the repetitions that were run within the time limit.
 
-        Loops with equal prompt lengths use the same texts except for the first word. The texts are the same because
-        acceptance depends on the text more than on the batch size. The first word differs so that no prefix cache
-        helps. The loops take turns, in proportion to their repeats, so that a slow period of the machine affects all.
+        Loops with equal prompt lengths use the same texts except for the first word. The texts are the same, because
+        the acceptance rate depends more on the text than on the batch size. The first word differs, so that no prefix
+        cache has hits. The repetitions of the loops alternate, in proportion to each loop's ``repeats``, so that a slow
+        period of the machine affects all loops.
         """
         rngs = [(self._rng(f"{cell.batch}:{cell.prompt}"), self._rng(f"cells:{cell.prompt}")) for cell in cells]
         found: list[list[Repetition]] = [[] for _ in cells]
@@ -78,7 +78,7 @@ class Driver:
         return Repetition(requests=requests, cores=None if cpu is None or now is None else (now - cpu) / spent)
 
     async def stream(self, stream: OpenLoop) -> list[RequestRecord]:
-        """Run an open loop; return the measured requests, as many as time allowed."""
+        """Run an open loop. Return the measurements of the requests that were sent within the time limit."""
         seed = self._workload.seed
         if stream.cache == "warm":
             primer = shared_prefix(stream.prompt, seed)
@@ -97,12 +97,12 @@ class Driver:
         return list(await asyncio.gather(*tasks))
 
     async def sample(self, loop: SampleLoop) -> list[RequestRecord]:
-        """Run the loop; return the measured requests, as many as time allowed."""
+        """Run a loop over given prompts. Return the measurements of the requests sent within the time limit."""
         began, found = time.monotonic(), []
         coming = iter(loop.prompts)
 
         async def client() -> None:
-            for text in coming:  # the clients take their prompts from one iterator
+            for text in coming:  # all clients take their prompts from this one iterator
                 if self.over:
                     return
                 now = time.monotonic()
@@ -112,7 +112,14 @@ class Driver:
         return found
 
     async def _request(self, text: str, due: float, due_ms: float, *, output: int | None = None) -> RequestRecord:
-        """Send one request and measure it from ``due``, including the wait for an engine slot."""
+        """Send one request and measure it. The measurement starts at ``due`` and includes the wait for a slot.
+
+        Args:
+            text: The prompt.
+            due: When the request is due, as a monotonic time in seconds.
+            due_ms: When the request is due, in milliseconds since its loop started.
+            output: Maximum number of tokens of the answer; None means the workload's ``output``.
+        """
         record = RequestRecord(due_ms=due_ms)
         try:
             async with asyncio.timeout(self._workload.request_s), self._slots:
@@ -126,7 +133,7 @@ class Driver:
         return record
 
     def _model(self, tokens: int) -> str:
-        """Return the model's name. For the simulated engine, add a script that fixes the answer's length."""
+        """Return the model's name. For the simulated engine, it has a script that sets the length of the answer."""
         engine = self._engine
         return engine.resolve(f"{engine.model}-n{tokens}" if engine.name == "simulated" else engine.model)
 

@@ -1,4 +1,4 @@
-"""Measurements of one request: the time of each step, and the engine's counts at the end."""
+"""The measurements of one request: the time of each step, and the token counts at the end."""
 
 from dataclasses import dataclass, field
 
@@ -8,15 +8,15 @@ from services.worker.engine import EngineStep, GenerationResult
 
 @dataclass(slots=True, kw_only=True)
 class RequestRecord:
-    """One request. Times are milliseconds since the request was due, which may be before it was sent.
+    """The measurements of one request. Times are milliseconds since the request was due. It may be sent later.
 
     Attributes:
-        due_ms: When the request was due, in milliseconds since its loop began.
-        steps: Time and token count of each step.
-        total_ms: When the request ended.
-        usage: The engine's token counts.
-        speculation: The engine's drafting totals; None when it does not report them.
-        error: Why the request failed; None if it did not.
+        due_ms: When the request was due, in milliseconds since its loop started.
+        steps: Time and token count of each step that generated tokens.
+        total_ms: When the answer ended or failed.
+        usage: The engine's token counts; None if the request failed.
+        speculation: The engine's totals of drafted and accepted tokens; None if it does not report them.
+        error: Reason why the request failed; None if it did not fail.
     """
 
     due_ms: float
@@ -27,7 +27,7 @@ class RequestRecord:
     error: str | None = None
 
     def add(self, item: EngineStep | GenerationResult, now_ms: float) -> None:
-        """Record an item received ``now_ms`` after the request was due."""
+        """Record an item that was received ``now_ms`` milliseconds after the request was due."""
         if isinstance(item, EngineStep):
             if item.tokens:
                 self.steps.append((round(now_ms, 3), item.tokens))
@@ -37,11 +37,11 @@ class RequestRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Repetition:
-    """One batch of a closed loop. Its requests are sent together.
+    """The measurements of one batch of a closed loop. The requests of a batch are sent at the same time.
 
     Attributes:
-        requests: The requests.
-        cores: Mean number of busy CPU cores of this process and its children; None if it cannot be measured.
+        requests: The measurements of its requests.
+        cores: Mean number of CPU cores that this process and its descendants kept busy; None if it cannot be measured.
     """
 
     requests: list[RequestRecord]

@@ -1,8 +1,8 @@
-"""``python -m services.generator.bench.session``: one engine that runs one command after another.
+"""``python -m services.generator.bench.session``: start one engine and run commands on it, one after the other.
 
-Each line of standard input is a command, and each line of standard output is the answer to one. Before the answers, one
-line says that the engine is ready. The session ends when its input ends, so that it never outlives the process that
-started it. The caller provides the prompts.
+Each line of standard input is a command. The first line of standard output reports that the engine is ready, and each
+further line is the result of a command. The session ends when its input ends, so that it never outlives the process
+that started it. The commands contain the prompts.
 """
 
 import asyncio
@@ -28,27 +28,27 @@ from services.worker.engine import Engine, EngineError, EngineStep, Job, Scoring
 
 MAX_LINE_BYTES: Final = 64 * 2**20
 LIFETIME_S: Final = 7_200.0
-"""No request starts later than this many seconds after the engine is ready."""
+"""``RunLoad`` sends no request later than this many seconds after the engine became ready."""
 
 REQUEST_TIMEOUT_S: Final = 300.0
 SEED: Final = 1
 
 
 class RunLoad(msgspec.Struct, frozen=True, tag="load", forbid_unknown_fields=True):
-    """Run a closed loop, and return the times of each request."""
+    """A command to run a loop over prompts. Its result has the times of each request."""
 
     loop: SampleLoop
 
 
 class RunAnswers(msgspec.Struct, frozen=True, tag="answers", forbid_unknown_fields=True):
-    """Answer questions greedily, one after another, and return the texts."""
+    """A command to answer questions with greedy sampling, one after the other. Its result has the answers' texts."""
 
     questions: Annotated[tuple[str, ...], msgspec.Meta(max_length=1_000)]
     output: Annotated[int, msgspec.Meta(ge=1, le=4_096)]
 
 
 class RunScores(msgspec.Struct, frozen=True, tag="scores", forbid_unknown_fields=True):
-    """Score texts, if the engine reports log-probabilities."""
+    """A command to score texts. Its result is null if the engine reports no log-probabilities."""
 
     texts: Annotated[tuple[str, ...], msgspec.Meta(max_length=1_000)]
 
@@ -57,7 +57,7 @@ _decode = msgspec.json.Decoder(RunLoad | RunAnswers | RunScores).decode
 
 
 class EngineSession:
-    """The commands of a session on a started engine."""
+    """A session on a started engine. It runs commands."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -69,7 +69,6 @@ class EngineSession:
         self._driver = Driver(engine, about)
 
     async def do(self, command: RunLoad | RunAnswers | RunScores) -> dict[str, Any]:
-        """Run a command and return its answer."""
         if isinstance(command, RunLoad):
             began = time.monotonic()
             requests = await self._driver.sample(command.loop)
@@ -87,7 +86,6 @@ class EngineSession:
         return {"scores": await self._scores(command.texts)}
 
     async def _answer(self, question: str, output: int) -> str | None:
-        """Return the greedy answer; None if the request failed."""
         self._asked += 1
         engine, name = self._engine, f"answer-{self._asked}"
         job = Job(
@@ -119,7 +117,7 @@ async def main() -> None:
     """Start the engine and run commands until the input ends.
 
     Raises:
-        UserError: The engine cannot start, or a line of input is not a command.
+        UserError: The engine cannot start, or a line of the input is not a command.
     """
     answers = _own_output()
     settings = load_settings(GeneratorSettings)
@@ -145,7 +143,7 @@ async def main() -> None:
 
 
 def _own_output() -> int:
-    """Return a copy of standard output for answers, and redirect what libraries print to standard error."""
+    """Return a copy of standard output for the results. Redirect standard output, where libraries print, to stderr."""
     answers = os.dup(1)
     os.dup2(2, 1)
     return answers

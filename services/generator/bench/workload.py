@@ -1,4 +1,4 @@
-"""The workload of one bench run, and its prompts and arrival times. Pure: it uses seeds and no clock."""
+"""The workload of one benchmark run, and its prompts and arrival times. They follow from seeds, without a clock."""
 
 import random
 from collections.abc import Iterator
@@ -14,22 +14,22 @@ _LINES: Final = (
     "law leg lie lot map may men met net oil own pay red run sea set sit six sky son sun tax ten top try war win yes",
 )
 WORDS: Final = tuple(word for line in _LINES for word in line.split())
-"""Words of three letters. With its space, each has four characters and is one token in common tokenizers."""
+"""Words of three letters. Each word with its space has four characters, and is one token in common tokenizers."""
 
 REPEAT_INSTRUCTION: Final = " Write the text above again, word for word:"
-"""End of each prompt. It makes answers repeat the prompt, as quotes and edits do, because drafting from the prompt
-helps only then."""
+"""Last sentence of each prompt. It makes answers repeat the prompt, as quotations and edits do, because only then does
+drafting from the prompt help."""
 
 SHARED_PREFIX_SHARE: Final = 0.8
-"""Share of a warm prompt that all warm prompts have in common."""
+"""Length of the prefix that all warm prompts share, as a fraction of the prompt's length."""
 
 
 class ClosedLoop(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Closed loop: ``batch`` similar requests run at once; the next batch begins when all have ended.
+    """A closed loop. ``batch`` similar requests run at the same time, and the next batch starts when all have ended.
 
     Attributes:
-        batch: Concurrent requests.
-        prompt: Approximate tokens of each prompt.
+        batch: Number of concurrent requests.
+        prompt: Approximate number of tokens of each prompt.
         repeats: Number of batches.
     """
 
@@ -39,13 +39,13 @@ class ClosedLoop(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 
 class OpenLoop(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Open loop: requests arrive at a given rate, however busy the engine is.
+    """An open loop. Requests are sent at a given rate, even if the engine is busy.
 
     Attributes:
-        cache: ``warm`` if the prompts share a prefix that is in the engine's cache.
-        rate: Requests per second. The intervals between them are exponentially distributed.
+        cache: ``warm`` if the prompts share a prefix whose KV cache the engine already has, otherwise ``cold``.
+        rate: Mean number of requests per second. The intervals are exponentially distributed.
         requests: Number of requests.
-        prompt: Approximate tokens of each prompt.
+        prompt: Approximate number of tokens of each prompt.
     """
 
     cache: Cache
@@ -55,12 +55,12 @@ class OpenLoop(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 class SampleLoop(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Loop over given prompts. ``at_once`` requests run at a time; when an answer ends, the next prompt begins.
+    """A loop over given prompts. ``at_once`` requests run at the same time. When one ends, the next prompt is sent.
 
     Attributes:
         prompts: The prompts.
-        at_once: Concurrent requests.
-        output: Maximum tokens of each answer.
+        at_once: Number of concurrent requests.
+        output: Maximum number of tokens of each answer.
     """
 
     prompts: Annotated[tuple[str, ...], msgspec.Meta(min_length=1, max_length=2_000)]
@@ -69,17 +69,17 @@ class SampleLoop(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 
 class Workload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The workload of one run.
+    """The workload of one benchmark run.
 
     Attributes:
         engine: Name of the engine.
         cells: Closed loops.
         streams: Open loops.
-        output: Maximum tokens of each answer.
+        output: Maximum number of tokens of each answer.
         temperature: Sampling temperature; 0 is greedy.
-        seed: Seed of prompts, arrivals and sampling.
+        seed: Seed for prompts, arrival times and sampling.
         request_s: Timeout of a request, in seconds.
-        limit_s: No request starts after this many seconds.
+        limit_s: Time limit of the run in seconds. No request is sent after it.
         samples: Loops over given prompts.
     """
 
@@ -95,19 +95,18 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 def prompt(tokens: int, rng: random.Random, *, beginning: str = "") -> str:
-    """Return a prompt of about ``tokens`` tokens: the beginning, random words, and the instruction."""
+    """Return a prompt of about ``tokens`` tokens. It has the beginning, random words, and ``REPEAT_INSTRUCTION``."""
     missing = max(1, tokens - (len(beginning) + len(REPEAT_INSTRUCTION)) // 4)
     return beginning + " ".join(rng.choice(WORDS) for _ in range(missing)) + REPEAT_INSTRUCTION
 
 
 def shared_prefix(tokens: int, seed: int) -> str:
-    """Return the common prefix of all warm prompts of this length."""
+    """Return the common prefix of all warm prompts with ``tokens`` tokens."""
     rng = random.Random(f"{seed}:{tokens}:shared")  # noqa: S311 - it must be repeatable
     return "".join(rng.choice(WORDS) + " " for _ in range(int(tokens * SHARED_PREFIX_SHARE)))
 
 
 def prompts(stream: OpenLoop, seed: int) -> Iterator[str]:
-    """Yield one prompt per request."""
     rng = random.Random(f"{seed}:{stream.cache}:{stream.prompt}")  # noqa: S311 - it must be repeatable
     beginning = shared_prefix(stream.prompt, seed) if stream.cache == "warm" else ""
     for _ in range(stream.requests):
@@ -115,7 +114,7 @@ def prompts(stream: OpenLoop, seed: int) -> Iterator[str]:
 
 
 def arrivals_s(stream: OpenLoop, seed: int) -> Iterator[float]:
-    """Yield each request's arrival time in seconds since the start. Arrivals are a Poisson process."""
+    """Yield the arrival time of each request in seconds since the start of the loop, as a Poisson process."""
     rng = random.Random(f"{seed}:{stream.rate}:arrivals")  # noqa: S311 - it must be repeatable
     at = 0.0
     for _ in range(stream.requests):

@@ -1,4 +1,4 @@
-"""Create the engines. An engine's module is imported only in the process that runs it."""
+"""Create engines. The module of an engine is imported only in a process that runs this engine."""
 
 from collections.abc import Mapping
 

@@ -1,8 +1,8 @@
 """The engine ``llama``: llama.cpp's server inside this process, on the CPU, without a network port.
 
-The server listens on a Unix socket in a directory that only this user may enter, and requires a random key. The socket
-is used instead of the binding's callbacks so that an abort works during prefill: the server notices a closed connection
-between two batches of the prompt, while a callback is not called before the first token.
+The server listens on a Unix socket in a directory that only this user may enter, and requires a random key. The Python
+binding also offers callbacks, but a callback is not called before the first token. With the socket, an answer can be
+aborted during prefill, because the server notices a closed connection between two batches of the prompt.
 """
 
 import asyncio
@@ -37,46 +37,48 @@ from services.worker.engine import (
 )
 
 PREFILL_BATCH: Final = 128
-"""Prompt tokens between two checks for an abort. Computing them takes about a second on one slow thread."""
+"""Prompt tokens that are computed between two checks for an abort. This takes about a second on one slow thread."""
 
 MAX_SCORED_TOKENS: Final = 32
-"""Maximum number of tokens scored of a text, because each takes a request to the server."""
+"""Maximum number of tokens of a text that are scored. Each scored token needs one request to the server."""
 
 ENDED_CACHE_MIB: Final = 256
-"""Memory for KV caches of ended answers, in addition to those of the slots. The server's own limit is 8 GiB, which a
-long job with different prompts would fill: a short prompt of SmolLM2-135M takes 0.6 MiB."""
+"""Memory for the KV caches of ended answers, in MiB, in addition to the KV caches of the slots. The server's default is
+8 GiB, which a long job with different prompts would fill. A short prompt of SmolLM2-135M takes 0.6 MiB."""
 
 SCORE_BIAS: Final = 1_000.0
-"""Added to a token's logit so that this token is sampled; the server reports probabilities without it."""
+"""Added to the logit of a token, so that this token is sampled. The probabilities that the server reports do not
+include the bias."""
 
 DRAFT_LENGTHS: Final = (3, 8)
-"""``ngram`` looks up the last 3 tokens in the text so far and drafts the 8 tokens that followed them there."""
+"""Length of the searched n-gram and of the draft. The method ``ngram`` searches the text so far for its last 3 tokens,
+and drafts the 8 tokens that followed their earlier occurrence."""
 
 MAX_SOCKET_PATH_BYTES: Final = 100
-"""A little less than the system's limit of 107 bytes."""
+"""Maximum length of the socket's path. It is a little less than the system's limit of 107 bytes."""
 
 FIRST_TOKEN_TIMEOUT_S: Final = 60.0
-"""How many seconds a loaded server may take for its first token."""
+"""Maximum number of seconds from the load of the server to its first token."""
 
 INSTALL: Final = "pip install 'railbus[embedded]'"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LlamaSettings:
-    """The engine ``llama``: a GGUF model on the CPU, inside the generator.
+    """Settings of the engine ``llama``, which runs a GGUF model on the CPU, inside the generator's process.
 
     Attributes:
-        model: The model's name, besides ``default``. Not set: the name of the file.
-        model_path: A GGUF file. Not set: SmolLM2-135M, which ``railbus up`` downloads on first use.
-        cache: Where a downloaded file is kept.
-        llama_threads: Threads that compute. More threads than free cores make each token slower.
-        llama_slots: Most answers generated at the same time.
-        llama_context: Tokens of prompt and answer together. A longer prompt is refused.
-        llama_speculation: ``ngram`` drafts tokens from the text so far, without a draft model.
-        llama_batch: Prompt tokens computed in one call. The engine notices a cancellation only between calls.
-        llama_kv: Type of the KV cache. ``q8_0`` and ``q4_0`` need less memory and change answers.
-        llama_flash_attention: ``auto`` leaves it to llama.cpp.
-        llama_prefix_cache: Keep the KV cache of a slot for later prompts that begin alike.
+        model: Name of the model in requests; ``default`` works too. If not set, it is the file's name without suffix.
+        model_path: A GGUF file. If not set, the model is SmolLM2-135M, which ``railbus up`` downloads on first use.
+        cache: Settings of the folder for downloaded models.
+        llama_threads: Number of threads that compute. More threads than free CPU cores make each token slower.
+        llama_slots: Maximum number of answers generated at the same time.
+        llama_context: Maximum number of tokens of prompt and answer together. A longer prompt is refused.
+        llama_speculation: ``ngram`` drafts tokens from the text so far, without a draft model. ``off`` drafts nothing.
+        llama_batch: Maximum number of prompt tokens computed in one step. A cancellation takes effect between steps.
+        llama_kv: Data type of the KV cache. ``q8_0`` and ``q4_0`` need less memory than ``f16`` and change answers.
+        llama_flash_attention: Whether FlashAttention is used. ``auto`` leaves the choice to llama.cpp.
+        llama_prefix_cache: Whether the KV cache of an ended answer is kept for later prompts with the same beginning.
     """
 
     model: str | None = field(default=None, metadata={"help": "name of the model"})
@@ -101,7 +103,7 @@ class LlamaSettings:
 
 
 class LlamaEngine:
-    """Engine ``llama``."""
+    """The engine ``llama``. It runs llama.cpp's server in this process and sends requests to it."""
 
     def __init__(self, settings: LlamaSettings) -> None:
         self.name = "llama"
@@ -117,7 +119,7 @@ class LlamaEngine:
         self._completions: CompletionsClient | None = None
 
     async def start(self) -> None:
-        """Load the weights.
+        """Load the weights and wait for the first token.
 
         Raises:
             UserError: The file does not exist, or llama.cpp cannot load it.
@@ -157,16 +159,15 @@ class LlamaEngine:
         return only_model(model, self.model)
 
     def generate(self, job: Job) -> AsyncGenerator[EngineStep | GenerationResult, None]:
-        """Generate one streamed completion with the chat template of the GGUF file."""
         if self._completions is None:
             raise RuntimeError("call start() first")
         return self._completions.stream(job)
 
     async def score(self, text: str) -> NegativeLogLikelihood:
-        """Score the beginning of a text. Force one token after the other and ask the server for its probability.
+        """Score up to ``MAX_SCORED_TOKENS`` tokens of a text. One request forces each token and gets its probability.
 
         Raises:
-            EngineError: The server refused.
+            EngineError: The server refused a request, or could not be reached.
         """
         if self._session is None:
             raise RuntimeError("call start() first")
@@ -193,11 +194,12 @@ class LlamaEngine:
         return EngineStats(running=0 if self._completions is None else self._completions.running)
 
     async def close(self) -> None:
-        """Abort open answers, free the weights and remove the socket."""
+        """Abort running answers, free the weights and remove the socket."""
         if self._session is not None:
             await self._session.close()
         last, self._server = [self._server], None
-        await asyncio.to_thread(last.clear)  # frees the server, which joins its thread
+        # The list has the last reference. So this frees the server, which joins the server's thread.
+        await asyncio.to_thread(last.clear)
         if self._directory is not None:
             shutil.rmtree(self._directory, ignore_errors=True)
 
@@ -223,14 +225,14 @@ class LlamaEngine:
         params.n_gpu_layers = 0
         if settings.llama_speculation == "ngram":
             params.speculative.types = [self._binding.common_speculative_type.COMMON_SPECULATIVE_TYPE_NGRAM_SIMPLE]
-            # The library's defaults (12 and 48) hardly ever match in an answer of a few sentences.
+            # With the library's defaults (12 and 48), hardly any n-gram of a short answer occurs twice.
             params.speculative.ngram_simple.size_n, params.speculative.ngram_simple.size_m = DRAFT_LENGTHS
-            params.no_extra_bufts = True  # repacked weights round differently, so greedy answers would change
+            params.no_extra_bufts = True  # repacked weights round differently and would change greedy answers
         return params
 
 
 def _default_weights(cache: CacheSettings) -> Path:
-    """Return the default model's file. A service never downloads it; the command line does so before it starts one.
+    """Return the default model's file. The command line downloads the file before it starts a service.
 
     Raises:
         UserError: The file is not on this machine.
@@ -253,7 +255,7 @@ def _binding() -> Any:
 
 
 def _private_directory() -> Path:
-    """Create a directory that only this user may enter, with a path short enough for a socket."""
+    """Create a directory that only this user may enter. Its path is short enough for a socket inside it."""
     directory = Path(tempfile.mkdtemp(prefix="railbus-"))
     if len(os.fsencode(directory)) < MAX_SOCKET_PATH_BYTES - 12:
         return directory
@@ -275,13 +277,13 @@ class _UnixSocketConnection(http.client.HTTPConnection):
 
 
 def _load(server: Callable[[Any], Any], params: Any, path: str, key: str) -> Any:
-    """Load the server and wait for its first token. Blocks; the binding holds the GIL while it reads the weights.
+    """Load the server and wait for its first token. Blocks. The binding holds the GIL while it reads the weights.
 
-    The constructor returns before the server's loop runs. Freeing the server in that moment would hang. So construction
-    and first token are one blocking call, which cannot be cancelled in between.
+    The constructor returns before the server's loop runs, and freeing the server at that moment would hang. So
+    construction and first token are one blocking call, which cannot be cancelled between the two.
 
     Raises:
-        RuntimeError: The file is not a model that can be loaded.
+        RuntimeError: llama.cpp cannot load the file.
         UserError: The loaded model does not answer.
     """
     loaded = server(params)
@@ -304,5 +306,5 @@ def _restore_signal_handlers() -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         handler = signal.getsignal(number)
         if handler is not None:
-            with contextlib.suppress(ValueError):  # not the main thread: Python's handlers are not set there
+            with contextlib.suppress(ValueError):  # outside the main thread, Python refuses to set handlers
                 signal.signal(number, handler)

@@ -19,26 +19,27 @@ from services.worker.engine import EngineStats, EngineStep, GenerationResult, Jo
 _log = logger("generator")
 
 KEEPALIVE_S: Final = 4.0
-"""Close idle connections after this many seconds, before the server does (uvicorn: after 5 s)."""
+"""Seconds after which an idle connection is closed. It is less than uvicorn's 5 s, so that the client closes first."""
 
 MAX_RETRY_WAIT_S: Final = 5.0
-"""Longest wait between two tries to reach the upstream at start, in seconds."""
+"""Maximum wait between two tries to reach the upstream server at start, in seconds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenAISettings:
-    """The engine ``openai``: any server with an OpenAI-compatible API.
+    """Settings of the engine ``openai``, which uses any server with an OpenAI-compatible API.
 
     Attributes:
-        upstream_url: Address of the server, with or without ``/v1``.
+        upstream_url: URL of the server, with or without ``/v1``.
         upstream_key: API key, sent as a bearer token. It is never logged.
-        model: The server's model that answers to ``default``. Not set: the first that the server lists.
-        upstream_connections: Most answers at once.
-        upstream_connect_timeout_ms: Longest time to connect.
-        upstream_read_timeout_ms: Longest silence of the server within an answer.
+        model: Name of the server's model that answers requests for ``default``. If not set, it is the first model that
+            the server lists.
+        upstream_connections: Maximum number of answers generated at the same time.
+        upstream_connect_timeout_ms: Maximum time to connect to the server.
+        upstream_read_timeout_ms: Maximum time within an answer during which the server sends nothing.
         upstream_body: Further fields of each request's body, as a JSON object, such as ``{"cache_prompt": true}`` for
-            llama.cpp's server. What Railbus sends itself is not replaced.
-        upstream_step_usage: Ask the server for exact token counts in every chunk. vLLM and SGLang support it.
+            llama.cpp's server. They do not replace fields that Railbus sets.
+        upstream_step_usage: Whether to request exact token counts in every chunk. vLLM and SGLang support this.
     """
 
     upstream_url: str = field(default="", metadata={"help": "address of an OpenAI-compatible server"})
@@ -70,7 +71,7 @@ class OpenAISettings:
             raise UserError('RAILBUS_UPSTREAM_BODY must be a JSON object, such as {"cache_prompt": true}') from None
 
     def base(self) -> str:
-        """Return the address including ``/v1``.
+        """Return the server's URL, including ``/v1``.
 
         Raises:
             UserError: The address is missing or not an HTTP address.
@@ -109,12 +110,16 @@ class _ScoredChoice(msgspec.Struct, frozen=True):
 
 
 class _ScoredCompletion(msgspec.Struct, frozen=True):
-    """A completion that begins with its prompt and has log-probabilities of all tokens."""
+    """A completion whose text begins with the prompt, with the log-probability of each token."""
 
     choices: list[_ScoredChoice]
 
     def score(self, characters: int) -> NegativeLogLikelihood | None:
-        """Return the score of the prompt, which has so many characters; None if the server did not echo it."""
+        """Return the score of the prompt, or None if the server did not echo the prompt.
+
+        Args:
+            characters: Length of the prompt.
+        """
         if not self.choices:
             return None
         found = self.choices[0].logprobs
@@ -127,7 +132,7 @@ class _ScoredCompletion(msgspec.Struct, frozen=True):
 
 
 class OpenAIEngine:
-    """Engine ``openai``."""
+    """The engine ``openai``. It forwards requests to a server with OpenAI's chat completions API."""
 
     def __init__(self, settings: OpenAISettings) -> None:
         self.name = "openai"
@@ -142,10 +147,10 @@ class OpenAIEngine:
         self._metrics: UpstreamMetrics | None = None
 
     async def start(self) -> None:
-        """Find the model. If the upstream cannot be reached, wait until it can.
+        """Find the name of the served model. If the upstream server cannot be reached, wait until it can.
 
         Raises:
-            UserError: The upstream lists no model, or refuses the request.
+            UserError: The upstream server lists no model, or refuses the request for the list.
         """
         settings = self._settings
         key = settings.upstream_key
@@ -171,17 +176,16 @@ class OpenAIEngine:
         await self._metrics.start()
 
     def resolve(self, model: str) -> str:
-        """Replace ``default`` by the served model. The upstream itself refuses unknown names."""
+        """Replace ``default`` by the served model. The server itself refuses unknown names."""
         return self.model if model == "default" else model
 
     def generate(self, job: Job) -> AsyncGenerator[EngineStep | GenerationResult, None]:
-        """Generate one streamed completion."""
         if self._completions is None:
             raise RuntimeError("call start() first")
         return self._completions.stream(job)
 
     async def score(self, text: str) -> NegativeLogLikelihood | None:
-        """Score a text if the server echoes prompts with log-probabilities, as vLLM does; otherwise return None."""
+        """Return the score of a text, or None unless the server echoes prompts with log-probabilities, as vLLM does."""
         if self._session is None:
             raise RuntimeError("call start() first")
         body = {"model": self.model, "prompt": text, "max_tokens": 1, "temperature": 0, "echo": True, "logprobs": 1}

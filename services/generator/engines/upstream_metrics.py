@@ -1,4 +1,4 @@
-"""Poll the drafting totals that a vLLM server reports at ``/metrics``. They include answers to other clients."""
+"""Poll a vLLM server's ``/metrics`` for its totals of drafted tokens. The totals include answers to other clients."""
 
 import asyncio
 import re
@@ -17,7 +17,7 @@ POLL_INTERVAL_S: Final = 15.0
 POLL_TIMEOUT_S: Final = 2.0
 
 MAX_BYTES: Final = 4_194_304
-"""Maximum number of bytes that are read of a ``/metrics`` answer."""
+"""Maximum number of bytes that are read of a ``/metrics`` response. Further bytes are ignored."""
 
 _LINE: Final = re.compile(
     r"^vllm:spec_decode_num_(draft|accepted)_tokens(?:_total)?(?:\{[^}\n]*\})? ([0-9.eE+-]+)$", re.MULTILINE
@@ -26,14 +26,14 @@ _LINE: Final = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class DraftTotals:
-    """Drafted and accepted tokens since the server started, over all its engines."""
+    """Numbers of drafted and accepted tokens since the server started, summed over all its engines."""
 
     drafted: int
     accepted: int
 
 
 def parse_draft_totals(exposition: str) -> DraftTotals | None:
-    """Return the totals from a text in Prometheus' format; None if it has none, as without speculation."""
+    """Return the totals in a text in the Prometheus format, or None if it has none, for example without speculation."""
     totals = {"draft": 0.0, "accepted": 0.0}
     found = False
     for name, value in _LINE.findall(exposition):
@@ -46,11 +46,11 @@ def parse_draft_totals(exposition: str) -> DraftTotals | None:
 
 
 class UpstreamMetrics:
-    """A poller of the upstream's drafting totals.
+    """A poller of the upstream server's totals of drafted and accepted tokens.
 
     Args:
-        session: Session for the upstream.
-        url: Address of ``/metrics``.
+        session: HTTP session for the upstream server.
+        url: URL of ``/metrics``.
     """
 
     def __init__(self, session: aiohttp.ClientSession, url: str) -> None:
@@ -59,14 +59,14 @@ class UpstreamMetrics:
         self._task: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """Poll once, and then regularly if the upstream reports drafts."""
+        """Poll once. If the server reports such totals, poll every ``POLL_INTERVAL_S`` from then on."""
         first = await self.poll()
         if first is not None:
             _log.info("the upstream uses speculative decoding; its totals are exported as metrics")
             self._task = asyncio.create_task(self._repeat())
 
     async def poll(self) -> DraftTotals | None:
-        """Read the totals and update the metrics; return None if they cannot be read."""
+        """Read the totals and update Railbus's own metrics. Return the totals, or None if they cannot be read."""
         timeout = aiohttp.ClientTimeout(total=POLL_TIMEOUT_S)
         try:
             async with self._session.get(self._url, allow_redirects=False, timeout=timeout) as response:

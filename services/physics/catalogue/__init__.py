@@ -1,1 +1,1 @@
-"""What can be planned with: accelerators, models and their published configs, precisions of weights."""
+"""The catalogue of the planner: accelerators, models and their published configurations, precisions of weights."""

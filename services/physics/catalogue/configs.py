@@ -49,7 +49,7 @@ def model_from_config(config: Mapping[str, Any], *, name: str, source: str = "co
     layers, heads = _whole(shape, "num_hidden_layers", name), _whole(shape, "num_attention_heads", name)
     hidden = _whole(shape, "hidden_size", name)
     shape.setdefault("num_key_value_heads", heads)
-    if shape.get("head_dim") is None:  # null in some configurations means the usual quotient
+    if shape.get("head_dim") is None:  # null in some configurations, which means this quotient
         shape["head_dim"] = hidden // heads
     global_layers = _global_layers(shape, layers)
     return Model(
@@ -71,7 +71,7 @@ def model_from_config(config: Mapping[str, Any], *, name: str, source: str = "co
 
 
 def _global_layers(shape: Mapping[str, Any], layers: int) -> int:
-    """Return the number of layers with full attention: they are listed one by one, or every n-th layer is one."""
+    """Return the number of layers with full attention. A configuration lists them, or every n-th layer is one."""
     listed = shape.get("layer_types")
     if isinstance(listed, list):
         return sum(kind == "full_attention" for kind in listed)

@@ -27,12 +27,12 @@ class Gpu:
 
     Attributes:
         name: Name in the catalogue.
-        generation: Generation of the hardware, which decides what an engine achieves on it.
-        memory_bytes: Capacity, in bytes (2^30 to the gigabyte of the name).
+        generation: Generation of the hardware. It determines the efficiency of an engine.
+        memory_bytes: Capacity, in bytes. A gigabyte in the name of the card is 2^30 bytes.
         bandwidth: Memory bandwidth, in bytes per second.
         flops_bf16: Dense BF16 rate with FP32 accumulation, in FLOP per second.
-        flops_fp8: Dense FP8 rate, in FLOP per second; None on hardware without FP8 arithmetic, where FP8 weights are
-            converted to BF16 before they are multiplied.
+        flops_fp8: Dense FP8 rate, in FLOP per second; None on hardware without FP8 arithmetic, which converts
+            FP8 weights to BF16 before it multiplies them.
         source: Source of the numbers.
         ops_int8: Dense INT8 rate, in operations per second; None without INT8 tensor cores.
         link: How the accelerators of a host communicate.

@@ -14,18 +14,18 @@ class Model:
 
     Attributes:
         name: Name in the catalogue.
-        layers: Decoder layers.
-        global_layers: Layers that attend to the whole context.
+        layers: Number of decoder layers.
+        global_layers: Number of layers that attend to the whole context.
         window: Tokens that the other layers (the local ones) attend to; None if every layer is global.
         hidden: Width of the residual stream.
         intermediate: Width of the feed-forward layers.
-        heads: Query heads.
-        kv_heads: Key and value heads.
+        heads: Number of query heads.
+        kv_heads: Number of key-value heads.
         head_dim: Width of one head.
-        vocab: Rows of the embedding.
+        vocab: Number of rows of the embedding.
         tied: Whether the output head shares its weights with the embedding.
         source: Source of the numbers.
-        experts: Feed-forward networks of a layer; 1 in a dense model.
+        experts: Number of feed-forward networks in a layer; 1 in a dense model.
         active_experts: Number of these networks that each token is multiplied with.
     """
 
@@ -69,7 +69,7 @@ class Model:
 
     @property
     def stored_linear_parameters(self) -> int:
-        """Linear parameters in memory, with every expert."""
+        """Number of linear parameters in memory, with all experts."""
         return self._attention_parameters + self.experts * self._expert_parameters
 
     def read_linear_parameters(self, tokens: float) -> float:
@@ -99,7 +99,7 @@ class Model:
 
     @property
     def _expert_parameters(self) -> int:
-        """Parameters of one feed-forward network, in all layers."""
+        """Number of parameters of one feed-forward network per layer, summed over all layers."""
         return self.layers * 3 * self.hidden * self.intermediate
 
 

@@ -1,4 +1,4 @@
-"""The catalogue of weight precisions: bits per weight, arithmetic, and loss of quality."""
+"""The catalogue of weight precisions: bits per weight, precision of the multiplication, and loss of quality."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -72,7 +72,7 @@ _ALL: Final = (
 PRECISIONS: Final[Mapping[str, PrecisionSpec]] = MappingProxyType({spec.name: spec for spec in _ALL})
 
 GGUF: Final = tuple(spec.name for spec in _ALL if spec.name.startswith("q"))
-"""The precisions of llama.cpp's files; the others are those of vLLM and TensorRT-LLM."""
+"""The precisions of llama.cpp's GGUF files. vLLM and TensorRT-LLM use the other precisions."""
 
 
 def precision(name: str) -> PrecisionSpec:

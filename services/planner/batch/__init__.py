@@ -1,1 +1,1 @@
-"""``railbus plan batch``: every way to answer many prompts, with hours, money and quality."""
+"""``railbus plan batch``: compare the ways to answer many prompts by hours, money and quality."""

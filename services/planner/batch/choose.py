@@ -1,4 +1,4 @@
-"""Choose among the ways to do a batch job: find the Pareto front, and answer the usual questions. Pure."""
+"""Choose among the ways to run a batch job: the Pareto front, and the fastest, the cheapest and the best way. Pure."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from services.planner.batch.ways import BatchJob, Way
 
 @dataclass(frozen=True, slots=True)
 class BatchAnswer:
-    """The answer to one question. ``way`` is None if no way meets its conditions."""
+    """The answer to a question such as ``fastest``. ``way`` is None if no way meets the conditions of the question."""
 
     question: str
     way: Way | None
@@ -25,7 +25,7 @@ def pareto_front(ways: Iterable[Way]) -> list[Way]:
 
 
 def good_enough(ways: Iterable[Way], job: BatchJob, wanted: float | None) -> list[Way]:
-    """Return the ways whose score is at most ``job.quality_loss`` below ``wanted``; all ways if that is None."""
+    """Return the ways whose score is at least ``wanted - job.quality_loss``; all ways if ``wanted`` is None."""
     if wanted is None:
         return list(ways)
     return [way for way in ways if way.score is not None and way.score >= wanted - job.quality_loss]
@@ -36,7 +36,7 @@ def answers(
 ) -> tuple[BatchAnswer, ...]:
     """Find the fastest way, the cheapest, the cheapest within a time limit and the best within a budget.
 
-    A way is within a limit only if the upper end of its interval is within it.
+    A way is within a limit only if the upper end of its interval does not exceed the limit.
     """
     found = [
         _least("fastest", ways, lambda way: (way.hours.value, way.money.value), "h"),
@@ -97,7 +97,7 @@ def _best(ways: Sequence[Way], budget: float) -> BatchAnswer:
 
 
 def _family(way: Way) -> str:
-    """Return a key that is the same for ways on one offer or kind of accelerator, with any count and precision."""
+    """Return the part of the name that does not depend on the number of accelerators, the precision or settings."""
     return way.name.split(",")[0].split(" x ")[-1]
 
 
@@ -106,7 +106,7 @@ def _span(way: Way) -> str:
 
 
 def hours_text(hours: float) -> str:
-    """Return hours as people write them: seconds below two minutes, minutes below two hours, days above three."""
+    """Format hours: in seconds below two minutes, in minutes below two hours, in days from three days on."""
     if hours < 2 / 60:
         return f"{hours * 3_600:.0f} s"
     if hours < 2:

@@ -1,4 +1,4 @@
-"""Ways to do a batch job on the user's own or rented accelerators, in every precision and layout. Pure."""
+"""Estimate the time of a batch job on owned or rented accelerators, in each precision and layout. Pure."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -17,27 +17,27 @@ from services.physics.roofline import KvPrecision, weight_bytes
 from services.planner.batch.ways import Range, exactly, spread
 
 SEQUENCES: Final[dict[Engine, int]] = {"vllm": 256, "llama.cpp": 32, "nim": 256, "tensorrt-llm": 256}
-"""Maximum number of sequences that decode together: for vLLM its default of max_num_seqs, for llama.cpp its slots."""
+"""Maximum number of sequences that decode together: vLLM's default of max_num_seqs, and the slots of llama.cpp."""
 
 LITTLE_LOSS: Final = 2.0
-"""Maximum points of the score that a precision may lose if the plan chooses the precision."""
+"""Maximum number of score points that a precision may lose if the plan chooses the precision by itself."""
 
 MAX_GAMMA: Final = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deployment:
-    """A model on accelerators, and how the engine would run it there.
+    """A model on accelerators, and the settings of the engine that runs it.
 
     Attributes:
         model: The model.
         gpu: The kind of accelerator.
         precision: Precision of the weights.
         layout: Number of accelerators, and how they share the work.
-        sequences: Maximum number of sequences that decode together; the engine's usual number if None.
+        sequences: Maximum number of sequences that decode together; None means ``SEQUENCES`` of the engine.
         draft: Draft model; None without speculation.
         alpha: Probability that a drafted token is accepted.
-        kv: Precision of the KV caches; the accelerator's usual one if None.
+        kv: Precision of the KV caches; None means the usual precision on the accelerator (``batch_kv``).
     """
 
     model: Model
@@ -56,7 +56,7 @@ class Deployment:
 
     @property
     def limits(self) -> BatchLimits:
-        """Limits of the batch: the number of sequences, and the memory that is reserved beside the weights."""
+        """Limits of the batch: the number of sequences, and the memory reserved for the weights of the draft model."""
         return BatchLimits(
             sequences=SEQUENCES[self.engine] if self.sequences is None else self.sequences,
             reserved_bytes=0.0 if self.draft is None else weight_bytes(self.draft, self.precision),
@@ -65,7 +65,7 @@ class Deployment:
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """The time of a job on a deployment."""
+    """The estimated time of a job on a deployment."""
 
     hours: Range
     usual: Throughput
@@ -75,7 +75,7 @@ class Estimate:
 
     @property
     def why(self) -> str:
-        """The parts of the time, in words."""
+        """The batch size, the share of prefill, and the factors of drafting and of the sample, as text."""
         whole = self.usual.prefill_s + self.usual.decode_s
         drafted = f", gamma {self.gamma} x{self.speedup:.2f}" if self.gamma else ""
         sampled = f", by the sample x{self.factor:.2f}" if self.factor != 1 else ""
@@ -83,12 +83,12 @@ class Estimate:
 
 
 def estimate(deployment: Deployment, work: BatchWork, factors: Mapping[str, float] = MappingProxyType({})) -> Estimate:
-    """Return the hours, with the interval that follows from the intervals of the law's constants.
+    """Estimate the hours of a job. Their interval follows from the intervals of the engine's constants.
 
-    If a sample was run on this kind of accelerator, the hours are multiplied by the sample's factor.
+    If a sample was run on this kind of accelerator, the hours are multiplied by the factor of the sample.
 
     Raises:
-        ValueError: The model or batch does not fit.
+        ValueError: The model or batch does not fit into memory.
     """
     usual = _run(deployment, work, practical(deployment.gpu, deployment.engine), deployment.limits)
     hours, (gamma, speedup) = _hours(deployment, work, usual), _speculation(deployment, work, usual)
@@ -109,10 +109,10 @@ def estimate(deployment: Deployment, work: BatchWork, factors: Mapping[str, floa
 
 
 def sample_factor(deployment: Deployment, work: BatchWork, at_once: int, hours: float) -> float:
-    """Return the hours that a sample measured, at this concurrency, divided by the hours that the model predicts.
+    """Return the ``hours`` of a sample with ``at_once`` concurrent requests, divided by the predicted hours.
 
     Raises:
-        ValueError: By the law, the model or batch does not fit.
+        ValueError: By the prediction, the model or batch does not fit into memory.
     """
     like = replace(deployment, sequences=at_once)
     return hours / _run(like, work, practical(like.gpu, like.engine), like.limits).hours
@@ -131,7 +131,7 @@ def _hours(deployment: Deployment, work: BatchWork, found: Throughput) -> float:
 
 
 def _speculation(deployment: Deployment, work: BatchWork, found: Throughput) -> tuple[int, float]:
-    """Return the best gamma at the batch that runs, and its speed-up of decoding; 0 and 1 without a draft."""
+    """Return the best gamma for the batch size in ``found``, and its speed-up of decoding; 0 and 1 without a draft."""
     if deployment.draft is None:
         return 0, 1.0
     pair = SpeculationPair(
@@ -144,10 +144,10 @@ def _speculation(deployment: Deployment, work: BatchWork, found: Throughput) -> 
 
 @lru_cache(maxsize=1_024)
 def fastest_precision(model: Model, gpu: Gpu, layout: Layout, work: BatchWork) -> Precision:
-    """Return the precision of vLLM with little loss that finishes the work first.
+    """Return the precision with which vLLM finishes first, among those that lose at most ``LITTLE_LOSS`` points.
 
     Raises:
-        ValueError: None fits; the message is that of the smallest.
+        ValueError: No such precision fits into memory. The message is that for the smallest.
     """
     found: list[tuple[float, Precision]] = []
     refused: ValueError | None = None
@@ -165,7 +165,7 @@ def fastest_precision(model: Model, gpu: Gpu, layout: Layout, work: BatchWork) -
 
 
 def layouts(count: int) -> Iterator[Layout]:
-    """Yield the pure layouts of so many accelerators."""
+    """Yield the layouts of ``count`` accelerators that use one kind of parallelism only."""
     if count == 1:
         yield ONE
         return
@@ -175,7 +175,7 @@ def layouts(count: int) -> Iterator[Layout]:
 
 
 def what_would_fit(model: Model, gpu: Gpu, work: BatchWork) -> str:
-    """Return the alternatives that would fit: another precision here, another accelerator, or more of them."""
+    """Return, as text, what would fit: another precision on this accelerator, another accelerator, or several."""
     here = [
         spec.name for spec in PRECISIONS.values() if _fits(Deployment(model=model, gpu=gpu, precision=spec.name), work)
     ]
@@ -208,5 +208,4 @@ def _fits(deployment: Deployment, work: BatchWork) -> bool:
 
 
 def with_setup(hours: Range, minutes: float) -> Range:
-    """Return the hours with those of the set-up."""
     return hours.plus(exactly(minutes / 60))

@@ -1,4 +1,4 @@
-"""Ways at a provider: models by the token, within its rate limits. Pure; money in the price list's currency."""
+"""Ways to run a batch job through a provider's API, paid per token. Pure; money in the price file's currency."""
 
 import math
 from collections.abc import Iterator
@@ -9,13 +9,17 @@ from services.planner.batch.prices import ApiOffer
 from services.planner.batch.ways import Range, Way
 
 REACHED: Final = Range(0.8, 0.5, 1.0)
-"""Share of a rate limit that a client reaches: refusals, retries and slow answers cost some; not measured."""
+"""Share of a rate limit that a client reaches, because of refusals, retries and slow answers. Not measured."""
 
 MILLION: Final = 1e6
 
 
 def token_money(api: ApiOffer, work: BatchWork) -> Range:
-    """Return what the tokens cost. With a price for cached prompts, low is with the shared part cached each time."""
+    """Return the price of all tokens.
+
+    If the offer has a price for cached prompts, the low end assumes that the shared part is cached in every request,
+    the value that it is cached in half of them, and the high end that it is never cached.
+    """
     full = work.requests * ((work.shared + work.own) * api.input + work.output * api.output) / MILLION
     if api.cached_input is None or not work.prefix_cached:
         return Range(full, full, full)
@@ -24,7 +28,7 @@ def token_money(api: ApiOffer, work: BatchWork) -> Range:
 
 
 def limit_per_second(api: ApiOffer, work: BatchWork) -> tuple[float, str]:
-    """Return the requests a second that the limits allow, and the limit that decides."""
+    """Return the requests per second that the rate limits allow, and the strictest limit as text."""
     tokens = work.shared + work.own + work.output
     limits = [
         (api.requests_per_minute / 60, f"{api.requests_per_minute:,.0f} requests a minute"),
@@ -36,7 +40,7 @@ def limit_per_second(api: ApiOffer, work: BatchWork) -> tuple[float, str]:
 
 
 def offers(api: ApiOffer, work: BatchWork, score: float | None) -> Iterator[Way]:
-    """Yield the way through the usual lane, and the one through the batch lane if there is one."""
+    """Yield the way through the usual API, and the way through the provider's batch lane if there is one."""
     most, limit = limit_per_second(api, work)
     at_limit = work.requests / most / 3_600
     hours = Range(at_limit / REACHED.value, at_limit / REACHED.high, at_limit / REACHED.low)
@@ -48,7 +52,7 @@ def offers(api: ApiOffer, work: BatchWork, score: float | None) -> Iterator[Way]
     )  # fmt: skip
     if api.batch_discount is None:
         return
-    full = token_money(api, work).high  # the discounts are not counted twice
+    full = token_money(api, work).high  # the batch discount is not combined with that for cached prompts
     rounds = 1
     if api.queue_tokens is not None:
         rounds = math.ceil(work.requests * (work.shared + work.own + work.output) / api.queue_tokens)

@@ -1,4 +1,4 @@
-"""Compute a batch plan: every way to do the job, and those that cannot be taken. Pure."""
+"""Compute a batch plan: possible ways to run a job (hardware or API, model, settings), and impossible ones. Pure."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -26,14 +26,13 @@ from services.planner.batch.ways import BatchJob, Complexity, ExcludedWay, Found
 
 @dataclass(frozen=True, slots=True)
 class BatchPlan:
-    """The ways to run a job, sorted by kind, and those that are impossible."""
+    """The possible ways to run a job, grouped by kind, and the impossible ways."""
 
     ways: tuple[Way, ...]
     refusals: tuple[ExcludedWay, ...]
 
 
 def plan_batch(job: BatchJob, prices: PriceFile) -> BatchPlan:
-    """Compute the plan."""
     found = Found()
     if job.gpu is not None:
         _local(job, prices, job.gpu, found)
@@ -49,10 +48,10 @@ def owned(
     job: BatchJob, prices: PriceFile, deployment: Deployment, *, name: str, kind: Kind, complexity: Complexity,
     work: BatchWork | None = None, note: str = "",
 ) -> Way:  # fmt: skip
-    """Return the way on accelerators of one's own: energy, and the price of those that are missing.
+    """Return the way on the user's own accelerators. It costs energy, and the price of accelerators still to be bought.
 
     Raises:
-        ValueError: It does not fit.
+        ValueError: The model or batch does not fit into memory.
     """
     work = job.work if work is None else work
     entry, count = prices.owned_gpu(deployment.gpu.name), deployment.layout.gpus
@@ -69,10 +68,10 @@ def owned(
 
 
 def rented_way(job: BatchJob, prices: PriceFile, entry: RentedGpu, deployment: Deployment) -> Way:
-    """Return the way on rented accelerators; the set-up takes time and is paid for.
+    """Return the way on rented accelerators. Its hours and its cost include the set-up.
 
     Raises:
-        ValueError: It does not fit.
+        ValueError: The model or batch does not fit into memory.
     """
     time, count = estimate(deployment, job.work, job.factors), deployment.layout.gpus
     hours = with_setup(time.hours, entry.setup_minutes)
@@ -89,7 +88,7 @@ def rented_way(job: BatchJob, prices: PriceFile, entry: RentedGpu, deployment: D
 
 
 def _local(job: BatchJob, prices: PriceFile, gpu: Gpu, found: Found) -> None:
-    prices.owned_gpu(gpu.name)  # its price is missing: say so before anything is computed
+    prices.owned_gpu(gpu.name)  # raises if the file has no entry, before anything is computed
 
     def remedy() -> str:
         return what_would_fit(job.model, gpu, job.work)
@@ -139,7 +138,8 @@ def _local(job: BatchJob, prices: PriceFile, gpu: Gpu, found: Found) -> None:
 def _rented(job: BatchJob, prices: PriceFile, entry: RentedGpu, found: Found) -> None:
     gpu = gpu_named(entry.gpu)
     for count in job.counts:
-        # Several engines beat one engine on several accelerators unless the model needs their memory.
+        # Several engines on one accelerator each are faster than one engine on several accelerators, unless the model
+        # needs the memory of several.
         layout = next(
             (each for each in _by_replicas(count) if _precision(job.model, gpu, each, job.work) is not None), None
         )
@@ -156,7 +156,7 @@ def _rented(job: BatchJob, prices: PriceFile, entry: RentedGpu, found: Found) ->
 
 
 def _by_replicas(count: int) -> list[Layout]:
-    """Return the layouts of this many accelerators, smallest tensor-parallel group first."""
+    """Return the layouts of ``count`` accelerators, smallest tensor-parallel group first."""
     return [Layout(tensor=n, replicas=count // n) for n in (1, 2, 4, 8) if n <= count and count % n == 0]
 
 
@@ -186,7 +186,10 @@ def _cascades(job: BatchJob, prices: PriceFile, found: Found) -> None:
 
 
 def _three_tiers(job: BatchJob, tiers: tuple[Way, Way, Way]) -> Way:
-    """Return a cascade of three models in turn on the same hardware; the last answers half of ``refined``."""
+    """Return a cascade of three models that run one after the other on the same hardware.
+
+    The third model answers half of the share ``job.refined`` of the requests.
+    """
     first, second, last = tiers
     middle, end = min(1.0, job.refined * 2.5), job.refined / 2
     kept = chain_recall((job.rho, (1 + job.rho) / 2), best=job.best, kept=(middle, end))
@@ -202,7 +205,10 @@ def _three_tiers(job: BatchJob, tiers: tuple[Way, Way, Way]) -> Way:
 
 
 def _refiners(job: BatchJob, prices: PriceFile) -> list[ApiOffer]:
-    """Return the offers for a cascade's later steps: for each better model, the one with most tokens a minute."""
+    """Return the API offers for the second model of a cascade.
+
+    For each model with at least the score of ``job.model``, return the offer with the most tokens per minute.
+    """
     wanted = prices.scores.get(job.model.name, 0.0)
     better = [api for api in prices.api if prices.scores.get(api.model, 0.0) >= wanted]
     best: dict[str, ApiOffer] = {}
@@ -213,7 +219,7 @@ def _refiners(job: BatchJob, prices: PriceFile) -> list[ApiOffer]:
 
 
 def _cascade(job: BatchJob, steps: Sequence[Way], name: str, kept: float, *, together: bool) -> Way:
-    """Return a cascade of two ways, which run in parallel (on different hardware) or one after the other."""
+    """Return a cascade of two ways. They run at the same time (on different hardware) or one after the other."""
     first, second = steps
     hours = first.hours.at_least(second.hours) if together else first.hours.plus(second.hours)
     score = None

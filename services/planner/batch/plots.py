@@ -22,7 +22,7 @@ LEAST_MONEY: Final = 0.01
 
 
 def draw_batch(ways: Sequence[Way], title: str, to: Path) -> Iterator[Path]:
-    """Draw the ways with their error bars and the front; yield the files.
+    """Draw the ways with error bars, and the Pareto front. Yield the paths of the files.
 
     Raises:
         UserError: matplotlib is missing, or the path cannot be written.
@@ -32,7 +32,7 @@ def draw_batch(ways: Sequence[Way], title: str, to: Path) -> Iterator[Path]:
 
 
 def front(axes: "Axes", ways: Sequence[Way], title: str) -> None:
-    """Plot each way by hours and money. Join and name only those of the Pareto front."""
+    """Plot each way by hours and money. Only the ways on the Pareto front are joined by a line and named."""
     best = pareto_front(ways)
     for kind, (marker, colour) in STYLES.items():
         of = [way for way in ways if way.kind == kind]

@@ -1,4 +1,4 @@
-"""Prices, rate limits and scores, from a dated TOML file that the owner edits."""
+"""Prices, rate limits and scores of models, read from a dated TOML file that the user edits."""
 
 import tomllib
 from collections.abc import Mapping
@@ -21,7 +21,7 @@ Source = Annotated[str, msgspec.Meta(min_length=1)]
 
 
 class Energy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The price of a kilowatt-hour."""
+    """The price of electricity per kilowatt-hour."""
 
     per_kwh: NotNegative
     source: Source
@@ -32,10 +32,10 @@ class OwnedGpu(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     Attributes:
         gpu: Name in the catalogue.
-        count: Number of accelerators owned. Further ones are counted at their full price.
-        price: Price of one further accelerator.
+        count: Number of accelerators owned. If a plan needs more, they are bought at ``price``.
+        price: Price of one more accelerator.
         watts: Power of one accelerator under load.
-        source: Where the figures come from.
+        source: Source of the figures.
     """
 
     gpu: str
@@ -46,7 +46,7 @@ class OwnedGpu(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 class RentedGpu(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """An accelerator rented by the hour, with its lowest and highest price. ``setup_minutes`` are paid for, too."""
+    """An accelerator rented by the hour, with its usual, lowest and highest price. ``setup_minutes`` are paid too."""
 
     gpu: str
     per_hour: Positive
@@ -57,21 +57,21 @@ class RentedGpu(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 class ApiOffer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A model behind an API, paid by the token.
+    """A model offered through an API and paid per token.
 
     Attributes:
         name: Name of the offer.
-        model: Name of the model, for its score.
+        model: Name of the model in ``PriceFile.scores``.
         input: Price of a million prompt tokens.
-        output: Price of a million tokens of answers.
+        output: Price of a million answer tokens.
         cached_input: Price of a million prompt tokens that the provider has cached; None if it has no such price.
         requests_per_minute: Rate limit in requests per minute.
-        tokens_per_minute: Rate limit in tokens per minute, prompts and answers together.
+        tokens_per_minute: Rate limit in tokens per minute, of prompts and answers together.
         requests_per_day: Rate limit in requests per day; None means no limit.
         batch_discount: Share by which the provider's batch lane is cheaper; None if it has no batch lane.
-        batch_hours: Hours within which the batch lane promises the answers.
-        queue_tokens: Maximum tokens in the batch lane at once; None means no limit.
-        source: Where the figures come from.
+        batch_hours: Number of hours within which the provider promises the answers of the batch lane.
+        queue_tokens: Maximum number of tokens in the batch lane at the same time; None means no limit.
+        source: Source of the figures.
     """
 
     name: str
@@ -102,7 +102,7 @@ class PriceFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         """Return the entry of an accelerator.
 
         Raises:
-            UserError: The file has no entry for it.
+            UserError: The file has no entry for this accelerator.
         """
         found = next((each for each in self.owned if each.gpu == name), None)
         if found is None:
@@ -114,15 +114,15 @@ class PriceFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 def default_text() -> str:
-    """Return the text of the price file that comes with the program."""
+    """Return the text of the default price file, which is part of the program."""
     return files(__package__).joinpath(DEFAULT_FILE).read_text(encoding="utf-8")
 
 
 def read_prices(path: Path | None) -> PriceFile:
-    """Return the prices of a file; without one, those that come with the program.
+    """Return the prices in the file ``path``, or in the default price file if ``path`` is None.
 
     Raises:
-        UserError: The file cannot be read, or an entry is wrong; the message names it.
+        UserError: The file cannot be read, or an entry is wrong. The message names the file and the error.
     """
     name = "the prices" if path is None else str(path)
     try:

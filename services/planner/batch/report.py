@@ -11,7 +11,7 @@ from services.planner.batch.ways import BatchJob, Way
 
 
 def lines(job: BatchJob, prices: PriceFile, plan: BatchPlan, found: Sequence[BatchAnswer]) -> Iterator[str]:
-    """Yield the lines of the text: the job, the table, the front, the answers, what does not fit."""
+    """Yield the lines of the report: the job, a table of the ways, the answers, and the ways that do not fit."""
     work = job.work
     yield (
         f"{work.requests:,} requests of {work.shared} shared + {work.own} own + {work.output} output tokens, "
@@ -38,7 +38,7 @@ def lines(job: BatchJob, prices: PriceFile, plan: BatchPlan, found: Sequence[Bat
 
 
 def as_json(job: BatchJob, prices: PriceFile, plan: BatchPlan, found: Sequence[BatchAnswer]) -> dict[str, Any]:
-    """Return the plan and its inputs."""
+    """Return the plan and its inputs as data for JSON."""
     question = asdict(job) | {
         "model": job.model.name,
         "gpu": None if job.gpu is None else job.gpu.name,

@@ -1,9 +1,9 @@
-"""Calibrate to a sample of the real prompts on a real engine, and predict the whole job on it. Pure; milliseconds.
+"""Predict the time of a batch job on a real engine from a measured sample of its prompts. Pure; times in milliseconds.
 
-The sample runs with three different numbers of concurrent requests. With n concurrent requests, a request costs the
-time of its prompt and its share of the steps that decode its answer: prompt + (tokens - 1) x step(n) / n. The loop of
-one request shows the time to the first token and step(1). The rates of the other loops show step(n) for their n.
-Between the three numbers, step(n) is interpolated.
+The sample runs as several loops, each with a different number of concurrent requests. With n concurrent requests, each
+request takes the time of its prompt and its share of the steps that decode the answers, that is,
+prompt + (tokens - 1) x step(n) / n. The loop with one request at a time shows the time to the first token and step(1).
+The rate of each other loop shows step(n) for its n. For other n, step(n) is interpolated.
 """
 
 from collections.abc import Sequence
@@ -18,29 +18,29 @@ from services.planner.batch.ways import LAW_ERROR, BatchJob, Range, Way
 from services.planner.bench.results import RequestResult, SampleResult
 
 ROUNDS: Final = 40
-"""Rounds of the fixed-point iteration between the prompt's cost and the step's fixed part."""
+"""Number of rounds of the fixed-point iteration that separates the time of a prompt from the fixed time of a step."""
 
 LEAST_ERROR: Final = 0.01
-"""Minimum relative error that is assumed, because no machine repeats a run more closely an hour later."""
+"""Minimum relative error of a loop, because no machine repeats a run more closely an hour later."""
 
 PARTS: Final = 8
-"""Number of parts of a loop whose differences give the loop's error."""
+"""Number of equal intervals of time into which a loop is divided. The spread of their token counts gives its error."""
 
 
 @dataclass(frozen=True, slots=True)
 class SampledLoop:
-    """One loop of the sample.
+    """The measurements of one loop of the sample.
 
     Attributes:
         at_once: Number of concurrent requests.
-        each_ms: Mean time between the ends of two answers while the engine is full.
+        each_ms: Mean time from the end of one answer to the end of the next, while the engine is full.
         error: Standard error of ``each_ms``, as a share.
         new: Mean number of prompt tokens that were not cached.
-        prompt: Mean prompt tokens.
-        output: Mean tokens of an answer.
+        prompt: Mean number of prompt tokens.
+        output: Mean number of tokens of an answer.
         ttft_ms: Mean time to the first token.
-        token_ms: Mean time between tokens.
-        lengths: Tokens of each answer.
+        token_ms: Mean time between the tokens of an answer.
+        lengths: Number of tokens of each answer.
     """
 
     at_once: int
@@ -56,14 +56,14 @@ class SampledLoop:
 
 @dataclass(frozen=True, slots=True)
 class SampledEngine:
-    """The calibration of an engine to the sample.
+    """The times of an engine, fitted to the sample.
 
     Attributes:
-        loops: The loops, by number of concurrent requests.
+        loops: The loops, in order of the number of concurrent requests.
         fixed_ms: Part of a step's time that does not depend on the number of running answers.
         token_prompt_ms: Time for one prompt token that is not cached.
-        request_ms: Time for a prompt beyond that of its tokens.
-        steps: Times of a step, by number of running answers.
+        request_ms: Time for a prompt in addition to the time for its tokens.
+        steps: Pairs of a number of running answers and the time of a step.
     """
 
     loops: tuple[SampledLoop, ...]
@@ -74,32 +74,32 @@ class SampledEngine:
 
     @property
     def at_once(self) -> int:
-        """Concurrent requests in the largest loop."""
+        """Highest number of concurrent requests in a loop."""
         return self.loops[-1].at_once
 
     @property
     def new(self) -> float:
-        """Mean prompt tokens that were not cached."""
+        """Mean number of prompt tokens that were not cached, in the loops with several concurrent requests."""
         return fmean(loop.new for loop in self.loops[1:])
 
     @property
     def prompt(self) -> float:
-        """Mean prompt tokens."""
+        """Mean number of prompt tokens."""
         return fmean(loop.prompt for loop in self.loops)
 
     def output(self, most: int) -> float:
-        """Return the mean length of the sampled answers, in tokens, if none may be longer than ``most``."""
+        """Return the mean number of tokens of the sampled answers, each counted as at most ``most`` tokens."""
         return fmean(min(most, length) for loop in self.loops for length in loop.lengths)
 
     def step_ms(self, running: int) -> float:
-        """Return the time of a step with this number of running answers."""
+        """Return the time of a step that decodes ``running`` answers."""
         return _between(((0, self.fixed_ms), *self.steps), running)
 
     def each_ms(self, at_once: int, new: float, output: float) -> float:
-        """Return the mean time between the ends of two answers.
+        """Return the mean time from the end of one answer to the end of the next.
 
-        The times of prompts and steps are scaled so that they add up to the duration of the measured loop. Unscaled,
-        they may not, if the machine's speed changes.
+        The times of prompts and steps are scaled so that they add up to the duration of the measured loop. Without
+        scaling, their sum may differ from it if the machine's speed changed during the sample.
         """
         ratios = [
             (loop.at_once, loop.each_ms / self._parts_ms(loop.at_once, loop.new, loop.output))
@@ -108,15 +108,16 @@ class SampledEngine:
         return self._parts_ms(at_once, new, output) * _between(((1, 1.0), *ratios), min(at_once, self.at_once))
 
     def _parts_ms(self, at_once: int, new: float, output: float) -> float:
-        """Return the same time, not scaled: the prompt's cost plus the share of the steps."""
-        fixed = self.fixed_ms if at_once == 1 else 0.0  # with others, the prompt shares the step that decodes them
+        """Return ``each_ms`` without the scaling: the time of the prompt plus the request's share of the steps."""
+        fixed = self.fixed_ms if at_once == 1 else 0.0  # else the prompt shares a step with other answers
         prompt = self.request_ms + self.token_prompt_ms * new + fixed
         return prompt + (output - 1) * self.step_ms(at_once) / at_once
 
     def hours(self, requests: int, at_once: int, output: float, *, new: float | None = None) -> Range:
-        """Return the hours for this number of requests. The interval covers the sample's own error and that of the law.
+        """Return the hours that ``requests`` requests take, with an interval.
 
-        Without ``new``, as many prompt tokens are cached as in the sample.
+        The interval covers the error of the sample. If the requests differ from the sampled ones, it also covers
+        ``LAW_ERROR``. If ``new`` is None, the number of uncached prompt tokens is that of the sample.
         """
         new = self.new if new is None else new
         value = requests * self.each_ms(at_once, new, output) / 3.6e6
@@ -128,9 +129,11 @@ class SampledEngine:
 
 
 def sampled_loop(result: SampleResult) -> SampledLoop:
-    """Summarise a loop by the part in which the engine is full: from the first answers' end to the last prompt's begin.
+    """Summarise a loop by the period in which the engine is full.
 
-    Tokens are counted instead of answers, because answers of equal length end in waves.
+    The period lasts from the end of the first ``at_once`` answers to the start of the last request. With one request
+    at a time, it is the whole loop. Tokens are counted instead of answers, because answers of equal length end in
+    waves.
 
     Raises:
         ValueError: Too few requests were answered.
@@ -164,7 +167,7 @@ def sampled_loop(result: SampleResult) -> SampledLoop:
 
 
 def sampled_engine(results: Sequence[SampleResult]) -> SampledEngine:
-    """Calibrate to the loops. One of them must run one request at a time.
+    """Fit the times of an engine to the loops. One loop must run one request at a time.
 
     Raises:
         ValueError: A loop is missing, or has too few answers.
@@ -176,11 +179,11 @@ def sampled_engine(results: Sequence[SampleResult]) -> SampledEngine:
     slope, fixed_ms = _prompt_slope(next(each for each in results if each.at_once == 1).requests), 0.0
     steps: list[tuple[int, float]] = []
     for _ in range(ROUNDS):
-        prompt_ms = max(0.0, alone.ttft_ms - fixed_ms)  # without the step's fixed part, which others would share
+        prompt_ms = max(0.0, alone.ttft_ms - fixed_ms)  # without the step's fixed part, shared by concurrent requests
         steps = [(1, alone.token_ms)]
         for loop in loops[1:]:
             share = prompt_ms * loop.new / alone.new if alone.new else prompt_ms
-            decode = max(alone.token_ms * (loop.output - 1) / loop.at_once, loop.each_ms - share)  # never below one's
+            decode = max(alone.token_ms * (loop.output - 1) / loop.at_once, loop.each_ms - share)  # step(n) >= step(1)
             steps.append((loop.at_once, decode * loop.at_once / max(1.0, loop.output - 1)))
         (one, one_ms), (more, more_ms) = steps[:2]
         rising = max(0.0, (more_ms - one_ms) / (more - one))
@@ -192,7 +195,7 @@ def sampled_engine(results: Sequence[SampleResult]) -> SampledEngine:
 
 
 def _between(points: Sequence[tuple[int, float]], at: int) -> float:
-    """Interpolate between points. Beyond the last point, extrapolate with the last slope."""
+    """Interpolate linearly between points. Beyond the last point, extrapolate with the last slope."""
     for (low, low_value), (high, high_value) in pairwise(points):
         if at <= high or high == points[-1][0]:
             return low_value + (high_value - low_value) * (at - low) / (high - low)
@@ -200,9 +203,10 @@ def _between(points: Sequence[tuple[int, float]], at: int) -> float:
 
 
 def _counted(request: RequestResult) -> RequestResult:
-    """Return the request with its tokens as the engine counted them.
+    """Return the request with the number of tokens that the server reported.
 
-    A server may send several tokens in one piece, as our edge does, and report the number of tokens at the end.
+    A server may send several tokens in one piece, as the edge does, and report their number at the end. In that case
+    the reported number is distributed over the pieces.
     """
     whole, pieces = 0 if request.usage is None else request.usage.completion_tokens, request.tokens
     if whole <= pieces:
@@ -221,7 +225,7 @@ def _new(request: RequestResult) -> float:
 
 
 def _prompt_slope(requests: Sequence[RequestResult]) -> float | None:
-    """Return the time to the first token per prompt token that is not cached; None if all prompts are alike."""
+    """Return the growth of the time to the first token per uncached prompt token; None if all prompts are as long."""
     found = [(_new(each), each.ttft_ms) for each in requests if each.answered]
     mean, mean_ms = fmean(new for new, _ in found), fmean(at_ms for _, at_ms in found)
     spread = sum((new - mean) ** 2 for new, _ in found)
@@ -231,7 +235,7 @@ def _prompt_slope(requests: Sequence[RequestResult]) -> float | None:
 
 
 def measured_ways(job: BatchJob, engine: SampledEngine, name: str, score: float | None, per_hour: float) -> list[Way]:
-    """Return the ways to do the job on the sampled engine. ``per_hour`` is the price of an hour."""
+    """Return the ways to run the job on the sampled engine. ``per_hour`` is the price of an engine hour."""
     full, cap = engine.at_once, job.work.output
     numbers = dict.fromkeys((full, max(2, full // 2), 1))
     found: list[tuple[str, int, float, float | None]] = [

@@ -1,4 +1,4 @@
-"""Read prompts from a file: OpenAI's batch form, objects with a prompt, or one prompt a line. Pure but for the file."""
+"""Read prompts from a file in OpenAI's batch format, of JSON objects with a prompt, or of one prompt per line."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -32,7 +32,7 @@ def read_prompts(path: Path, most: int) -> list[str]:
 
 
 def _prompt(line: str, path: Path, number: int) -> str:
-    """Return the prompt of a line. The texts of several messages are joined."""
+    """Return the prompt in a line. If it has several messages, join their texts."""
     if not line.lstrip().startswith("{"):
         return line
     try:
@@ -58,7 +58,10 @@ def _text(message: Any) -> str:
 
 
 def divided(prompts: Sequence[str], at_once: int) -> list[tuple[int, Sequence[str]]]:
-    """Return the loops of a sample: with one request at a time, with an intermediate number, and with ``at_once``.
+    """Divide the prompts among the loops of a sample. Return each loop's number of concurrent requests and its prompts.
+
+    The loops run one request at a time, an intermediate number, and ``at_once``. If ``at_once`` is at most 3, there is
+    no intermediate loop.
 
     Raises:
         UserError: There are too few prompts.

@@ -1,4 +1,4 @@
-"""Run a sample on an engine: the shell around :mod:`services.planner.batch.sample`."""
+"""Run a sample of prompts on an engine. :mod:`services.planner.batch.sample` evaluates the result."""
 
 import os
 import subprocess
@@ -13,7 +13,7 @@ from services.planner.bench.results import RunMeasurements, SampleResult
 from services.runtime.errors import UserError
 
 LOAD_S: Final = 900.0
-"""Maximum time that an engine may take to load, in seconds."""
+"""Maximum time for an engine to load, in seconds."""
 
 
 def run_loops(
@@ -24,17 +24,18 @@ def run_loops(
     request_s: float,
     env: Mapping[str, str] | None = None,
 ) -> tuple[SampleResult, ...]:
-    """Run loops one after the other in one process of the engine.
+    """Run loops one after the other in one engine process.
 
     Args:
         engine: Name of the engine.
         loops: For each loop, the number of concurrent requests, the tokens of an answer, and the prompts.
-        limit_s: Time for all loops, in seconds. Requests that have not begun by then are left out.
+        limit_s: Time limit for all loops together, in seconds. Requests that have not started by then are left out.
         request_s: Timeout of a request, in seconds.
-        env: Settings in addition to those of this process.
+        env: Environment variables in addition to those of this process.
 
     Raises:
-        UserError: The engine did not run; its own output says why.
+        UserError: The engine failed or took too long, or its result cannot be read. If it failed, its error output has
+            the reason.
     """
     workload: dict[str, Any] = {
         "engine": engine, "cells": [], "streams": [], "output": loops[0][1], "temperature": 0.0, "seed": 1,

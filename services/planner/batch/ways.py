@@ -1,4 +1,4 @@
-"""The terms of a batch plan: the job, a way to do it, and a way that is not possible. Pure."""
+"""The data types of a batch plan: the job, a possible way to run it, and an impossible way. Pure."""
 
 import math
 from collections.abc import Callable, Iterable, Mapping
@@ -14,12 +14,15 @@ Kind = Literal["measured", "local", "less work", "smaller model", "several GPUs"
 Complexity = Literal["low", "medium", "high"]
 
 LAW_ERROR: Final = 0.08
-"""Median error of the law of a step on a source that its constants were not fitted to (tests.bench.published)."""
+"""Median relative error of predicted step times on a source that the constants were not fitted to.
+
+It was measured by tests.bench.published.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """A value with the low and the high end of its interval."""
+    """A value and the two ends of its interval."""
 
     value: float
     low: float
@@ -32,7 +35,7 @@ class Range:
         return Range(self.value + other.value, self.low + other.low, self.high + other.high)
 
     def at_least(self, other: "Range") -> "Range":
-        """Return the larger of two ranges, bound by bound, because two parallel runs take as long as the slower one."""
+        """Return the element-wise maximum of two ranges, because two parallel runs take as long as the slower one."""
         return Range(max(self.value, other.value), max(self.low, other.low), max(self.high, other.high))
 
 
@@ -41,10 +44,10 @@ def exactly(value: float) -> Range:
 
 
 def spread(value: float, pairs: Iterable[tuple[float, float]]) -> Range:
-    """Return the value with its interval. The deviations by independent causes are added in quadrature.
+    """Return the value with an interval that combines independent errors.
 
-    The deviations are logarithms. Each pair holds the values at the two ends of one cause's interval. The model's own
-    error counts as one more cause.
+    Each pair holds the value recomputed with one constant at the low and at the high end of that constant's interval.
+    The deviations from the value, as logarithms, are added in quadrature. ``LAW_ERROR`` is one more deviation.
     """
     down, up = math.log1p(LAW_ERROR) ** 2, math.log1p(LAW_ERROR) ** 2
     for pair in pairs:
@@ -60,17 +63,17 @@ class BatchJob:
 
     Attributes:
         work: Number of requests, and their tokens.
-        model: The wanted model.
+        model: The model that the user wants.
         gpu: The user's own accelerator; None without one.
         smaller: Smaller models that may be used instead.
         draft: Draft model; None without speculation.
         alpha: Probability that a drafted token is accepted.
         counts: Numbers of accelerators to consider.
-        refined: Share of the requests that a cascade passes on.
-        best: Share of the requests that a cascade is to find.
-        rho: Rank correlation of the screen's score and the final one.
-        quality_loss: Points by which a way's score may be below that of the wanted model.
-        factors: For each accelerator, the time that a sample took on it, divided by the time by the law.
+        refined: Share of the requests that a cascade passes on to its second model.
+        best: Share of the requests that count as the best. A cascade should find these.
+        rho: Rank correlation between the score by a cascade's first model (the screen) and the final score.
+        quality_loss: Maximum number of points by which a way's score may be below that of ``model``.
+        factors: By name of an accelerator, the time measured by a sample on it, divided by the predicted time.
     """
 
     work: BatchWork
@@ -100,18 +103,18 @@ class BatchJob:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Way:
-    """One way to do the job.
+    """One way to run the job.
 
     Attributes:
         name: Description of the way.
-        kind: The group of ways that it belongs to.
+        kind: Group of ways under which the report lists the way.
         hours: Hours until the last answer, including the set-up.
-        money: Its cost.
-        per_second: Requests per second while it runs.
-        score: The model's score, less what the precision loses; None if it is not known.
-        quality: The quality in words.
-        complexity: How much has to be built and operated.
-        why: The parts of its time, in words.
+        money: Cost, in the currency of the price file.
+        per_second: Requests per second, not counting the set-up.
+        score: Score of the model, minus the points that the precision loses; None if unknown.
+        quality: Description of the quality.
+        complexity: Effort to build and to operate the way.
+        why: Explanation of ``hours``, as text.
     """
 
     name: str
@@ -127,7 +130,7 @@ class Way:
 
 @dataclass(frozen=True, slots=True)
 class ExcludedWay:
-    """A way that is not possible, the reason, and a remedy."""
+    """An impossible way, the reason why it is impossible, and a remedy."""
 
     name: str
     reason: str
@@ -136,13 +139,13 @@ class ExcludedWay:
 
 @dataclass(slots=True)
 class Found:
-    """The ways and excluded ways that were found so far, in order."""
+    """The possible and the excluded ways found so far, in the order in which they were computed."""
 
     ways: list[Way] = field(default_factory=list)
     refusals: list[ExcludedWay] = field(default_factory=list)
 
     def attempt(self, name: str, make: Callable[[], Way], remedy: Callable[[], str]) -> Way | None:
-        """Add the way. If it does not fit, add it as excluded."""
+        """Add and return the way that ``make`` returns. If ``make`` raises ValueError, add an excluded way instead."""
         try:
             way = make()
         except ValueError as error:

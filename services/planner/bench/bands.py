@@ -1,4 +1,4 @@
-"""Choose the draft length by batch size from measurements. Pure."""
+"""Choose the number of tokens to draft for each batch size from measurements. Pure."""
 
 from collections.abc import Mapping, Sequence
 from typing import Final
@@ -12,11 +12,13 @@ MAX_BATCH: Final = 256
 
 
 def bands(rows: Sequence[ShapeMeasurement], gammas: Mapping[str, int]) -> tuple[GammaBand, ...]:
-    """Return the fastest gamma for each measured batch size, and 0 above them; empty if no batch size ran in two arms.
+    """Return the fastest gamma for each measured batch size, and 0 for larger ones.
 
-    A gamma that pays at one batch size pays at smaller ones, because larger batches leave less arithmetic to verify.
-    So each choice extends down to the next smaller batch, and gamma never grows. Drafting must win by ``MARGIN``. With
-    a draft model, a step that drafts nothing costs more than with speculation off (``LatencyPlan.idle_cost``).
+    The result is empty if no batch size ran both in the plain arm and in another. A gamma that saves time at one batch
+    size also saves time at smaller ones, because larger batches leave less arithmetic to verify. So each choice also
+    holds for smaller batches down to the next measured size, and gamma never grows with the batch size. Drafting is
+    chosen only if it is faster by ``MARGIN``. With a draft model, a step that drafts nothing takes longer than with
+    speculation off (``LatencyPlan.idle_cost``).
 
     Args:
         rows: The measurements.

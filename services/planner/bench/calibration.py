@@ -1,4 +1,4 @@
-"""Fit a roofline to a bench twice: to all rows, and to batch 1 with the other batches held out. Pure."""
+"""Fit a roofline to a bench result twice: to all rows, and to batch 1 only, to predict the other batches. Pure."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -21,12 +21,15 @@ WORST_BAR: Final = 0.20
 REGRET_BAR: Final = 0.03
 
 NO_DRAFT: Final = "ngram"
-"""The catalogue's name for drafting by looking tokens up in the text, which costs almost nothing."""
+"""Name of n-gram drafting in the catalogue of a result. It copies tokens from the text, which costs almost nothing."""
 
 
 @dataclass(frozen=True, slots=True)
 class Regret:
-    """The cost of choosing an arm by prediction at one shape: time between tokens over the best arm's, minus 1."""
+    """The cost of choosing an arm by prediction, for one batch size and prompt length.
+
+    ``regret`` is the time between tokens of the chosen arm, divided by that of the best arm, minus 1.
+    """
 
     batch: int
     prompt: int
@@ -40,14 +43,15 @@ class Calibration:
     """The fitted rooflines and their errors.
 
     Attributes:
-        rooflines: Rooflines fitted to all rows. If a model drafts, all arms have the same. With looked-up tokens, each
-            has its own, as the engine may use other kernels then (llama.cpp keeps its weights in another layout).
-        alpha: Acceptance of each arm that drafts: a probability or, with looked-up tokens, the accepted share.
-        positions: Acceptance by position; empty if the engine does not report it.
-        predictions: Predictions for all rows, by these rooflines.
+        rooflines: Roofline of each arm, fitted to all rows. If a model drafts, all arms have the same. With n-gram
+            drafting, each arm has its own, because the engine may use other kernels (llama.cpp keeps its weights
+            in another layout).
+        alpha: Acceptance in each arm that drafts: a probability or, with n-gram drafting, the accepted share.
+        positions: Acceptance by position in the draft, for each such arm; empty if the engine does not report it.
+        predictions: Predictions for all rows, by ``rooflines``.
         held_out: Predictions for batches above 1, by rooflines fitted to batch 1 alone.
-        regrets: Regret of choosing the arm by prediction, by shape.
-        bands: Draft length by batch size, from the measurements; empty with one arm.
+        regrets: Regret of choosing the arm by prediction, for each batch size and prompt length.
+        bands: Number of tokens to draft by batch size, from the measurements; empty with one arm.
     """
 
     rooflines: Mapping[str, FittedRoofline]
@@ -60,7 +64,7 @@ class Calibration:
 
 
 def calibrate(result: BenchResult, *, processor: bool = False) -> Calibration:
-    """Calibrate to a bench's wall times; with ``processor``, to its CPU times.
+    """Fit rooflines to the wall times of a bench result; with ``processor``, to its CPU times.
 
     Raises:
         UserError: The bench has no closed loops, or names an unknown model or accelerator.
@@ -111,7 +115,10 @@ def unfitted_roofline(catalogue: Mapping[str, str]) -> FittedRoofline:
 
 
 def regrets(predictions: Sequence[Prediction]) -> tuple[Regret, ...]:
-    """Return the regret of each shape that ran in the plain arm and others; drafting must promise ``MARGIN``."""
+    """Return the regret of each batch size and prompt length that ran in the plain arm and in another.
+
+    An arm that drafts is chosen only if its predicted gain is at least ``MARGIN``.
+    """
     shapes: dict[tuple[int, int], list[Prediction]] = {}
     for each in predictions:
         if each.what == "a token":
@@ -131,17 +138,16 @@ def regrets(predictions: Sequence[Prediction]) -> tuple[Regret, ...]:
 
 
 def median_error(predictions: Sequence[Prediction]) -> float:
-    """Return the median absolute error; 0 without predictions."""
+    """Return the median absolute relative error; 0 without predictions."""
     return median([abs(each.error) for each in predictions]) if predictions else 0.0
 
 
 def worst_error(predictions: Sequence[Prediction]) -> float:
-    """Return the largest absolute error; 0 without predictions."""
+    """Return the largest absolute relative error; 0 without predictions."""
     return max((abs(each.error) for each in predictions), default=0.0)
 
 
 def _fitted(start: FittedRoofline, known: Sequence[ShapeMeasurement]) -> dict[str, FittedRoofline]:
-    """Return the fitted roofline of each arm."""
     names = list(dict.fromkeys(row.arm for row in known))
     if start.draft is not None:
         roofline = fit_roofline(start, known)
@@ -154,7 +160,7 @@ def _fitted(start: FittedRoofline, known: Sequence[ShapeMeasurement]) -> dict[st
 
 
 def _arm_fit(start: FittedRoofline, plain: FittedRoofline, known: Sequence[ShapeMeasurement]) -> FittedRoofline:
-    """Fit all parameters if the arm ran several batch sizes, else only the arithmetic rate.
+    """Fit all parameters if the arm ran several batch sizes; otherwise fit only the arithmetic rate.
 
     At one batch size, the effects of reading, multiplying and fixed costs cannot be separated. So the other parameters
     are taken from the plain arm.
@@ -183,12 +189,12 @@ def _held_out(
 def _tau(
     roofline: FittedRoofline, acceptance: Mapping[str, float], known: Sequence[ShapeMeasurement]
 ) -> TokensPerCycle:
-    """Return the function for the tokens per cycle of a row.
+    """Return a function that computes the tokens per cycle of a row.
 
-    If a model drafts gamma tokens in each step, they follow from alpha. Tokens looked up are found only in some steps,
-    and ``row.gamma`` is a mean over all steps: then each drafted token counts with the accepted share. That share
-    depends on the text more than on the hardware, so it is taken from the known rows with the same texts, which are
-    those with prompts of the same length.
+    If a model drafts gamma tokens in each step, the tokens per cycle follow from alpha and gamma. N-gram drafting finds
+    tokens only in some steps, and ``row.gamma`` is the mean over all steps. In that case the tokens per cycle are 1
+    plus ``row.gamma`` times the accepted share. The share depends more on the text than on the hardware. So it is taken
+    from the known rows with the same texts, which are the rows with prompts of the same length.
     """
 
     def tau(row: ShapeMeasurement) -> float:
@@ -203,12 +209,12 @@ def _tau(
 
 
 def _kept_at(row: ShapeMeasurement, known: Sequence[ShapeMeasurement], otherwise: float) -> float:
-    """Return the accepted share of looked-up tokens, over the rows with this arm and prompt length."""
+    """Return the accepted share of n-gram drafts in the known rows with the arm and prompt length of ``row``."""
     alike = [each for each in known if each.arm == row.arm and _length(each) == _length(row)]
     drafted = sum(each.gamma * each.batch * each.sets for each in alike)
     return sum((each.tau - 1) * each.batch * each.sets for each in alike) / drafted if drafted else otherwise
 
 
 def _length(row: ShapeMeasurement) -> int:
-    """Return a prompt's length class: prompts of one length differ by a few tokens."""
+    """Return the prompt's length in units of 32 tokens, because prompts of one length differ by a few tokens."""
     return round(row.prompt / 32)

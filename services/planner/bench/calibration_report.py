@@ -18,13 +18,13 @@ from services.planner.bench.fit import FittedRoofline, Prediction
 
 
 def lines(calibration: Calibration) -> Iterator[str]:
-    """Yield the lines of the text: parameters, every row with its error, the errors' summary."""
+    """Yield the lines of the report: the parameters, every row with its error, and a summary of the errors."""
     roofline = next(iter(calibration.rooflines.values()))
     yield f"fitted to {len(calibration.predictions) // 2} shapes of {roofline.target.name} on {roofline.gpu.name}"
     for arms, fitted in _distinct(calibration.rooflines):
         yield f" {', '.join(arms)}:"
         yield from _parameters(fitted)
-    what = "alpha" if roofline.draft is not None else "kept"  # with tokens looked up, a share
+    what = "alpha" if roofline.draft is not None else "kept"  # with n-gram drafting, the accepted share
     for arm, alpha in calibration.alpha.items():
         positions = " ".join(f"{share:.2f}" for share in calibration.positions[arm])
         yield f"  {f'{what}, {arm}':<16} {alpha:.3f}{f'  by position {positions}' if positions else ''}"
@@ -71,7 +71,7 @@ def _advice(found: Sequence[GammaBand]) -> Iterator[str]:
 
 
 def _distinct(rooflines: Mapping[str, FittedRoofline]) -> list[tuple[list[str], FittedRoofline]]:
-    """Return each roofline once, with its arms."""
+    """Return each distinct roofline once, with the names of its arms."""
     found: list[tuple[list[str], FittedRoofline]] = []
     for arm, roofline in rooflines.items():
         for arms, known in found:

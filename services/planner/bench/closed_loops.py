@@ -1,4 +1,4 @@
-"""Summarise a bench's closed loops as one row per shape and arm. Pure; times in milliseconds."""
+"""Summarise the closed loops of a bench: one row per arm, batch and prompt length. Pure; times in milliseconds."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -20,14 +20,15 @@ class ShapeMeasurement:
 
     Attributes:
         arm: Name of the arm.
-        gamma: Mean tokens drafted per step.
-        batch: Concurrent requests.
-        prompt: Mean uncached tokens of a prompt.
-        context: Tokens in a sequence's KV cache when half of the answer is generated.
-        tau: Mean tokens per step; 1 in the plain arm.
+        gamma: Mean number of tokens drafted per step.
+        batch: Number of concurrent requests.
+        prompt: Mean number of uncached tokens of a prompt.
+        context: Number of tokens in a sequence's KV cache when half of the answer is generated.
+        tau: Mean number of tokens per step; 1 in the plain arm.
         ttft_ms: Median time to the first token.
         token_ms: Time between tokens of one sequence while all sequences decode; median of the repetitions.
-        cycle_ms: That time between steps. It does not depend on how many drafted tokens were accepted.
+        cycle_ms: Time between steps of one sequence, measured like ``token_ms``. It does not depend on how many drafted
+            tokens were accepted.
         sets: Number of repetitions.
     """
 
@@ -44,10 +45,10 @@ class ShapeMeasurement:
 
 
 def rows(result: BenchResult, *, processor: bool = False) -> tuple[ShapeMeasurement, ...]:
-    """Return the rows, sorted by batch, prompt and gamma; repetitions with a failed request are left out.
+    """Return the rows, sorted by batch, prompt and gamma. Repetitions with a failed request are left out.
 
-    With ``processor`` the times are CPU times of the engine, which is valid only for an engine that computes on one
-    thread without a pause.
+    With ``processor`` the times are CPU times of the engine. They are valid only if the engine computes on one thread
+    without a pause.
     """
     found = []
     for name in result.arms:
@@ -62,9 +63,9 @@ def rows(result: BenchResult, *, processor: bool = False) -> tuple[ShapeMeasurem
 def alpha(measured: Iterable[RunMeasurements]) -> float | None:
     """Return the probability that a drafted token is accepted, over all answered requests; None without drafts.
 
-    If each engine step was received by itself this is the maximum likelihood estimate, accepted over verified tokens;
-    the last step is left out because the answer's end truncates it. Otherwise it is the alpha at which the totals are
-    the expected ones.
+    If each engine step was received separately, this is the maximum likelihood estimate: accepted tokens divided by
+    verified tokens. The last step is left out because the end of the answer truncates it. If the steps were not
+    received separately, it is the alpha at which the expected totals equal the measured ones.
     """
     requests = [each for one in measured for each in answered_requests(one) if each.speculation is not None]
     verified, rejected, steps, drafted, accepted = 0, 0, 0, 0, 0
@@ -94,7 +95,10 @@ def accepted_share(measured: Iterable[RunMeasurements]) -> float | None:
 
 
 def by_position(measured: Iterable[RunMeasurements]) -> tuple[float, ...]:
-    """Return the share of draft steps that accepted position 1, 2 ...; empty if the engine does not report it."""
+    """Return the share of draft steps that accepted the first drafted token, the second token, and so on.
+
+    The result is empty if the engine does not report the positions.
+    """
     totals: list[int] = []
     steps = 0
     for one in measured:
@@ -110,7 +114,7 @@ def by_position(measured: Iterable[RunMeasurements]) -> tuple[float, ...]:
 
 
 def answered_requests(measured: RunMeasurements) -> Iterator[RequestResult]:
-    """Yield every answered request of closed and open loops."""
+    """Yield every answered request of the closed and open loops."""
     for cell in measured.cells:
         for each_set in cell.sets:
             yield from (each for each in each_set.requests if each.answered)
@@ -136,7 +140,7 @@ def _row(arm: str, batch: int, sets: list[RepetitionResult], *, processor: bool)
     steps = sum(_steps(each) for each in requests)
     tokens = sum(each.tokens - each.steps[0][1] for each in requests)
     tau = tokens / steps if drafted and steps else 1.0
-    # Looked-up tokens are unevenly spread: gamma and tau are means over all repetitions, so the times must be too.
+    # N-gram drafts are unevenly spread. Gamma and tau are means over all repetitions, so the times must be means too.
     middle = _mean if drafted and not any(_sees_steps(each) for each in requests) else median
     paces = [_together(each.requests, tau) for each in sets]
     return ShapeMeasurement(
@@ -154,10 +158,10 @@ def _row(arm: str, batch: int, sets: list[RepetitionResult], *, processor: bool)
 
 
 def _together(requests: tuple[RequestResult, ...], tau: float) -> tuple[float, float]:
-    """Return the time between tokens and between steps of one sequence, while all sequences decode.
+    """Return the time between tokens and the time between steps of one sequence, while all sequences decode.
 
     If that phase has fewer than three steps per sequence, return the means over the whole answers. If the engine's
-    steps were not received one by one, count ``tau`` tokens as a step.
+    steps were not received separately, count ``tau`` tokens as a step.
     """
     begin = max(each.ttft_ms for each in requests)
     end = min(each.steps[-2][0] if len(each.steps) > 1 else 0.0 for each in requests)
@@ -171,9 +175,10 @@ def _together(requests: tuple[RequestResult, ...], tau: float) -> tuple[float, f
 
 
 def _steps(each: RequestResult) -> float:
-    """Return the number of steps after the first token, including those without drafts, which an engine may not count.
+    """Return the number of steps after the first token, including steps without drafts, which an engine may not count.
 
-    If the steps were not received one by one, it follows from the tokens: a step gives one and its accepted drafts.
+    If the steps were not received separately, the number is computed from the tokens. Each step generates one token in
+    addition to the accepted drafted tokens.
     """
     if _sees_steps(each) or each.speculation is None:
         return len(each.steps) - 1
@@ -181,7 +186,7 @@ def _steps(each: RequestResult) -> float:
 
 
 def _sees_steps(each: RequestResult) -> bool:
-    """Return whether each received step is an engine step. It is not if an engine always sends one token at a time."""
+    """Return whether each received message is an engine step. It is not if an engine always sends single tokens."""
     return each.speculation is not None and any(tokens > 1 for _, tokens in each.steps)
 
 

@@ -1,4 +1,4 @@
-"""Fit the parameters of a roofline that no data sheet has to measurements. Pure; times in milliseconds."""
+"""Fit to measurements those parameters of a roofline that no data sheet gives. Pure; times in milliseconds."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -15,31 +15,31 @@ from services.physics.statistics import median
 from services.planner.bench.closed_loops import ShapeMeasurement
 
 MAX_ROUNDS: Final = 600
-"""Maximum rounds of the search. It ends earlier if it is within ``TOLERANCE``."""
+"""Maximum number of iterations of the search. It ends earlier if the losses of all points are within ``TOLERANCE``."""
 TOLERANCE: Final = 1e-9
 MAX_STEPS: Final = 256
 """Maximum number of steps in which a prefill is simulated. A longer prefill gets larger steps."""
 ROOFLINE_PRIOR_WEIGHT: Final = 1e-3
-"""Weight of the prior that costs beyond the roofline are small."""
+"""Weight of the prior, which favours small costs in addition to the roofline."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FittedRoofline:
-    """The law of a step with fitted constants; the constants that have no field here are the catalogue's.
+    """The law of a step with fitted constants. Other constants are those of :mod:`services.physics.efficiency`.
 
     Attributes:
         target: Target model.
-        draft: Draft model; None if drafting costs almost nothing (n-gram).
+        draft: Draft model; None with n-gram drafting, which costs almost nothing.
         precision: Precision of the linear layers.
         gpu: Accelerator with the data sheet's rates.
-        budget: Maximum prompt tokens in one engine step.
+        budget: Maximum number of prompt tokens in one engine step.
         flops: Achieved share of the arithmetic rate.
-        bandwidth: Achieved share of the memory rate for weights. The share for KV caches keeps its ratio to this one.
+        bandwidth: Achieved share of the memory rate for weights. The share for KV caches changes in proportion to it.
         layer_us: Fixed time of a layer in each step, in microseconds.
-        first_ms: Cost of a first token beyond the prefill.
-        token_ms: Cost of each further token of a step beyond the law.
-        draft_cost: Time of a draft step over the time that the law gives.
-        overhead: Overhead of a cycle as a share of a plain step.
+        first_ms: Time of a first token in addition to the prefill.
+        token_ms: Time that each further token of a step takes in addition to the law.
+        draft_cost: Time of a draft step divided by the time that the law gives.
+        overhead: Overhead of a cycle (draft steps and a verify step), as a share of a plain step.
     """
 
     target: Model
@@ -62,8 +62,8 @@ class FittedRoofline:
     def ttft_ms(self, batch: int, prompt: int, gamma: float = 0.0) -> float:
         """Return the median time to the first token of ``batch`` prompts that arrive together.
 
-        The prompts are prefilled in turn, ``budget`` tokens per step; sequences whose prompt is done decode, and draft,
-        in the same steps.
+        The prompts are prefilled one after the other, ``budget`` tokens per step. Sequences whose prompt is complete
+        decode, and draft, in the same steps.
         """
         if prompt < 1:
             return self.first_ms
@@ -78,7 +78,7 @@ class FittedRoofline:
         return self.first_ms + median(ends)
 
     def step_ms(self, batch: int, context: int, positions: float = 1.0) -> float:
-        """Return the time of one pass of the target."""
+        """Return the time of one step of the target model."""
         gpu, constants = self._machine
         step = step_ms(
             self.target, gpu, self.precision,
@@ -87,7 +87,7 @@ class FittedRoofline:
         return step + self.token_ms * (batch * positions - 1)
 
     def mixed_step_ms(self, batch: int, context: int, prompts: float, prompt: int) -> float:
-        """Return the time of a step that decodes ``batch`` sequences and prefills so many prompts, or parts of one."""
+        """Return the time of one step that decodes ``batch`` sequences and prefills ``prompts`` prompts, or a part."""
         gpu, constants = self._machine
         step = step_ms(
             self.target, gpu, self.precision,
@@ -97,7 +97,7 @@ class FittedRoofline:
         return step + self.token_ms * max(0, batch - 1) + (self.first_ms if prompts else 0.0)
 
     def cycle_ms(self, batch: int, context: int, gamma: float) -> float:
-        """Return the time of the draft steps, one verify pass and the overhead; of a plain step if gamma is 0."""
+        """Return the time of gamma draft steps, a verify step and the overhead; that of a plain step if gamma is 0."""
         plain = self.step_ms(batch, context)
         if gamma <= 0:
             return plain
@@ -143,7 +143,7 @@ class FittedRoofline:
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """A prediction and its measurement."""
+    """A predicted time and the measured one."""
 
     row: ShapeMeasurement
     what: str
@@ -152,7 +152,7 @@ class Prediction:
 
     @property
     def error(self) -> float:
-        """Predicted over measured, minus 1."""
+        """Predicted time divided by measured time, minus 1."""
         return self.predicted / self.measured - 1
 
 
@@ -160,7 +160,7 @@ TokensPerCycle = Callable[[ShapeMeasurement], float]
 
 
 def predict(roofline: FittedRoofline, rows: Sequence[ShapeMeasurement], tau: TokensPerCycle) -> tuple[Prediction, ...]:
-    """Predict the times of each row."""
+    """Predict the time to the first token and the time between tokens for each row."""
     predictions = []
     for row in rows:
         predictions.append(
@@ -171,10 +171,11 @@ def predict(roofline: FittedRoofline, rows: Sequence[ShapeMeasurement], tau: Tok
 
 
 def fit_roofline(start: FittedRoofline, rows: Sequence[ShapeMeasurement], only: Sequence[str] = ()) -> FittedRoofline:
-    """Fit the times to the first token and per cycle by least squares of their logarithms.
+    """Fit a roofline to the times to the first token and per cycle, by least squares of their logarithms.
 
-    Cycles are fitted instead of tokens, because the number of tokens per cycle is random. A parameter that the rows do
-    not determine keeps its value: overhead and draft cost can be separated only with two different gammas.
+    Times of cycles are fitted instead of times of tokens, because the number of tokens per cycle is random. A parameter
+    that the rows do not determine keeps its value. For example, overhead and draft cost can be separated only if the
+    rows have two different gammas.
 
     Args:
         start: The roofline before the fit.
@@ -214,10 +215,10 @@ def _row_loss(roofline: FittedRoofline, row: ShapeMeasurement) -> float:
 
 
 def _prior_loss(roofline: FittedRoofline, start: FittedRoofline) -> float:
-    """Return the loss by a weak prior for the plain roofline, which decides what the rows leave open.
+    """Return the loss by a weak prior for the plain roofline. It decides between parameters that fit the rows equally.
 
-    At batch 1 and one gamma, a high draft cost and a high cost of further tokens have the same effect. The weight is
-    such that a cost of 1 % of a step is accepted if it makes one row 2 % better.
+    For example, at batch 1 and one gamma, a high draft cost and a high cost of further tokens have the same effect. The
+    weight is such that a cost of 1 % of a step is accepted if it makes one row 2 % better.
     """
     beyond = 100 * roofline.token_ms / roofline.step_ms(1, 0)
     # No hardware is faster than its data sheet.
@@ -235,7 +236,10 @@ def _with(roofline: FittedRoofline, names: Sequence[str], logs: Sequence[float])
 
 
 def nelder_mead(loss: Callable[[Sequence[float]], float], start: Sequence[float]) -> tuple[float, list[float]]:
-    """Minimise by the downhill simplex of Nelder and Mead (1965), which needs no derivatives: the loss has a kink."""
+    """Minimise ``loss`` by the downhill simplex of Nelder and Mead (1965). Return the loss and its point.
+
+    The method needs no derivatives. The loss has a kink, where it has no derivative.
+    """
     size = len(start)
     points = [list(start)] + [[x + (0.7 if i == j else 0.0) for j, x in enumerate(start)] for i in range(size)]
     simplex = sorted((loss(point), point) for point in points)

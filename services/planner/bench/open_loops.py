@@ -1,4 +1,4 @@
-"""Summarise a bench's open loops: waiting times by arm, and arms against each other. Pure; times in milliseconds."""
+"""Summarise the open loops of a bench: latencies of each arm, and ratios of arms. Pure; times in milliseconds."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from services.planner.bench.results import PLAIN, BenchResult, OpenLoopResult, R
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BenchSlo:
-    """The limits of a good request.
+    """The limits that a request must meet to count as good.
 
     Attributes:
         ttft_ms: Limit for the time to the first token.
@@ -28,12 +28,12 @@ class BenchSlo:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Percentiles:
-    """Percentiles of one time.
+    """Percentiles of one kind of latency.
 
     Attributes:
         p50: The median, with its confidence interval.
         p95: 95th percentile. It is unreliable with few requests.
-        p99: 99th percentile. It is less reliable still, because only one request in 100 is above.
+        p99: 99th percentile. It is even less reliable, because only one request in 100 is above it.
     """
 
     p50: Interval
@@ -48,11 +48,11 @@ class Percentiles:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadSummary:
-    """One arm under one kind of load, over all its runs.
+    """The summary of one arm under one kind of load, over all runs.
 
     Attributes:
         arm: Name of the arm.
-        cache: ``cold`` or ``warm``.
+        cache: ``warm`` if all prompts share a beginning that is in the prefix cache, else ``cold``.
         rate: Arriving requests per second.
         requests: Number of requests.
         errors: Number of failed requests.
@@ -79,9 +79,10 @@ class LoadSummary:
 
 @dataclass(frozen=True, slots=True)
 class ArmRatio:
-    """An arm's median divided by the plain arm's, under the same requests. Below 1 the arm is faster.
+    """The median of an arm divided by that of the plain arm, for the same requests. Below 1, the arm is faster.
 
-    ``by_run`` is the ratio for each pair of runs. It is shown because the interval does not include drift between runs.
+    ``by_run`` is the ratio for each pair of runs. It is shown because the interval does not include the differences
+    between runs.
     """
 
     arm: str
@@ -92,7 +93,7 @@ class ArmRatio:
 
     @property
     def verdict(self) -> str:
-        """``faster`` or ``slower`` only if the interval and every pair of runs agree."""
+        """``faster`` or ``slower`` if the interval and every pair of runs show it, else ``no difference shown``."""
         if self.by_run and self.ratio.high < 1 and max(self.by_run) < 1:
             return "faster"
         if self.by_run and self.ratio.low > 1 and min(self.by_run) > 1:
@@ -118,7 +119,7 @@ def summary(result: BenchResult, slo: BenchSlo) -> tuple[LoadSummary, ...]:
 
 
 def ratios(result: BenchResult) -> tuple[ArmRatio, ...]:
-    """Compare every other arm with the plain one."""
+    """Return the ratios of every other arm to the plain arm."""
     plain = _streams(result, PLAIN)
     found = []
     for arm in result.arms:

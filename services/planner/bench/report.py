@@ -10,7 +10,7 @@ from services.planner.bench.results import BenchResult
 
 
 def lines(result: BenchResult, slo: BenchSlo) -> Iterator[str]:
-    """Yield the lines of the text: conditions, open loops by arm, arms against the plain one, resources."""
+    """Yield the lines of the report: conditions, open loops by arm, each arm compared with the plain arm, resources."""
     first = result.runs[0].measured
     order = " ".join(run.arm for run in result.runs)
     yield f"engine {first.engine}, model {first.model}, {first.machine.get('cpus')} CPUs; runs: {order}"
@@ -44,7 +44,7 @@ def as_json(result: BenchResult, slo: BenchSlo) -> dict[str, Any]:
 
 
 def comparison_lines(first: BenchResult, second: BenchResult, slo: BenchSlo) -> Iterator[str]:
-    """Yield the medians of two comparable results side by side: open loops by load, closed loops by shape."""
+    """Yield the medians of two comparable results side by side, by load, or by batch and prompt length."""
     yield f"{'arm':<14} {'load':<24} {'ms to':<12} {'first':>9} {'second':>9} {'change':>8}"
     later = _medians(second, slo)
     for key, value in _medians(first, slo).items():

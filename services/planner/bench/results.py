@@ -1,4 +1,4 @@
-"""Read a result file of ``railbus bench engine``; refuse runs that cannot be compared."""
+"""Read a result file of ``railbus bench engine``, and refuse runs that cannot be compared."""
 
 from pathlib import Path
 from typing import Final
@@ -14,7 +14,7 @@ PLAIN: Final = "plain"
 
 
 class TokenCounts(msgspec.Struct, frozen=True):
-    """Tokens of one request."""
+    """Numbers of tokens of one request."""
 
     prompt_tokens: int = 0
     completion_tokens: int = 0
@@ -22,7 +22,7 @@ class TokenCounts(msgspec.Struct, frozen=True):
 
 
 class DraftCounts(msgspec.Struct, frozen=True):
-    """Drafting totals of one request."""
+    """Totals of speculative decoding over the steps of one request."""
 
     steps: int = 0
     drafted: int = 0
@@ -31,7 +31,7 @@ class DraftCounts(msgspec.Struct, frozen=True):
 
 
 class RequestResult(msgspec.Struct, frozen=True):
-    """One request; times are milliseconds since it was due."""
+    """One request. ``due_ms`` is relative to the start of its loop, other times to ``due_ms``, in milliseconds."""
 
     due_ms: float
     steps: tuple[tuple[float, int], ...]
@@ -42,12 +42,12 @@ class RequestResult(msgspec.Struct, frozen=True):
 
     @property
     def tokens(self) -> int:
-        """Tokens of the answer."""
+        """Number of tokens of the answer."""
         return sum(tokens for _, tokens in self.steps)
 
     @property
     def answered(self) -> bool:
-        """Whether it ended without an error and with at least one token."""
+        """Whether the request ended without an error and with at least one token."""
         return self.error is None and bool(self.steps)
 
     @property
@@ -57,20 +57,20 @@ class RequestResult(msgspec.Struct, frozen=True):
 
     @property
     def token_ms(self) -> float | None:
-        """Mean time between tokens; None for a single step."""
+        """Mean time between tokens; None if all tokens came in a single step."""
         after = self.tokens - self.steps[0][1]
         return (self.steps[-1][0] - self.steps[0][0]) / after if after else None
 
 
 class RepetitionResult(msgspec.Struct, frozen=True):
-    """One batch of a closed loop; ``cores`` is the mean number of cores that the engine's processes used."""
+    """One repetition of a closed loop. ``cores`` is the mean number of cores that the engine's processes used."""
 
     requests: tuple[RequestResult, ...]
     cores: float | None = None
 
 
 class ClosedLoopResult(msgspec.Struct, frozen=True):
-    """The measurements of a closed loop."""
+    """The measurements of a closed loop, with its repetitions in ``sets``."""
 
     batch: int
     prompt: int
@@ -78,7 +78,7 @@ class ClosedLoopResult(msgspec.Struct, frozen=True):
 
 
 class OpenLoopResult(msgspec.Struct, frozen=True):
-    """The measurements of an open loop."""
+    """The measurements of an open loop, whose requests arrive at a given rate."""
 
     cache: str
     rate: float
@@ -87,7 +87,7 @@ class OpenLoopResult(msgspec.Struct, frozen=True):
 
 
 class SampleResult(msgspec.Struct, frozen=True):
-    """The measurements of a loop over given prompts."""
+    """The measurements of a loop over the prompts of a sample."""
 
     at_once: int
     output: int
@@ -95,7 +95,7 @@ class SampleResult(msgspec.Struct, frozen=True):
 
 
 class RunMeasurements(msgspec.Struct, frozen=True):
-    """The measurements of one process."""
+    """The measurements of one engine process."""
 
     engine: str
     model: str
@@ -114,18 +114,18 @@ class RunMeasurements(msgspec.Struct, frozen=True):
 
 
 class ArmRun(msgspec.Struct, frozen=True):
-    """One run of one arm."""
+    """One run of an arm, that is, of one of the compared variants of settings."""
 
     arm: str
     measured: RunMeasurements
 
 
 class ArmSettings(msgspec.Struct, frozen=True):
-    """The settings of one arm.
+    """The settings of one arm, that is, of one of the compared variants.
 
     Attributes:
         gamma: Tokens to draft per step; 0 for the plain arm.
-        env: The settings in which it differs from other arms.
+        env: Environment variables by which the arm differs from other arms.
     """
 
     gamma: int
@@ -137,9 +137,9 @@ class BenchResult(msgspec.Struct, frozen=True):
 
     Attributes:
         version: Version of the file format.
-        workload: The workload of every run.
-        arms: The arms by name; ``plain`` is one of them.
-        runs: The runs, in order of time.
+        workload: The workload, which is the same in every run.
+        arms: Settings of the arms, by name. The arm ``plain`` must be among them.
+        runs: The runs, in chronological order.
         catalogue: Names of accelerator, target, draft and precision, for the prediction.
     """
 
@@ -175,10 +175,10 @@ def read_result(path: Path) -> BenchResult:
 
 
 def require_comparable_runs(result: BenchResult, name: str) -> None:
-    """Require that all runs had the same engine, model, machine and settings, except for their arms' own settings.
+    """Require that all runs had the same engine, model, machine and settings, except for the settings of their arms.
 
     Raises:
-        UserError: Something else differs, an arm did not run, or there is no plain arm.
+        UserError: Another condition differs, an arm did not run, or there is no plain arm.
     """
     if PLAIN not in result.arms or any(not result.of(arm) for arm in result.arms):
         raise UserError(f"{name}: every arm must have run, and one must be called {PLAIN!r}")
@@ -198,10 +198,10 @@ def require_comparable_runs(result: BenchResult, name: str) -> None:
 
 
 def require_comparable_results(first: BenchResult, second: BenchResult) -> None:
-    """Require that two benches had the same workload, settings and machine.
+    """Require that two results have the same workload, arms, settings and machine.
 
     Raises:
-        UserError: They had not; the message names the differences.
+        UserError: They differ. The message names the differences.
     """
     own = {key for result in (first, second) for arm in result.arms.values() for key in arm.env}
     mine, other = (

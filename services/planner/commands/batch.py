@@ -118,7 +118,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _sampled(args: argparse.Namespace, job: BatchJob, prices: PriceFile) -> tuple[BatchJob, list[Way]]:
-    """Run the sample; return the job with the sample's corrections, and the ways to run it on the sampled engine."""
+    """Run the sample. Return the job with the sample's factor, and the ways to run the job on the sampled engine."""
     gpu = None if args.sampled_gpu is None else find_gpu(args.sampled_gpu)
     if not (10 <= args.sample_size <= 2_000 and 2 <= args.at_once <= 256):
         raise UserError("--sample-size must be within 10 and 2000, --at-once within 2 and 256")
@@ -138,7 +138,7 @@ def _sampled(args: argparse.Namespace, job: BatchJob, prices: PriceFile) -> tupl
 
 
 def _corrected(args: argparse.Namespace, job: BatchJob, engine: SampledEngine, gpu: Gpu) -> BatchJob:
-    """Return the job with the sample's factor for this accelerator. The law's time is that for the sampled tokens."""
+    """Return the job with the factor for ``gpu``: measured / predicted time for the tokens of the sample."""
     cached = round(engine.prompt - engine.new)
     work = replace(
         job.work, shared=cached, own=max(1, round(engine.new)), output=max(1, round(engine.output(job.work.output)))

@@ -68,7 +68,7 @@ def _compare(first: BenchResult, second: BenchResult, slo: BenchSlo) -> int:
 
 
 def _calibration(result: BenchResult) -> Calibration | None:
-    """Calibrate; return None without closed loops or without the names of the models."""
+    """Calibrate to the result. Return None if it has no closed loops or no names of models."""
     has_cells = any(run.measured.cells for run in result.runs)
     return calibrate(result) if has_cells and result.catalogue else None
 

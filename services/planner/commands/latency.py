@@ -21,7 +21,7 @@ from services.planner.latency.report import as_json, lines
 from services.runtime.errors import UserError
 
 DEFAULT_TTFT_MS: Final = 200.0
-"""Default of a request's deadline for the first token, in milliseconds."""
+"""Default deadline of a request for the first token, in milliseconds."""
 
 
 def add(parser: argparse.ArgumentParser) -> None:

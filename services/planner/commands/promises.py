@@ -1,4 +1,4 @@
-"""``--class`` and ``--policy``: the objectives of a class of requests, from the policy that the services read."""
+"""The options ``--class`` and ``--policy``: the limits of a class of requests in the policy that the services use."""
 
 import argparse
 from pathlib import Path
@@ -10,7 +10,6 @@ from services.runtime.service_classes import Slo, find_class
 
 
 def add_class_options(parser: argparse._ArgumentGroup | argparse.ArgumentParser) -> None:
-    """Add the options."""
     parser.add_argument("--class", dest="service_class", metavar="NAME", help="class of the policy: chat, voice, ...")
     parser.add_argument("--policy", type=Path, default=DEFAULT_POLICY, metavar="DIR", help="policy (the default one)")
 
@@ -19,7 +18,7 @@ def limits_of_class(args: argparse.Namespace) -> Limits | None:
     """Return the chosen class's limits; None if no class was chosen.
 
     Raises:
-        UserError: The policy has no such class, or the class promises nothing.
+        UserError: The policy has no such class, or the class has no limits.
     """
     if args.service_class is None:
         return None
@@ -30,6 +29,6 @@ def limits_of_class(args: argparse.Namespace) -> Limits | None:
 
 
 def limits_of(slo: Slo) -> Limits:
-    """Return the limits of a class. They are taken for 99 % of the requests, whatever percentile the class names."""
+    """Return the limits of a class. They apply to 99 % of the requests, whatever percentile the class names."""
     first, token, total = (None if one is None else one.ms for one in (slo.first_token, slo.inter_token, slo.total))
     return Limits(ttft_ms=first, token_ms=token, total_ms=total)

@@ -33,7 +33,7 @@ from services.planner.serve.report import GrowthRow, as_json, cheapest, lines
 from services.runtime.errors import UserError
 
 MANY: Final = 1_000_000
-"""Number of people that needs more than one engine, so that engines are full."""
+"""Number of people that need several engines. It is used to compute the latencies of a full engine."""
 
 STREAMS: Final = (1_000, 10_000, 100_000, 1_000_000)
 
@@ -113,7 +113,7 @@ def _demand(args: argparse.Namespace) -> Demand:
 
 
 def _kinds(args: argparse.Namespace, demand: Demand, refused: list[str]) -> Iterator[EngineKind]:
-    """Yield the possible engines; add a sentence for each impossible one."""
+    """Yield the possible engines. For each impossible engine, append a sentence to ``refused``."""
     if args.calibrate is not None:
         yield _calibrated(args.calibrate, demand)
         return
@@ -134,7 +134,7 @@ def _kinds(args: argparse.Namespace, demand: Demand, refused: list[str]) -> Iter
 
 
 def _calibrated(path: Path, demand: Demand) -> EngineKind:
-    """Return the engine that a bench measured, without speculation."""
+    """Return the engine that a bench measured, with the times of its plain arm."""
     found = calibrate(read_result(path)).rooflines[PLAIN]
     new = demand.prompt - demand.cached
 

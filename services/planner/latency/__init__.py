@@ -1,1 +1,1 @@
-"""Latency budgets, computed from models of the hardware: ``railbus plan``."""
+"""``railbus plan latency``: latency budgets, computed from models of the hardware."""

@@ -1,4 +1,4 @@
-"""Compute a latency plan: parts of the budget, gain by drafting, limits by the deadline, cost of governance.
+"""Compute a latency plan: the time budget, the gain by drafting, the loads within the deadline, the cost of rails.
 
 Pure; times in milliseconds.
 """
@@ -18,18 +18,18 @@ from services.planner.latency.plan_input import PlanInput
 
 ALPHAS: Final = (0.6, 0.7, 0.8, 0.9)
 SLOW_DRAFT: Final = 1.3
-"""Measured draft steps cost up to this factor more than the law says (two pairs: 0.15 and 0.30)."""
+"""Measured draft steps took up to this factor longer than predicted (two pairs of models: 0.15 and 0.30)."""
 
 
 @dataclass(frozen=True, slots=True)
 class BudgetPart:
-    """One part of the budget in milliseconds.
+    """One part of the latency budget, in milliseconds.
 
     Attributes:
         name: The part's name.
         floor: Lower bound for any engine.
         practical: Estimate for a good engine.
-        drafted: The estimate with speculation.
+        drafted: Estimate for a good engine with speculation.
         note: Explanation for the report.
         first: Whether the part comes before the first token.
     """
@@ -44,7 +44,7 @@ class BudgetPart:
 
 @dataclass(frozen=True, slots=True)
 class GammaChoice:
-    """The best gamma for an alpha and a draft cost."""
+    """The best number of drafted tokens (gamma) for a probability of acceptance (alpha) and a draft cost."""
 
     alpha: float
     draft_cost: float
@@ -58,9 +58,9 @@ class GovernanceCost:
 
     Attributes:
         rails_ms: Duration of the rails.
-        hidden: Share of it that overlaps with queue and prefill.
-        seen_ms: The rest, which delays the first token.
-        returned_ms: Time that speculation saves by the last token; it saves none before the first.
+        hidden: Share of ``rails_ms`` that overlaps with queue and prefill.
+        seen_ms: Part of ``rails_ms`` that does not overlap, and so delays the first token.
+        returned_ms: Time that speculation saves up to the last token. It saves none up to the first token.
         hidden_from: Number of uncached prompt tokens from which the rails are completely hidden.
     """
 
@@ -72,7 +72,7 @@ class GovernanceCost:
 
     @property
     def paid(self) -> bool:
-        """Return whether queue and prefill hide the rails completely, so that they cost no time."""
+        """Whether queue and prefill hide the rails completely, so that the rails delay nothing."""
         return self.seen_ms == 0
 
 
@@ -81,11 +81,11 @@ class FirstTokenDeadline:
     """The prompts and loads that meet a deadline for the first token.
 
     Attributes:
-        ttft_ms: The deadline, from the receipt at the edge, as the router counts it.
-        prefill_ms: The part of it that is left for queue and prefill.
-        longest: Longest prompt, in uncached tokens, that meets it on an idle engine.
-        longest_floor: Longest such prompt for an engine at the floor.
-        utilisation: Highest load at which 99 % of requests like this one meet it; 0 if there is none.
+        ttft_ms: The deadline, counted from the receipt at the edge, as in the router.
+        prefill_ms: Part of the deadline that is left for queue and prefill.
+        longest: Longest prompt, in uncached tokens, that meets the deadline on an idle engine.
+        longest_floor: The same for an idle engine that is as fast as the data sheet allows.
+        utilisation: Highest load at which 99 % of such requests meet the deadline; 0 if no load does.
         variation: Coefficient of variation of queue plus prefill at the given load.
     """
 
@@ -102,16 +102,16 @@ class LatencyPlan:
     """A latency plan.
 
     Attributes:
-        parts: The budget, in order of time.
-        gamma: Tokens to draft per step; 0 if drafting does not pay.
-        speedup: Tokens per second with that gamma over those without speculation.
-        draft_cost: c, the time of a draft step over that of a target step.
-        budget_gamma: The largest gamma within the drafting budget; not a recommendation.
-        choices: The best gamma by alpha.
+        parts: Parts of the latency budget, in chronological order.
+        gamma: Number of tokens to draft per step; 0 if drafting saves no time.
+        speedup: Tokens per second with that gamma, divided by those without speculation.
+        draft_cost: c, the time of a draft step divided by that of a target step; None without a draft model.
+        budget_gamma: Largest gamma that still saves time if the overhead is ignored; not a recommendation.
+        choices: The best gamma for several values of alpha and of the draft cost.
         bands: The best gamma by batch size.
-        idle_cost: Cost of a loaded draft model in the first band with gamma 0, as a share of a step: vLLM runs it there
-            too, to keep its KV cache complete. None if no band or every band has gamma 0.
-        verify_cost: Time of a verify step with that gamma over that of a plain step; None if gamma is 0.
+        idle_cost: Time of a draft step in the first band with gamma 0, as a share of a target step. vLLM runs a loaded
+            draft model in this band too, to keep its KV cache complete. None if no band or every band has gamma 0.
+        verify_cost: Time of a verify step with that gamma, divided by that of a plain step; None if gamma is 0.
         deadline: The prompts and loads that meet the deadline.
         governance: The cost of the rails.
     """
@@ -129,12 +129,11 @@ class LatencyPlan:
     governance: GovernanceCost
 
     def total(self, column: str, *, first: bool) -> float:
-        """Return the milliseconds to the first or last token in a column: ``floor``, ``practical`` or ``drafted``."""
+        """Return the milliseconds to the first or last token: the sum of a column such as ``practical``."""
         return sum((float(getattr(part, column)) for part in self.parts if part.first or not first), 0.0)
 
 
 def plan_latency(inputs: PlanInput) -> LatencyPlan:
-    """Compute the plan."""
     pair, around = inputs.pair, inputs.around
     practical = _prefill(inputs, pair.achieved)
     queue = mean_wait_ms(practical, inputs.utilisation)
@@ -223,8 +222,9 @@ def _idle_cost(inputs: PlanInput, bands: Sequence[GammaBand]) -> float | None:
 
 def _deadline(inputs: PlanInput, prefill: float) -> FirstTokenDeadline:
     around = inputs.around
-    # The router counts from the receipt at the edge until the token is on the log: the client's network is outside. The
-    # log's way to the edge is outside too, but not known apart from the way to the log, and below 2 ms.
+    # The router counts from the receipt at the edge until the token is on the log, so the client's network does not
+    # count. Nor does the transfer from the log to the edge, but it is not known separately from the transfer to the
+    # log. It is below 2 ms.
     left = max(0.0, inputs.ttft_ms - around.pre - around.post - around.response)
     return FirstTokenDeadline(
         ttft_ms=inputs.ttft_ms,
@@ -237,7 +237,7 @@ def _deadline(inputs: PlanInput, prefill: float) -> FirstTokenDeadline:
 
 
 def _tokens_that_hide(inputs: PlanInput) -> int:
-    """Return the prompt length that hides the rails on an idle engine; 0 without rails."""
+    """Return the number of prompt tokens whose prefill hides the rails on an idle engine; 0 without rails."""
     rails = inputs.around.rails
     if not rails:
         return 0

@@ -21,10 +21,11 @@ class SurroundingLatency:
 
     Attributes:
         network: Round trip between client and edge; 10 to 50 is usual.
-        pre: Edge, bus and tokenizer before the engine. Edge and bus add 4.6 for both ways (tests/bench/RESULTS.md).
+        pre: Edge, bus and tokenizer before the engine. Edge and bus add 4.6 in both directions together
+            (tests/bench/RESULTS.md).
         post: Detokenizing and bookkeeping of a chunk; output checks run in parallel to the stream.
         response: Bus and edge after the engine.
-        rails: Input rails, in parallel to queue and prefill. About 20 for patterns and a small classifier on a GPU.
+        rails: Input rails, run in parallel to queue and prefill. About 20 for patterns and a small classifier on a GPU.
     """
 
     network: float = 20.0
@@ -40,23 +41,23 @@ class SurroundingLatency:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanInput:
-    """One kind of request on one accelerator.
+    """The input of a latency plan: one kind of request on one accelerator.
 
     Attributes:
         gpu: Accelerator that runs target and draft.
         target: Target model.
         draft: Draft model; None without speculation.
-        precision: Precision of the linear layers of both.
+        precision: Precision of the linear layers of both models.
         kv: Precision of both models' KV caches.
-        engine: The engine, whose fixed times differ.
+        engine: The engine. It determines the fixed times of a step.
         alpha: Probability that a drafted token is accepted.
-        prompt: Tokens of the prompt.
-        cached: Tokens of the prompt's prefix that is in the KV cache.
-        output: Tokens of the answer.
-        batch: Sequences that decode together.
-        utilisation: Share of time that the engine is busy with other prompts.
+        prompt: Number of tokens of the prompt.
+        cached: Number of tokens at the beginning of the prompt that are already in the KV cache.
+        output: Number of tokens of the answer.
+        batch: Number of sequences that decode together.
+        utilisation: Share of time in which the engine is busy with other prompts.
         ttft_ms: Deadline for the first token.
-        launch_ms: Time of a draft step beyond that of a step of the draft model.
+        launch_ms: Time of a draft step in addition to the computed time of the draft model.
         around: Latency outside the model.
     """
 
@@ -95,12 +96,12 @@ class PlanInput:
 
     @property
     def context(self) -> int:
-        """Tokens in a sequence's KV cache when half of the answer is generated."""
+        """Number of tokens in a sequence's KV cache when half of the answer is generated."""
         return self.prompt + self.output // 2
 
     @property
     def pair(self) -> SpeculationPair:
-        """The pair of models; without a draft model it is the target twice, and gamma must be 0."""
+        """Target and draft model. Without a draft model, both are the target, and gamma must be 0."""
         return SpeculationPair(
             target=self.target,
             draft=self.draft or self.target,

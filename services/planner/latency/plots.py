@@ -32,7 +32,7 @@ def draw_plan(inputs: PlanInput, plan: LatencyPlan, to: Path) -> Iterator[Path]:
 
 
 def roofline(axes: "Axes", inputs: PlanInput, plan: LatencyPlan) -> None:
-    """Plot FLOP rate over FLOP per byte: both roofs, and the points of prefill, plain and verify steps."""
+    """Plot the FLOP rate over FLOP per byte: both bounds of the roofline, and points for the kinds of steps."""
     gpu, model, precision = inputs.gpu, inputs.target, inputs.precision
     peak = gpu.flops(precision)
     intensities = [2 ** (power / 4) for power in range(-4, 57)]
@@ -64,7 +64,7 @@ def _step_ms(inputs: PlanInput, tokens: int) -> float:
 
 
 def speedup_by_gamma(axes: "Axes", inputs: PlanInput) -> None:
-    """Plot one curve per alpha, with its best gamma marked."""
+    """Plot the speed-up over gamma: one curve per alpha, with its best gamma marked."""
     for alpha, colour in zip(_alphas(inputs.alpha), COLOURS, strict=False):
         speeds = [inputs.pair.speedup(alpha, gamma, batch=inputs.batch, context=inputs.context) for gamma in GAMMAS]
         best = max(GAMMAS, key=speeds.__getitem__)
@@ -96,7 +96,7 @@ def speedup_by_batch(axes: "Axes", inputs: PlanInput) -> None:
 
 
 def waterfall(axes: "Axes", plan: LatencyPlan) -> None:
-    """Plot the budget from receipt to the last token, without speculation above and with it below."""
+    """Plot each part of the budget as two bars: the upper one without speculation, the lower one with it."""
     parts = [part for part in plan.parts if max(part.practical, part.drafted) > 0]
     parts.sort(key=lambda part: not part.first)
     names = [part.name for part in parts]

@@ -13,7 +13,7 @@ COLUMNS = ("floor", "practical", "drafted")
 
 
 def lines(inputs: PlanInput, plan: LatencyPlan) -> Iterator[str]:
-    """Yield the lines of the text."""
+    """Yield the lines of the report."""
     yield from _head(inputs)
     yield ""
     yield from _budget(plan)
@@ -27,7 +27,7 @@ def lines(inputs: PlanInput, plan: LatencyPlan) -> Iterator[str]:
 
 
 def as_json(inputs: PlanInput, plan: LatencyPlan) -> dict[str, Any]:
-    """Return the plan and its input."""
+    """Return the plan and its input as data for JSON."""
     question = asdict(inputs) | {
         "gpu": inputs.gpu.name,
         "target": inputs.target.name,
@@ -93,7 +93,7 @@ def _drafting(plan: LatencyPlan) -> Iterator[str]:
 
 
 def _profile(plan: LatencyPlan) -> str:
-    """Return the schedule for the engine; empty if it never drafts, because the engine has another setting for that."""
+    """Return the schedule of gamma for the engine; empty if gamma is always 0, which is another setting."""
     return format_schedule(plan.bands) if any(band.gamma for band in plan.bands) else ""
 
 

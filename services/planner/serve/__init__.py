@@ -1,1 +1,1 @@
-"""``railbus plan serve``: how many accelerators serve so many people within their limits."""
+"""``railbus plan serve``: the number of accelerators that serve a number of people within latency limits."""

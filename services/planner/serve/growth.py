@@ -1,14 +1,14 @@
-"""Compute the cores, partitions and brokers that a number of simultaneous streams needs. Not measured. Pure."""
+"""Compute the cores, partitions and brokers that a number of simultaneous streams needs. Pure; not measured."""
 
 import math
 from dataclasses import dataclass
 from typing import Final
 
 CHUNKS_PER_CORE: Final = 2_500.0
-"""Chunks a second that one core carries through edge, broker, generator and router: 50 streams of 50 (sizing.md)."""
+"""Chunks per second per core, in edge, broker, generator and router together: 50 streams of 50 each (sizing.md)."""
 
 CHUNKS_PER_PARTITION: Final = 2_500.0
-"""Maximum chunks a second in one partition. One process of each kind reads a partition, with at most one core."""
+"""Maximum chunks per second in one partition. In each service, one process on one core reads a partition."""
 
 CHUNK_BYTES: Final = 300.0
 """Bytes of a chunk before compression (sizing.md)."""
@@ -18,26 +18,26 @@ READERS: Final = 4
 """Number of groups that read each chunk: edge, router, safety, and one for audit or archive."""
 
 BROKER_BYTES: Final = 0.6 * 10e9 / 8
-"""Bytes a second that a broker sends: 60 % of a link of 10 Gbit/s."""
+"""Bytes per second that a broker sends: 60 % of a link of 10 Gbit/s."""
 
 BROKER_PARTITIONS: Final = 4_000
 """Maximum number of partition replicas on a broker. The usual advice for clusters without ZooKeeper is higher."""
 
 LARGEST_TOPIC: Final = 1_024
-"""Partitions of a topic beyond which the plan splits the system into cells of their own; never tried here with more."""
+"""Maximum number of partitions of a topic. Above it, the plan has several cells. More were never tried."""
 
 
 @dataclass(frozen=True, slots=True)
 class Growth:
-    """The needs of the pipeline.
+    """The resources that the pipeline of services needs.
 
     Attributes:
-        streams: Answers that run at once.
+        streams: Number of answers that run at the same time.
         chunks: Chunks per second.
-        cores: Cores for the pipeline, without models.
-        partitions: Partitions of ``railbus.streams``, a power of two, in all cells.
-        brokers: Kafka brokers, in all cells.
-        cells: Independent installations that share the load.
+        cores: Number of cores for the pipeline, without models.
+        partitions: Number of partitions of ``railbus.streams``, summed over all cells; a power of two.
+        brokers: Number of Kafka brokers, summed over all cells.
+        cells: Number of independent installations that share the load.
     """
 
     streams: int
@@ -49,7 +49,7 @@ class Growth:
 
 
 def growth(streams: int, token_ms: float) -> Growth:
-    """Return the needs of this number of streams, with one chunk per step of the engine."""
+    """Return the resources for ``streams`` simultaneous answers, with one chunk each per ``token_ms`` milliseconds."""
     chunks = streams * 1e3 / token_ms
     partitions = 2 ** math.ceil(math.log2(max(4.0, chunks / CHUNKS_PER_PARTITION)))
     sent = chunks * CHUNK_BYTES * (READERS + COPIES - 1)

@@ -1,4 +1,4 @@
-"""Compute how many engines serve a number of people, on each accelerator and layout. Pure; times in milliseconds."""
+"""Compute how many engines a number of people needs, on each accelerator and layout. Pure; times in milliseconds."""
 
 import math
 from collections.abc import Callable
@@ -16,17 +16,17 @@ from services.physics.roofline import kv_bytes, prefill_flop, require_fit, step_
 from services.planner.serve.queue import QueueTimes, StepTime, queue_times
 
 PREFILL_BUDGET: Final = 2_048
-"""Prompt tokens of a step; vLLM's default for serving."""
+"""Maximum number of prompt tokens in a step; vLLM's default for serving."""
 SEQUENCES: Final = 256
-"""Answers that run at once in one engine; vLLM's default."""
+"""Maximum number of answers that run at the same time in one engine; vLLM's default."""
 MEMORY: Final = 0.9
 """Share of the memory for weights and KV caches."""
 SHARE: Final = 0.99
 """Share of requests that must meet the limits."""
 MARGIN: Final = 1.15
-"""Factor on the first token's p99 before it is compared with its limit, because the model may be this much too low."""
+"""Factor on the predicted p99 of the first token in the comparison with its limit. The prediction may be too low."""
 AROUND_MS: Final = 6.0
-"""Time in edge, bus and tokenizer in both directions, as in ``railbus plan latency``."""
+"""Time in edge, bus and tokenizer, for both directions together, as in ``railbus plan latency``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,9 +34,9 @@ class Limits:
     """The limits that a class of requests is promised.
 
     Attributes:
-        ttft_ms: Limit for the first token, from receipt, for 99 % of the requests; None for none.
-        token_ms: Limit for the mean time between tokens; None for none.
-        total_ms: Limit for the whole answer, for 99 % of the requests; None for none.
+        ttft_ms: Limit for the first token, from receipt, for 99 % of the requests; None means no limit.
+        token_ms: Limit for the mean time between tokens; None means no limit.
+        total_ms: Limit for the whole answer, for 99 % of the requests; None means no limit.
     """
 
     ttft_ms: float | None = None
@@ -45,21 +45,21 @@ class Limits:
 
 
 READING: Final = Limits(ttft_ms=1_000, token_ms=50)
-"""The limits without a class. They are faster than people read."""
+"""The limits if no class is chosen. With them, text appears faster than people read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Demand:
-    """The people and their requests.
+    """The number of people, and the requests that they send.
 
     Attributes:
         users: Number of people.
         every_s: Seconds between two requests of one person, in the busiest minute.
-        prompt: Tokens of a prompt.
-        cached: Tokens of a prompt that are in the engine's prefix cache.
-        output: Tokens of an answer.
-        limits: The limits that they are promised.
-        rails_ms: Time of the input rails, in parallel to queue and prefill.
+        prompt: Number of tokens of a prompt.
+        cached: Number of tokens of a prompt that are in the engine's prefix cache.
+        output: Number of tokens of an answer.
+        limits: The limits that the requests must meet.
+        rails_ms: Time of the input rails, which run in parallel to queue and prefill.
     """
 
     users: int
@@ -84,21 +84,21 @@ class Demand:
 
     @property
     def context(self) -> int:
-        """Tokens in an answer's KV cache when half of it is generated."""
+        """Number of tokens in a sequence's KV cache when half of the answer is generated."""
         return self.prompt + self.output // 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineKind:
-    """One engine: its accelerators, and the time of its steps.
+    """A kind of engine: its accelerators, and the time of its steps.
 
     Attributes:
         name: Name in the report.
         gpu: Name of the accelerator.
-        gpus: Accelerators of one engine.
-        step_ms: Time of a step.
-        prompts: Prompts that a step may prefill; parts of a prompt count.
-        capacity: Answers that may run at once.
+        gpus: Number of accelerators of one engine.
+        step_ms: Function that returns the time of a step.
+        prompts: Maximum number of prompts that a step prefills; below 1 if a prompt takes several steps.
+        capacity: Maximum number of answers that run at the same time.
     """
 
     name: str
@@ -111,15 +111,15 @@ class EngineKind:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServePlan:
-    """How many engines of one kind serve the demand.
+    """The number of engines of one kind that serves the demand.
 
     Attributes:
         kind: The engine.
         engines: Number of engines.
         most: Maximum requests per second that one engine serves within the limits.
-        seen: Latencies of requests with that number of engines.
+        seen: Latencies of requests if ``engines`` engines share the demand.
         full: Latencies of requests when an engine serves ``most`` requests per second.
-        limit: The limit that would be missed first with fewer engines.
+        limit: The limit that is missed first with fewer engines, as text.
     """
 
     kind: EngineKind
@@ -131,15 +131,15 @@ class ServePlan:
 
     @property
     def gpus(self) -> int:
-        """Accelerators in all."""
+        """Total number of accelerators."""
         return self.engines * self.kind.gpus
 
 
 def engine_kind(model: Model, gpu: Gpu, precision: Precision, layout: Layout, demand: Demand) -> EngineKind:
-    """Return the engine of a layout, by the law of a step.
+    """Return the engine on a layout of accelerators, with times by the law of a step.
 
     Raises:
-        ValueError: The model does not fit.
+        ValueError: The model, or a single answer, does not fit into memory.
     """
     shape, ganged = divided(model, layout), group(gpu, layout)
     require_fit(shape, ganged, precision)
@@ -170,11 +170,11 @@ def kind_of(
     name: str, gpu: str, gpus: int, step: Callable[[int, float], float], demand: Demand, *, capacity: int,
     budget: int = PREFILL_BUDGET,
 ) -> EngineKind:  # fmt: skip
-    """Return the engine with these steps, each of which prefills as many prompt tokens as the budget holds."""
+    """Return the engine whose steps take the times of ``step`` and prefill at most ``budget`` prompt tokens."""
     known: dict[tuple[int, float], float] = {}
 
     def step_time(running: float, prompts: float) -> float:
-        key = (round(running * 64), prompts)  # the search asks for the same steps again and again
+        key = (round(running * 64), prompts)  # the search needs the same steps many times
         if key not in known:
             below, share = divmod(key[0], 64)
             value = step(below, prompts)
@@ -188,7 +188,7 @@ def kind_of(
 
 
 def missed(seen: QueueTimes | None, demand: Demand) -> str | None:
-    """Return which limit is missed; None if all are met."""
+    """Return a missed limit as text; None if all limits are met."""
     if seen is None:
         return "no room for more answers, or no time for more prompts"
     limits = demand.limits
@@ -202,15 +202,18 @@ def missed(seen: QueueTimes | None, demand: Demand) -> str | None:
 
 
 def first_token_ms(seen: QueueTimes, demand: Demand, share: float) -> float:
-    """Return the time to the first token with edge and bus; the rails run in parallel to queue and prefill."""
+    """Return the time, with edge and bus, within which the ``share`` of requests has its first token.
+
+    The rails run in parallel to queue and prefill.
+    """
     return max(seen.ttft_ms(share), demand.rails_ms) + AROUND_MS
 
 
 def plan_serve(kind: EngineKind, demand: Demand) -> ServePlan:
-    """Return how many engines are needed if requests are spread over them at random.
+    """Return the number of engines that the demand needs if requests are spread over the engines at random.
 
     Raises:
-        ValueError: One request on an idle engine misses a limit already; the message names it.
+        ValueError: Even a request on an idle engine misses a limit. The message names the limit.
     """
 
     def at(rate: float) -> QueueTimes | None:
@@ -243,9 +246,9 @@ def plan_serve(kind: EngineKind, demand: Demand) -> ServePlan:
 
 
 def grown(demand: Demand, streams: int, seen: QueueTimes) -> Demand:
-    """Return the demand of this many simultaneous streams, converted to people by Little's law.
+    """Return the demand that leads to ``streams`` simultaneous streams. Little's law gives the number of people.
 
-    Each of many engines is as full as it may be: ``seen`` is the latency at that load.
+    With many engines, each engine is as full as the limits allow. ``seen`` has the latencies at that load.
     """
     seconds = (seen.ttft_ms(0.5) + demand.output * seen.token_ms) / 1e3
     return replace(demand, users=max(1, round(streams / seconds * demand.every_s)))

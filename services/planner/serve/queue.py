@@ -1,18 +1,19 @@
 """The queue in front of an engine with continuous batching: a bulk-service queue. Pure; times in milliseconds.
 
 In each step the engine decodes one token of every running answer, and prefills as many waiting prompt tokens as its
-budget holds; the last prompt of a step may get a part of itself (chunked prefill: Agrawal et al., "Sarathi-Serve",
-2024). Requests arrive at random (Poisson). Prompts are counted in equal parts, so that a step takes a whole number K of
-them. Seen at the ends of steps, the number of waiting parts is a Markov chain: q' = q - min(q, K) + the parts that
-arrive during the step (Bailey, "On queueing processes with bulk service", 1954; Neuts 1967, whose service time depends
-on the number served, as a step's does on its prompts). An arriving request meets a step of a kind in proportion to its
-time (Wolff, PASTA, 1982), and waits for its rest and for the steps up to its own last part.
+budget holds. Of the last prompt in a step, only a part may be prefilled (chunked prefill: Agrawal et al.,
+"Sarathi-Serve", 2024). Requests arrive at random (Poisson). Each prompt is divided into equal parts, of a size such
+that a step prefills a whole number K of parts. At the ends of steps, the number q of waiting parts is a Markov chain:
+q' = q - min(q, K) + the parts that arrive during the step (Bailey, "On queueing processes with bulk service", 1954;
+Neuts 1967, whose service time depends on the number served, as the time of a step depends on its prompts). The
+probability that a request arrives during a kind of step is proportional to the time of such steps (Wolff, PASTA, 1982).
+The request waits for the end of that step, and for the following steps until its own last part is prefilled.
 
-The running answers share the engine: with n of them each gets a token in every step s(n), and n changes slowly beside
-the waiting prompts. So n has the distribution of a processor-sharing queue whose speed depends on n, P(n) in proportion
-to the product of rate x tokens x s(i) / i, which holds for answers of any lengths (Kelly, "Reversibility and Stochastic
-Networks", 1979), and the chain is solved for several n. When nothing runs or waits, the engine is idle. With K = 1 and
-no decoding this is the queue M/D/1.
+The running answers share the engine. If n answers run, each gets one token per step, which takes the time s(n), and n
+changes slowly compared with the number of waiting prompts. So n has the distribution of a processor-sharing queue whose
+speed depends on n: P(n) is proportional to the product of rate x tokens x s(i) / i over i = 1 .. n. This holds for
+answers of any lengths (Kelly, "Reversibility and Stochastic Networks", 1979). The chain is solved for several n. If no
+answer runs and no prompt waits, the engine is idle. With K = 1 and no decoding this is the queue M/D/1.
 """
 
 import math
@@ -21,27 +22,27 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 StepTime = Callable[[float, float], float]
-"""The time of a step that decodes so many answers and prefills so many prompts; parts of a prompt count."""
+"""A function from the number of decoded answers and of prefilled prompts, both fractional, to the time of a step."""
 
 MAX_WAITING: Final = 400
 """Maximum number of waiting prompts in the chain. An engine with more is overloaded for any limit of interest."""
 MAX_ITERATIONS: Final = 400
 SETTLED: Final = 1e-7
-"""The chain counts as stationary when its distribution changes by less than this."""
+"""The chain counts as stationary when an iteration changes its distribution by less than this."""
 FRACTIONS: Final = 8
-"""Points within a step at which a request may arrive."""
+"""Number of moments within a step at which the arrival of a request is evaluated."""
 SMALLEST: Final = 1e-8
 """Probability below which a number of arrivals is left out."""
 RARE: Final = 1e-6
-"""Probability below which an arrival is left out of the distribution of first tokens."""
+"""Probability below which an arrival is left out of the distribution of the time to the first token."""
 ROUNDED: Final = 0.025
 """Relative error allowed when a step's budget is rounded to a whole number of parts."""
 MAX_PARTS: Final = 64
-"""Most parts of a prompt; a prompt that needs more is treated as if it had this many."""
+"""Maximum number of parts of a prompt. A prompt that needs more is divided into this number."""
 FULL: Final = 0.01
-"""Largest share of time in which an engine may be full, when arriving requests wait for a slot."""
+"""Maximum share of time in which an engine may be full. Requests that arrive during that time wait for a slot."""
 QUANTILES: Final = (0.2, 0.5, 0.8, 0.95)
-"""Quantiles at which the distribution of the running answers is divided; each piece is represented by its mean."""
+"""Quantiles that divide the distribution of the number of running answers. Each piece is represented by its mean."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,9 +50,10 @@ class QueueTimes:
     """The latencies at one rate of arrivals.
 
     Attributes:
-        ttft: First tokens in order of time: pairs of milliseconds and the share of requests that have it.
+        ttft: Distribution of the time to the first token, as pairs of a time in milliseconds and the share of requests
+            with that time, in order of time.
         token_ms: Mean time between the tokens of an answer.
-        running: Mean number of answers that are decoded.
+        running: Mean number of running answers.
     """
 
     ttft: tuple[tuple[float, float], ...]
@@ -59,7 +61,7 @@ class QueueTimes:
     running: float
 
     def ttft_ms(self, share: float) -> float:
-        """Return the time within which this share of requests has its first token."""
+        """Return the time within which the ``share`` of requests has its first token."""
         reached = 0.0
         for at_ms, weight in self.ttft:
             reached += weight
@@ -69,14 +71,14 @@ class QueueTimes:
 
 
 class PromptParts(NamedTuple):
-    """A prompt in parts: how many it has, and how many a step takes."""
+    """The number of parts of a prompt, and the number of parts that a step prefills."""
 
     prompt: int
     step: int
 
 
 class Piece(NamedTuple):
-    """A number of running answers, the share of time with about this number, and the part of that time with none."""
+    """A number of running answers, the share of time with about this number, and the part of that share with none."""
 
     running: float
     share: float
@@ -84,14 +86,14 @@ class Piece(NamedTuple):
 
 
 def queue_times(step_ms: StepTime, rate: float, tokens: int, most: float, capacity: int) -> QueueTimes | None:
-    """Return the requests' latencies; None if the engine cannot keep up, or would run too many answers.
+    """Return the latencies of requests; None if the engine is overloaded, or is full too often.
 
     Args:
-        step_ms: The engine's time of a step.
+        step_ms: Function that returns the time of a step.
         rate: Arrivals per second.
-        tokens: Tokens of an answer.
-        most: Prompts that a step may prefill; below 1 for a prompt that takes several steps.
-        capacity: Answers that may run at once.
+        tokens: Number of tokens of an answer.
+        most: Maximum number of prompts that a step prefills; below 1 if a prompt takes several steps.
+        capacity: Maximum number of answers that run at the same time.
     """
     per_ms = rate / 1e3
     pieces = _running(step_ms, per_ms, tokens, most, capacity)
@@ -106,13 +108,14 @@ def queue_times(step_ms: StepTime, rate: float, tokens: int, most: float, capaci
         times = [step_ms(running, done / parts.prompt) for done in range(parts.step + 1)]
         found = _stationary(times, per_ms, parts, idle, chain)
         if found is None and running > mean and chain is not None:
-            found = chain  # more than the engine can take for ever; it has so many for a while only
+            found = chain  # would be an overload, but this number of answers does not last
         if found is None:
             return None
         chain = found
         first, left = _first_tokens(chain, times, per_ms, parts, idle)
         ttft += [(at_ms, weight * share) for at_ms, weight in first]
-        # Where more prompts wait at a first token than at the end of any step, they are prefilled beside its answer.
+        # If more prompts wait at a first token than on average at the end of a step, the difference is prefilled while
+        # the answer is decoded.
         prompt = (times[-1] - times[0]) / parts.step
         more = left - sum(number * chance for number, chance in enumerate(chain))
         later_ms += share * more * prompt / (1 - per_ms * prompt * parts.prompt)
@@ -133,9 +136,9 @@ def split(most: float) -> PromptParts:
 def _running(
     step_ms: StepTime, per_ms: float, tokens: int, most: float, capacity: int
 ) -> list[Piece] | None:  # fmt: skip
-    """Return the distribution of the number of running answers in a few classes; None if it has no limit.
+    """Return the distribution of the number of running answers in a few pieces; None if the engine is overloaded.
 
-    A step takes the time to decode, and that of the prompts that arrive in it: s = decode(n) + rate s prompt(n).
+    A step takes the time to decode plus that of the prompts that arrive in it: s = decode(n) + rate s prompt(n).
     """
     if tokens == 1:
         return [Piece(0.0, 1.0, 1.0)] if per_ms * step_ms(0, most) < most else None
@@ -187,7 +190,7 @@ def _stationary(
 ) -> list[float] | None:  # fmt: skip
     """Return the probability of each number of waiting parts at the start of a step; None if the queue grows.
 
-    The iteration begins with ``like``, the chain of nearly the same queue.
+    The iteration starts from ``like``, the distribution for a similar queue; None means an empty queue.
     """
     own, most = parts
     if times[0] * per_ms > 0 and per_ms * times[most] * own >= most:
@@ -203,7 +206,7 @@ def _stationary(
             served = min(waiting, most)
             left = waiting - served
             busy = chance
-            if waiting == 0:  # with nothing to decode, the next step begins when a request arrives
+            if waiting == 0:  # if nothing is decoded, the next step starts when a request arrives
                 following[own] += chance * idle
                 busy -= chance * idle
             for count, likely in arrivals[served]:
@@ -220,7 +223,7 @@ def _stationary(
 def _first_tokens(
     chain: Sequence[float], times: Sequence[float], per_ms: float, parts: PromptParts, idle: float
 ) -> tuple[list[tuple[float, float]], float]:  # fmt: skip
-    """Return the distribution of the time to the first token, and the mean number of waiting parts.
+    """Return the distribution of the time to the first token, and the mean number of parts that wait at that moment.
 
     This time consists of the wait and the steps that prefill the request's own prompt.
     """
@@ -229,7 +232,7 @@ def _first_tokens(
     left = 0.0
 
     def add(rest: float, ahead: int, later: int, weight: float) -> None:
-        """Add a request with this many parts ahead of it; later parts fill up its last step."""
+        """Add a request that waits for ``ahead`` parts. The ``later`` parts arrive after it and fill its last step."""
         nonlocal left
         full = (ahead + own - 1) // most
         waiting = ahead + own + later + round(own * per_ms * full * times[most]) - full * most
@@ -246,7 +249,7 @@ def _first_tokens(
         if waiting == 0:
             add(0.0, 0, 0, chance * idle / per_ms)
             busy -= chance * idle
-        for count, likely in arrivals[served]:  # the others that arrive in this step, sooner or later
+        for count, likely in arrivals[served]:  # other requests that arrive in this step, before or after it
             if busy * likely < RARE:
                 continue
             weight = busy * step * likely / FRACTIONS

@@ -10,14 +10,14 @@ from services.planner.serve.plan import SHARE, Demand, ServePlan, first_token_ms
 
 
 class GrowthRow(NamedTuple):
-    """The needs of a number of streams: engines of the chosen kind, and the pipeline."""
+    """The engines and the resources of the pipeline that a number of streams needs."""
 
     plan: ServePlan
     needs: Growth
 
 
 def per_hour(plan: ServePlan, prices: PriceFile) -> float | None:
-    """Return the price of the accelerators per hour; None without a price."""
+    """Return the price of the accelerators per hour; None if it is unknown."""
     price = next((each.per_hour for each in prices.rented if each.gpu == plan.kind.gpu), None)
     return None if price is None else price * plan.gpus
 
@@ -31,7 +31,7 @@ def cheapest(plans: Sequence[ServePlan], prices: PriceFile) -> ServePlan | None:
 def lines(
     demand: Demand, prices: PriceFile, plans: Sequence[ServePlan], refused: Sequence[str], grown: Sequence[GrowthRow]
 ) -> Iterator[str]:
-    """Yield the lines of the text: the demand, one line for each engine, the choice, the growth."""
+    """Yield the lines of the report: the demand, one line for each engine, the choice, the growth."""
     limits = demand.limits
     promises = [
         f"{what} {ms:g} ms{about}"
@@ -74,7 +74,7 @@ def lines(
 def as_json(
     demand: Demand, prices: PriceFile, plans: Sequence[ServePlan], refused: Sequence[str], grown: Sequence[GrowthRow]
 ) -> dict[str, Any]:
-    """Return the plan and the demand."""
+    """Return the plan and the demand as data for JSON."""
     chosen = cheapest(plans, prices)
     limits = demand.limits
     return {

@@ -1,4 +1,4 @@
-"""A log of every decision of the Rego in the process, with the field names of OPA's decision logs.
+"""A log of all decisions that Rego makes in this process, with the field names of OPA's decision logs.
 
 Rego's input contains no user text, so the log contains none.
 """
@@ -26,13 +26,13 @@ class RegoDecision:
     """A decision of Rego.
 
     Attributes:
-        entry_point: The rule that was asked, such as ``data.railbus.admission.decision``.
+        entry_point: The rule that was evaluated, such as ``data.railbus.admission.decision``.
         asked: Rego's input.
         answer: Rego's answer; None if it is undefined or failed.
-        error: Why there is no usable answer.
-        took_ns: How long it took; 0 for a cached answer.
+        error: Why there is no usable answer; None if there is one.
+        took_ns: Duration of the evaluation in nanoseconds; 0 for a cached answer.
         policy: The policy's name.
-        version: Its version.
+        version: The policy's version.
     """
 
     entry_point: str
@@ -50,7 +50,7 @@ DecisionListener = Callable[[RegoDecision], None]
 def opa_log_line(
     decision: RegoDecision, *, decision_id: str, now: datetime, labels: Mapping[str, str]
 ) -> dict[str, Any]:
-    """Return the decision in the form of OPA's logs."""
+    """Return the decision in the format of OPA's decision logs."""
     line = {
         "labels": dict(labels),
         "decision_id": decision_id,
@@ -68,10 +68,10 @@ def opa_log_line(
 
 
 class DecisionLog:
-    """A file to which decisions are appended, one a line. Processes may share it, and log rotation may truncate it.
+    """A file to which decisions are appended, one per line. Processes may share it, and log rotation may truncate it.
 
     Args:
-        path: The file; created if need be, readable by its owner only.
+        path: The file. If it does not exist, it is created, and only its owner can read it.
         service: The service's name, for the ``labels``.
 
     Raises:
@@ -87,7 +87,7 @@ class DecisionLog:
         self._fails = False
 
     def __call__(self, decision: RegoDecision) -> None:
-        """Append a decision. If that fails, requests continue; the failure is logged once."""
+        """Append a decision. If the write fails, requests are not affected; repeated failures are logged once."""
         line = opa_log_line(decision, decision_id=str(uuid.uuid4()), now=datetime.now(UTC), labels=self._labels)
         try:
             os.write(self._file, orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE))

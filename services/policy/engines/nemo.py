@@ -1,4 +1,4 @@
-"""NeMo Guardrails' IORails engine with a policy's configuration. Heavy: import it only where rails run.
+"""NeMo Guardrails' IORails engine with a policy's configuration. It is heavy, so import it only where rails run.
 
 A service adds its own rails to NeMo's catalog with ``add_rail`` and then builds an engine for one side of a policy. The
 catalog has no public interface for that, so the version of nemoguardrails is pinned.
@@ -35,7 +35,7 @@ _MESSAGE = {"input": "user_message", "output": "bot_message"}
 
 
 def add_rail(flow: str, side: Side, target: str) -> None:
-    """Add a rail to NeMo's catalog under its name in ``config.yml``; adding it again does nothing.
+    """Add a rail to NeMo's catalog, under its name in ``config.yml``. If the rail is there already, do nothing.
 
     Args:
         flow: The rail's name in ``config.yml``, such as ``railbus output``.

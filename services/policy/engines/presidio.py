@@ -32,10 +32,10 @@ _CATEGORIES: Final = {
     "ItFiscalCodeRecognizer": "national_id",
     "PlPeselRecognizer": "national_id",
 }
-"""The category of findings, by recognizer with a checksum."""
+"""The category of the findings of each recognizer that verifies a checksum."""
 
 SLICE_CHARS: Final = 704
-"""Number of characters that are read at a time. That takes half a millisecond for prose, 75 ms for nothing but digits.
+"""Number of characters that are read at a time. This takes half a millisecond for prose, and 75 ms for digits alone.
 
 A window of tier 2 is one slice.
 """
@@ -45,19 +45,19 @@ OVERLAP_CHARS: Final = 64
 
 
 class Presidio:
-    """The recognizers. Stateless; they read a slice at a time, in a thread."""
+    """The recognizers. They are stateless and read one slice at a time, in a thread."""
 
     def __init__(self) -> None:
         self._phones: Any = recognizers.PhoneRecognizer(supported_regions=PHONE_REGIONS, leniency=_VALID_NUMBER)
         self._numbers: tuple[tuple[Any, str], ...] = tuple(
             (getattr(recognizers, name)(), category) for name, category in _CATEGORIES.items()
         )
-        self._find("030 901820")  # loads each country's number formats: a tenth of a second
+        self._find("030 901820")  # loads each country's number formats, which takes a tenth of a second
 
     async def find(
         self, text: str, turn: Callable[[], AbstractAsyncContextManager[object]] = nullcontext
     ) -> list[FoundSpan]:
-        """Return what the recognizers find, in the order of the text; each slice is read within a ``turn``."""
+        """Return what the recognizers find, in the order of the text. ``turn`` makes a context for each slice."""
         found: set[FoundSpan] = set()
         for begin in range(0, max(len(text) - OVERLAP_CHARS, 1), SLICE_CHARS - OVERLAP_CHARS):
             async with turn():

@@ -1,4 +1,4 @@
-"""Evaluates Rego in the process, with regorus: about 12 us a decision, no server, the same answers as OPA."""
+"""Evaluates Rego with regorus inside the process, in about 12 us per decision. The answers are the same as OPA's."""
 
 import json
 import re
@@ -75,7 +75,7 @@ def _compile(data_json: str, modules: Mapping[str, str], entry_point: str) -> by
         if not _is_panic(error):
             raise
         raise BrokenPolicy([_fault(str(error), entry_point, modules)]) from None
-    compiled: bytes = program.serialize_binary()  # the program itself must not change threads
+    compiled: bytes = program.serialize_binary()  # the program itself must not be used in another thread
     return compiled
 
 

@@ -1,4 +1,4 @@
-"""The pattern matcher: many bounded patterns, streamed text, exact spans. Pure.
+"""The pattern matcher: many bounded patterns, streamed text, exact spans. No I/O.
 
 A text is read in one pass, in pieces of any size. The same text always gives the same matches, because a match is
 defined on the whole text:

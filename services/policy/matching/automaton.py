@@ -1,4 +1,7 @@
-"""The patterns of a policy as one automaton, made deterministic while it runs. Pure."""
+"""One automaton of all patterns of a policy. Its deterministic states are built while it runs. No I/O.
+
+An open match is a match that started and may still become complete.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,12 +13,12 @@ from services.policy.matching.regex import Node, longest
 from services.policy.source.document import Guard, ValidatorName
 
 MAX_REMEMBERED: Final = 2
-"""Maximum number of open matches of a configuration that is cached. More are rare and have too many combinations."""
+"""Maximum number of open matches of a cached configuration. Higher numbers are rare and have too many combinations."""
 
 MAX_CELLS: Final = 200_000
-"""Maximum number of cached table cells, about 80 MB. Beyond it the table is rebuilt, with the same results."""
+"""Maximum number of cached table cells, about 80 MB. Above it the table is rebuilt, with the same results."""
 
-# Kinds of neighbours, for the guards. END is after the text.
+# Kinds of a character next to a match, for the guards. END means that no character follows.
 OTHER, LETTER, DIGIT, JOINER, END = range(5)
 
 _FORBIDDEN_BEFORE: Final[dict[Guard, frozenset[int]]] = {
@@ -39,8 +42,8 @@ class Rule:
     Attributes:
         name: The rule's name.
         category: The category that Rego rules on.
-        node: Its tree.
-        guard: Which neighbours forbid a match.
+        node: The pattern's syntax tree.
+        guard: The kind of neighbouring characters that forbid a match, as in ``PatternSpec``.
         validator: A further check of matched text.
     """
 
@@ -57,7 +60,7 @@ class Rule:
 
 
 class NeighbourKinds(dict[str, int]):
-    """The kind of a character as a neighbour; caches at most 65,536."""
+    """Maps a character to its kind as a neighbour of a match. Caches at most 65,536 characters."""
 
     def __missing__(self, char: str) -> int:
         if len(self) >= 65_536:
@@ -73,12 +76,12 @@ class NeighbourKinds(dict[str, int]):
 
 
 class AutomatonState(dict[str, "AutomatonState | None"]):
-    """The state of an open match: a map from character to next state, None where no match is possible.
+    """The state of an open match. It maps the next character to the next state, or to None if no match is possible.
 
     Attributes:
-        final: For each kind of following character, the rules that match if it follows; None if no rule is
-            complete here.
-        alive: Rules that may match here or after more characters.
+        final: By kind of the next character, the rules that match if such a character follows. None if no rule can
+            match without more characters.
+        alive: Rules that match now or may match after more characters.
     """
 
     __slots__ = ("_automaton", "_targets", "alive", "final")
@@ -99,9 +102,9 @@ class MatchChange(NamedTuple):
     """What a character changes in the list of open matches.
 
     Attributes:
-        complete: Indexes of those that match if they end before the character, with their rules.
-        kept: Indexes of those that continue; None for all.
-        begun: Whether a match may begin with the character.
+        complete: Indexes of the open matches that are complete before the character, with the rules that match.
+        kept: Indexes of the open matches that continue with the character; None if all do.
+        begun: Whether an open match starts with the character.
     """
 
     complete: tuple[tuple[int, tuple[int, ...]], ...]
@@ -109,7 +112,7 @@ class MatchChange(NamedTuple):
     begun: bool
 
 
-# Nearly all changes are one of these two: a possible match begins, or all open ones end without a match.
+# Nearly all changes are one of these two: an open match starts, or all open matches end without a match.
 BEGINS: Final = MatchChange((), None, begun=True)
 ENDS: Final = MatchChange((), (), begun=False)
 
@@ -123,9 +126,9 @@ Next = tuple["Config", MatchChange | None]
 
 
 class Config(dict[str, Next]):
-    """All open matches and the kind of the last character. Maps a character to the next configuration and the change.
+    """All open matches and the kind of the last character. Maps a character to the next ``Config`` and the change.
 
-    While few matches are open, which is nearly always, the map is cached, and a character costs one look-up.
+    While few matches are open, as nearly always, the map is cached, and a character costs one look-up.
 
     Attributes:
         kind: The last character's kind as a neighbour.
@@ -149,7 +152,7 @@ class Config(dict[str, Next]):
 
 
 class Automaton:
-    """Many rules in one table that grows as text is read. All scanners of a policy in one thread share it."""
+    """All rules in one table, which grows as text is read. All scanners of a policy in one thread share the table."""
 
     def __init__(self, rules: Sequence[Rule]) -> None:
         """Build the automaton.
@@ -176,13 +179,13 @@ class Automaton:
         self._reset()
 
     def remember(self) -> None:
-        """Count a new cell. Beyond ``MAX_CELLS``, empty the table. Scanners keep the cells that they hold."""
+        """Count a new cell. Above ``MAX_CELLS``, empty the table; scanners keep the cells that they are using."""
         self._cells += 1
         if self._cells > MAX_CELLS:
             self._reset()
 
     def step(self, targets: frozenset[int], char: str) -> AutomatonState | None:
-        """Return the state after a character that one of these positions reads; None if none reads it."""
+        """Return the state after a character is read at these positions; None if no position accepts the character."""
         self.remember()
         members = self._members_of(char)
         read = frozenset(place for place in targets if self._set_of[place] in members)
@@ -196,7 +199,7 @@ class Automaton:
         return state
 
     def config(self, kind: int, states: tuple[AutomatonState, ...]) -> Config:
-        """Return the configuration of these states after a character of this kind."""
+        """Return the configuration with these states, for a last character of this kind."""
         if len(states) > MAX_REMEMBERED:
             return Config(self, kind, states)
         key = (kind, *map(id, states))
@@ -206,7 +209,7 @@ class Automaton:
         return config
 
     def advance(self, before: int, states: tuple[AutomatonState, ...], char: str) -> Next:
-        """Read a character with every open match."""
+        """Return the next configuration, and the change, after a character is read."""
         kind = self.kinds[char]
         following = [state[char] for state in states]
         # lists, not generators: some texts open a hundred matches at once
@@ -220,12 +223,12 @@ class Automaton:
         alive = tuple([state for state in (*following, begun) if state is not None])
         change = MatchChange(complete, None if len(kept) == len(states) else kept, begun is not None)
         following_config = self.config(kind, alive)
-        if len(alive) > MAX_REMEMBERED:  # the scanner charges for them
+        if len(alive) > MAX_REMEMBERED:  # the scanner adds up their cost
             return following_config, change
         return following_config, _COMMON.get(change, change)
 
     def final(self, complete: frozenset[int]) -> tuple[tuple[int, ...], ...] | None:
-        """Return the complete rules that match, by kind of the next neighbour."""
+        """Return, by kind of the next character, the complete rules whose guard allows it."""
         if not complete:
             return None
         return tuple(
@@ -238,7 +241,7 @@ class Automaton:
         self._states: dict[frozenset[int], AutomatonState] = {}
         self._members: dict[str, frozenset[int]] = {}
         self._begins = tuple(AutomatonState(self, places, frozenset()) for places in self._places)
-        # By the identity of states, which their configuration keeps alive.
+        # By the identity of states. A configuration keeps its states alive.
         self._configs: dict[tuple[int, ...], Config] = {}
 
     def _begin_places(self, firsts: Sequence[set[int]], kind: int) -> frozenset[int]:
@@ -256,7 +259,7 @@ class Automaton:
 
 
 def _interned(sets: Sequence[charset.CharSet]) -> tuple[list[charset.CharSet], list[int]]:
-    """Return the distinct sets, and the number of each position's set."""
+    """Return the distinct sets, and for each position the index of its set."""
     numbers: dict[charset.CharSet, int] = {}
     each = [numbers.setdefault(chars, len(numbers)) for chars in sets]
     return list(numbers), each

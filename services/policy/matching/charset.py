@@ -1,4 +1,4 @@
-"""Sets of characters as sorted ranges of code points. Pure."""
+"""Sets of characters as sorted ranges of code points. No I/O."""
 
 from bisect import bisect_right
 from collections.abc import Iterable
@@ -14,12 +14,11 @@ _MAX_FOLDED_RANGE: Final = 0x500
 
 
 def of(chars: Iterable[str]) -> CharSet:
-    """Return the set of these characters."""
     return union([(ord(char), ord(char)) for char in chars])
 
 
 def union(ranges: Iterable[Range]) -> CharSet:
-    """Join overlapping and touching ranges."""
+    """Return a set of all these ranges. Overlapping and adjacent ranges are joined."""
     merged: list[Range] = []
     for low, high in sorted(ranges):
         if merged and low <= merged[-1][1] + 1:
@@ -43,14 +42,13 @@ def complement(chars: CharSet) -> CharSet:
 
 
 def contains(chars: CharSet, char: str) -> bool:
-    """Return whether the character is in the set."""
     code = ord(char)
     index = bisect_right(chars, (code, LAST)) - 1
     return index >= 0 and code <= chars[index][1]
 
 
 def without_case(chars: CharSet) -> CharSet:
-    """Add the other case of each letter, if it is a single character."""
+    """Add the other case of each letter, if that is a single character."""
     ranges = list(chars)
     for low, high in chars:
         codes = range(low, high + 1) if high - low < _MAX_FOLDED_RANGE else range(max(low, 65), min(high, 122) + 1)

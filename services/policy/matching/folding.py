@@ -1,9 +1,9 @@
-"""Finds disguised words: spaced out, in look-alike letters, with zero-width characters between them.
+"""Finds disguised words, which have spaces, zero-width characters or look-alike letters in them.
 
 The text is folded to plain lower-case letters, and an Aho-Corasick automaton finds folded words in it. Spans are in
-code points of the original text. Only for word lists whose rule says ``folded = true``.
+code points of the original text. It is used only for word lists with ``folded = true``.
 
-Pure.
+No I/O.
 """
 
 import unicodedata
@@ -15,7 +15,7 @@ import ahocorasick
 from services.policy.rulings import FoundSpan
 
 MIN_FOLDED: Final = 8
-"""Minimum letters of a folded word. Without spaces and punctuation, shorter words occur inside innocent text."""
+"""Minimum number of letters of a folded word. Shorter words occur in harmless text if its spaces are removed."""
 
 _LOOKALIKES: Final = str.maketrans("0134578@$!|€ıøßæœаеорсухіѕјԁԛԝ", "oieastbasileiosaoaeopcyxisjdqw")
 # Greek letters that look Latin; NFKD does not change them.
@@ -23,7 +23,7 @@ _GREEK: Final = str.maketrans("αεικνορτυχ", "aeikvoptux")
 
 
 class _Letters(dict[int, str | None]):
-    """The plain letters of a code point, None for none; caches at most 65,536."""
+    """Maps a code point to plain letters, or to None if it has none. Caches at most 65,536 code points."""
 
     def __missing__(self, code: int) -> str | None:
         if len(self) >= 65_536:
@@ -38,7 +38,7 @@ _LETTERS: Final = _Letters()
 
 
 def fold(text: str) -> str:
-    """Fold to plain lower-case letters: no accents, spaces, punctuation, invisible characters or look-alikes."""
+    """Fold to plain lower-case letters, without accents, spaces, punctuation, invisible characters or look-alikes."""
     return text.translate(_LETTERS)
 
 
@@ -49,7 +49,7 @@ class FoldedWords:
         """Build the automaton.
 
         Args:
-            words: For each word, its rule, its category and the word.
+            words: Tuples of rule name, category and word.
 
         Raises:
             ValueError: A word folds to fewer than 8 letters.
@@ -68,7 +68,7 @@ class FoldedWords:
             self._automaton.make_automaton()
 
     def find(self, text: str) -> list[FoundSpan]:
-        """Return every folded word in the text that is not part of a longer word as written."""
+        """Return every folded word in the text, unless it is part of a longer word of the original text."""
         if self._empty:
             return []
         hits = list(self._automaton.iter(fold(text)))

@@ -1,4 +1,4 @@
-"""Turns pattern trees into positions, the places where a pattern reads a character (Glushkov's construction). Pure."""
+"""Turns the syntax trees of patterns into positions at which a character is read (Glushkov's construction). No I/O."""
 
 from dataclasses import dataclass, field
 from typing import Final
@@ -16,11 +16,11 @@ PositionSets = tuple[bool, set[int], set[int]]
 
 @dataclass(slots=True)
 class Positions:
-    """The positions of all patterns, in one numbering.
+    """The positions of all patterns, numbered from 0.
 
     Attributes:
-        chars: By position, the characters that it reads.
-        follow: By position, the positions that may follow.
+        chars: For each position, the characters that it accepts.
+        follow: For each position, the positions that may follow it.
     """
 
     chars: list[CharSet] = field(default_factory=list)
@@ -28,7 +28,7 @@ class Positions:
     _begun: int = 0
 
     def add(self, node: Node) -> tuple[set[int], set[int]]:
-        """Assign numbers to a pattern's positions. Return where it may begin and where it may end.
+        """Assign numbers to a pattern's positions. Return the positions where it may begin, and those where it may end.
 
         Raises:
             BadPattern: The pattern matches the empty text, or has more than 4,096 positions.

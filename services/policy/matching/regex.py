@@ -1,11 +1,11 @@
 r"""The pattern language: the part of Python's ``re`` in which every match has a known longest length.
 
 Literals, ``.``, classes ``[a-z]`` ``[^...]``, ``\d \w \s`` (ASCII) and their negations, escapes, groups, alternation,
-and the quantifiers ``?``, ``{n}``, ``{n,m}``. Anything else is refused with an error that gives position and remedy.
-``*``, ``+`` and ``{n,}`` are refused because a match could be endless, anchors and look-around because a rule's
-``guard`` replaces them.
+and the quantifiers ``?``, ``{n}``, ``{n,m}``. All other syntax is refused with an error that gives position and remedy.
+``*``, ``+`` and ``{n,}`` are refused because a match could be endless. Anchors and look-around are refused because a
+rule's ``guard`` replaces them.
 
-Pure.
+No I/O.
 """
 
 from collections.abc import Iterable
@@ -27,12 +27,12 @@ _HEX: Final = {"x": 2, "u": 4}
 
 
 class BadPattern(ValueError):
-    """The pattern is outside the language; the message says where and what to write instead."""
+    """The pattern is outside the language. The message says at which position, and what to write instead."""
 
 
 @dataclass(frozen=True, slots=True)
 class Chars:
-    """One character of a set."""
+    """A part that reads one character of a set."""
 
     chars: CharSet
 
@@ -46,14 +46,14 @@ class Concatenation:
 
 @dataclass(frozen=True, slots=True)
 class Alternation:
-    """A choice of one option."""
+    """A part that matches one of several options."""
 
     options: tuple["Node", ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Repeat:
-    """A repetition, at least ``least`` and at most ``most`` times."""
+    """A part that is repeated at least ``least`` and at most ``most`` times."""
 
     part: "Node"
     least: int

@@ -1,4 +1,4 @@
-"""Finds matches in one text while it arrives. Pure."""
+"""Finds matches in one text while the text arrives. No I/O."""
 
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -18,8 +18,8 @@ class Match:
 
     Attributes:
         rule: The rule.
-        start: First code point of the span in the whole text.
-        end: One past the last.
+        start: Offset of the match's first code point in the whole text.
+        end: One past the offset of its last code point.
     """
 
     rule: Rule
@@ -28,7 +28,7 @@ class Match:
 
 
 _CHECK_WORK: Final = 4
-"""Fixed cost of a validator's step, in look-ups. Each character that it reads costs one more."""
+"""Fixed cost of one call of a validator, in look-ups. Each character that the validator reads costs one more."""
 
 
 class _Validation:
@@ -42,15 +42,15 @@ class _Validation:
 
 
 class Scanner:
-    """The scan of one text.
+    """Scans one text for matches.
 
     Args:
         automaton: The rules.
-        immediate: Indexes of the rules whose shortest match is taken, as soon as it is known.
+        immediate: Indexes of the rules whose shortest match is reported, as soon as it is known.
 
     Attributes:
-        position: How many code points were read.
-        work: Look-ups beyond one per character; the caller resets it.
+        position: Number of code points that were read.
+        work: Number of look-ups beyond one per character. The caller resets it.
     """
 
     __slots__ = (
@@ -74,11 +74,11 @@ class Scanner:
         self._automaton = automaton
         self._immediate = immediate
         self._config = automaton.config(OTHER, ())
-        self._starts: list[int] = []  # of the open matches, ascending; at most the longest match's length
-        self._waiting: dict[int, dict[int, int]] = {}  # by rule and start, the longest end so far; none empty
+        self._starts: list[int] = []  # starts of the open matches, ascending; at most as many as a match has characters
+        self._waiting: dict[int, dict[int, int]] = {}  # by rule and start, the longest end so far; no value is empty
         self._resolved: dict[int, int] = {}  # by rule, the end of its last match
         self._checks: dict[tuple[int, int], _Validation] = {}  # by start and rule
-        # By start, the first end that its validator may accept, and the rules that this was said of.
+        # By start, the first end that the validator may accept, and the rules for which this holds.
         self._invalid_before: dict[int, tuple[int, tuple[int, ...]]] = {}
         self._tail = ""
         self._tail_start = 0
@@ -87,12 +87,13 @@ class Scanner:
     def undecided(self) -> int:
         """The offset of the first code point whose matches are not all known.
 
-        Matches in ``_waiting`` wait for a match that began at this position or earlier, so they are covered.
+        A match in ``_waiting`` waits for an open match that started no later. So no waiting match starts before this
+        offset.
         """
         return self._starts[0] if self._starts else self.position
 
     def feed(self, text: str) -> list[Match]:
-        """Read more text. Return the matches that are certain now, in the order in which they became so."""
+        """Read more text. Return the matches that became certain, in the order in which they did."""
         self._tail += text
         config, starts, waiting, invalid = self._config, self._starts, self._waiting, self._invalid_before
         found: list[Match] = []
@@ -134,7 +135,7 @@ class Scanner:
         return found
 
     def _complete(self, start: int, rules: tuple[int, ...], end: int, found: list[Match]) -> None:
-        """Note that these rules match from ``start`` to ``end``, if their validators agree."""
+        """Record that these rules match from ``start`` to ``end``, if their validators accept the text."""
         for rule in rules:
             if self._hopeless(rule, start):
                 continue
@@ -149,10 +150,10 @@ class Scanner:
                 self._waiting.setdefault(rule, {})[start] = end
 
     def _hopeless(self, rule: int, start: int) -> bool:
-        """Return whether no match of the rule from this start can be taken any more.
+        """Return whether no match of the rule from this start can be reported any more.
 
-        That is so if an earlier match, taken already or still waiting, covers the start. A waiting match is only given
-        up for a match that began before it and ends later, which covers this start as well.
+        This is so if another match, which is reported or waits, started earlier and ends after this start. A waiting
+        match is dropped only for a match that started before it and ends later, which covers this start as well.
         """
         if start < self._resolved.get(rule, 0):
             return True
@@ -169,7 +170,7 @@ class Scanner:
         return check.running.feed(text)
 
     def _crowded(self, config: Config) -> Config:
-        """Charge for the work of many open matches, and drop those that cannot be taken any more."""
+        """Add the cost of many open matches to ``work``. Drop open matches that cannot be reported any more."""
         starts, states = self._starts, config.states
         self.work += len(starts)
         if self._waiting:
@@ -192,7 +193,7 @@ class Scanner:
             del self._invalid_before[start]
 
     def _settle(self, config: Config, found: list[Match]) -> None:
-        """Take waiting matches that can neither grow nor be overridden by an earlier start of the same rule."""
+        """Report waiting matches that can neither grow nor be replaced by an earlier match of the same rule."""
         entries = [(start, rule, end) for rule, ends in self._waiting.items() for start, end in ends.items()]
         self.work += len(entries) * (len(self._starts) + 1)
         for start, rule, end in sorted(entries):
@@ -206,7 +207,7 @@ class Scanner:
                     self._take(rule, start, end, found)
 
     def _may_match(self, config: Config, rule: int, start: int) -> bool:
-        """Return whether a match of the rule that began here or earlier is still open."""
+        """Return whether the rule has an open match that started at ``start`` or earlier."""
         return any(
             begun <= start and rule in state.alive for begun, state in zip(self._starts, config.states, strict=True)
         )
@@ -224,7 +225,7 @@ class Scanner:
 
 
 def find_all(automaton: Automaton, text: str) -> list[Match]:
-    """Return every match in a whole text, by start."""
+    """Return all matches in a whole text, in the order of their starts."""
     scanner = Scanner(automaton)
     found = scanner.feed(text)
     found.extend(scanner.finish())

@@ -1,4 +1,4 @@
-"""Further checks of matched text, such as a card's check digit. Pure.
+"""Further checks of matched text, such as a card's check digit. No I/O.
 
 A match grows character by character and is checked at every length, so validators of long texts are incremental.
 """
@@ -12,14 +12,14 @@ from services.policy.source.document import MAX_MATCH_CHARS, ValidatorName
 
 
 class _Digits:
-    """The check digit of the digits since the start of one group."""
+    """The checksum of the digits since the start of one group."""
 
     __slots__ = ("count", "doubled", "first", "plain", "varied")
 
     def __init__(self) -> None:
         self.count = 0
-        self.plain = 0  # the sum when the last digit counts once
-        self.doubled = 0  # and when it counts twice
+        self.plain = 0  # the sum if the last digit counts once
+        self.doubled = 0  # the sum if the last digit counts twice
         self.first = -1
         self.varied = False
 
@@ -40,10 +40,10 @@ MAX_CARD_DIGITS: Final = 19
 
 
 class Luhn:
-    """A payment card's number among groups of digits, by its check digit (ISO/IEC 7812-1, annex B).
+    """Finds a payment card's number in groups of digits, by its check digit (ISO/IEC 7812-1, annex B).
 
-    The number consists of whole groups of the text, so that its last digits are not left when other groups stand before
-    it. A number of equal digits is refused.
+    The number consists of whole groups of digits. So its last digits are found even if other groups precede it. A
+    number whose digits are all equal is not accepted.
     """
 
     __slots__ = ("_found", "_in_group", "_open", "least_chars")
@@ -52,10 +52,10 @@ class Luhn:
         self.least_chars = 0
         self._found = False
         self._in_group = False
-        self._open: list[_Digits] = []  # by the group that they begin with, at most 19
+        self._open: list[_Digits] = []  # one for each group at which a number may start, at most 19
 
     def feed(self, text: str) -> bool:
-        """Take more text. Return whether all of it so far contains such a number."""
+        """Take more text. Return whether the text so far contains such a number."""
         for char in text:
             if self._found:
                 break
@@ -76,7 +76,7 @@ class Luhn:
 
 
 def iban(text: str) -> bool:
-    """Return whether the IBAN is valid (ISO 13616): with the first four characters moved to the end, 1 mod 97."""
+    """Return whether the IBAN is valid: with its first four characters moved to the end, it is 1 mod 97 (ISO 13616)."""
     code = "".join(char for char in text if char.isalnum()).upper()
     if not 15 <= len(code) <= 34:
         return False
@@ -104,7 +104,7 @@ def ipv4(text: str) -> bool:
 
 
 class Entropy:
-    """Requires a Shannon entropy of 3 bits a character: random keys pass, words and ``xxxx`` do not.
+    """Requires a Shannon entropy of 3 bits per character. Random keys pass; words and ``xxxx`` do not.
 
     If the n characters occur with the counts c, the entropy is log2(n) - sum(c log2(c)) / n. The sum is updated with
     each character.
@@ -119,7 +119,6 @@ class Entropy:
         self.least_chars = 0
 
     def feed(self, text: str) -> bool:
-        """Take more text. Return whether all of it so far is valid."""
         counts = self._counts
         for char in text:
             count = counts.get(char, 0)
@@ -127,13 +126,13 @@ class Entropy:
             self._sum += _ADDED[count]
         self._size = size = self._size + len(text)
         missing = self._sum - size * (math.log2(size) - _LEAST_BITS) if size else 0.0
-        if missing > 0:  # further characters leave the sum as it is at best: when all of them are new
+        if missing > 0:  # at best, all further characters are new and leave the sum as it is
             self.least_chars = size + int(missing / _MOST_BITS)
         return size > 0 and missing <= 0
 
 
 _LEAST_BITS: Final = 3.0 - 1e-9
-"""Bits a character, less rounding."""
+"""Minimum number of bits per character, less an allowance for rounding."""
 
 _MOST_BITS: Final = math.log2(MAX_MATCH_CHARS) - _LEAST_BITS + math.log2(math.e)
 """Maximum number of bits of entropy above the minimum that one more character can add to a match."""
@@ -144,11 +143,11 @@ def _weight(count: int) -> float:
 
 
 _ADDED: Final = tuple(_weight(count + 1) - _weight(count) for count in range(MAX_MATCH_CHARS))
-"""What one more occurrence of a character adds to the sum, by its occurrences so far."""
+"""What one more occurrence of a character adds to the sum, by the number of its occurrences so far."""
 
 
 class WholeTextValidator:
-    """A check that reads the whole text again whenever it grows. It is for short texts."""
+    """A check that reads the whole text again whenever the text grows. It is for short texts."""
 
     __slots__ = ("_check", "_text", "least_chars")
 
@@ -158,7 +157,6 @@ class WholeTextValidator:
         self.least_chars = 0
 
     def feed(self, text: str) -> bool:
-        """Take more text. Return whether all of it so far is valid."""
         self._text += text
         return self._check(self._text)
 
@@ -167,7 +165,7 @@ class IncrementalValidator(Protocol):
     """A check of a text that grows.
 
     Attributes:
-        least_chars: No continuation of the text so far is valid with fewer characters.
+        least_chars: Minimum length of a valid text that starts with the text so far.
     """
 
     least_chars: int
@@ -183,7 +181,7 @@ VALIDATORS: Final[dict[ValidatorName, Callable[[], IncrementalValidator]]] = {
     "ipv4": partial(WholeTextValidator, ipv4),
     "entropy": Entropy,
 }
-"""By validator, the function that begins a check."""
+"""The function that creates a check, by the validator's name."""
 
 
 def valid(validator: ValidatorName, text: str) -> bool:

@@ -1,4 +1,4 @@
-"""Limits the nesting of a policy's Rego and its data, because the compiler's time doubles with every level. Pure."""
+"""Limits the nesting of a policy's Rego and its data, because the compiler's time doubles with every level. No I/O."""
 
 import re
 from typing import Final
@@ -6,8 +6,8 @@ from typing import Final
 from services.policy.errors import PolicyFault
 
 MAX_REGO_DEPTH: Final = 12
-"""Maximum nesting of brackets. It takes a tenth of a second to compile; 20 levels would take minutes, and 20,000 end
-the process."""
+"""Maximum nesting of brackets in Rego. At this depth, compilation takes a tenth of a second. With 20 levels it would
+take minutes, and with 20,000 the process would end."""
 
 MAX_DATA_DEPTH: Final = 64
 

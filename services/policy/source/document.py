@@ -15,7 +15,7 @@ Guard = Literal["none", "digit", "word", "token", "start"]
 ValidatorName = Literal["luhn", "iban", "ssn", "ipv4", "entropy"]
 
 MAX_MATCH_CHARS: Final = 512
-"""Longest match that a pattern may have."""
+"""Maximum length of a match of any pattern, in characters."""
 
 Ms = Annotated[int, Meta(ge=1, le=86_400_000)]
 Slug = Annotated[str, Meta(pattern=r"^[a-z][a-z0-9_]{0,63}$")]
@@ -26,11 +26,11 @@ class RailSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """An input rail.
 
     Attributes:
-        name: Its kind, and its name in verdicts.
-        on_broken: What happens to the request if the rail fails or times out; None means as in ``rails.on_broken``.
-        deadline_ms: Its deadline, from the start of the evaluation; None means as in ``rails.deadline_ms``.
+        name: The kind of rail, which is also its name in verdicts.
+        on_broken: What happens to the request if the rail fails or times out; None means ``rails.on_broken``.
+        deadline_ms: The rail's deadline, from the start of the evaluation; None means ``rails.deadline_ms``.
         threshold: Minimum score at which a classifier's answer is a finding.
-        max_windows: Maximum number of windows that a classifier reads of a long prompt.
+        max_windows: Maximum number of windows of a long prompt that a classifier reads.
     """
 
     name: RailKind
@@ -44,9 +44,9 @@ class InputRails(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The input rails. They run concurrently; verdicts report them in this order.
 
     Attributes:
-        deadline_ms: The deadline of rails without their own, from the start of the evaluation.
-        on_broken: What happens to the request if a rail without its own setting fails or times out.
-        recognizers: Recognizers of personal data besides the patterns: ``presidio``.
+        deadline_ms: The deadline of rails that set no deadline, from the start of the evaluation.
+        on_broken: What happens to the request if a rail that does not set ``on_broken`` fails or times out.
+        recognizers: Recognizers of personal data in addition to the patterns. The only name is ``presidio``.
         rail: The rails, most decisive first.
     """
 
@@ -63,7 +63,8 @@ class WindowSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         first_chars: End of the first window. The next ends double until the stride is reached.
         stride_chars: Distance between the ends of windows, at absolute offsets.
         context_chars: Length of a window.
-        hold_chars: In gated delivery, the newest characters that a window does not clear: they may be half a phrase.
+        hold_chars: In gated delivery, the number of newest characters that a window does not clear, because they may be
+            half a phrase.
         timeout_ms: Time limit of one check of a window.
         retries: How often a failed check is repeated before the window counts as unchecked.
     """
@@ -100,7 +101,7 @@ class DeliveryBounds(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """The deliveries that a request may choose.
 
     Attributes:
-        modes: Allowed modes; any other becomes the nearest stricter one.
+        modes: Allowed modes. A request for another mode gets the nearest stricter mode.
         max_exposure_tokens: Maximum exposure in tokens.
         min_hold_tokens: In ``windowed`` delivery, the minimum number of tokens held back.
         min_hold_ms: In ``windowed`` delivery, the minimum time that text is held back, in milliseconds.
@@ -113,18 +114,18 @@ class DeliveryBounds(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 class PolicyDocument(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """``policy.toml``.
+    """The content of ``policy.toml``.
 
     Attributes:
-        name: The policy's name; part of its version.
+        name: The policy's name. It is part of the policy's version.
         about: A description in one sentence.
         rails: Input rails.
         safety: Output checks.
         delivery: Bounds of a request's delivery.
         deadlines: Bounds of an interactive request's deadlines.
         classes: Classes of requests, by name.
-        refusals: Texts for denied users by reason; needs ``default``.
-        replacements: Texts that replace removed text by category; needs ``default`` and ``stop``.
+        refusals: Texts for denied users, by reason. ``default`` is required.
+        replacements: Texts that replace removed text, by category. ``default`` and ``stop`` are required.
     """
 
     name: Slug
@@ -156,17 +157,17 @@ class PatternSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     Attributes:
         name: The rule's name, unique in the policy.
         category: The category that ``findings.rego`` rules on.
-        regex: In the pattern language of ``services.policy.matching.regex``; None when ``words`` are given.
-        words: Literals; empty when ``regex`` is given.
-        max_chars: Longest match. The bound that is computed from the pattern must not be above it.
+        regex: A pattern in the language of ``services.policy.matching.regex``; None if ``words`` are given.
+        words: Literal texts; empty if ``regex`` is given.
+        max_chars: Maximum length of a match. The bound that is computed from the pattern must not be above it.
         ignore_case: Whether upper and lower case are the same.
-        folded: Whether ``words`` are also found in disguise (``services.policy.matching.folding``).
+        folded: Whether ``words`` are also found if they are disguised (``services.policy.matching.folding``).
         guard: Which neighbouring characters forbid a match. ``digit``: digits. ``word``: letters, digits and ``_``.
             ``token``: those of ``word``, and before the match also ``.%+-``. ``start``: those of ``word``, but only
             before the match.
         validator: A further check of matched text.
-        examples: Each is matched as a whole.
-        counterexamples: Nothing in them is matched.
+        examples: Texts, each of which must be matched as a whole.
+        counterexamples: Texts in which nothing may be matched.
     """
 
     name: Name
@@ -183,6 +184,6 @@ class PatternSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
 
 
 class PatternFile(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A file of ``patterns/``."""
+    """A file in the folder ``patterns/``."""
 
     pattern: Annotated[tuple[PatternSpec, ...], Meta(max_length=1_000)]

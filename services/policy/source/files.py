@@ -15,14 +15,14 @@ MAX_FILES: Final = 500
 MAX_FILE_BYTES: Final = 4_000_000
 
 Files = Mapping[str, bytes]
-"""Content by relative POSIX path, sorted."""
+"""The content of files by relative POSIX path, sorted."""
 
 
 def read_files(root: Path) -> Files:
-    """Read every file under the policy's folder once, so that the bytes that are loaded are those that are hashed.
+    """Read every file under the policy's folder once, so that the loaded bytes are the same as the hashed bytes.
 
     Raises:
-        BrokenPolicy: The folder does not exist, a file is unreadable or too large, or there are too many.
+        BrokenPolicy: The folder does not exist, a file is unreadable or too large, or there are too many files.
     """
     if not root.is_dir():
         raise BrokenPolicy([PolicyFault(".", 0, f"{root} is not a folder; name one with a policy.toml")])
@@ -46,7 +46,7 @@ def version_of(files: Files) -> str:
 
 
 def fingerprint(root: Path) -> tuple[tuple[str, int, int], ...]:
-    """Return names, modification times (ns) and sizes, which change when the files change."""
+    """Return names, modification times (in ns) and sizes of the files. They change when the files change."""
     found = []
     for name in sorted(_names(root)):
         try:

@@ -1,4 +1,4 @@
-"""A policy's ``nemo/config.yml`` as data. NeMo is not imported, as every service loads policies but few run NeMo."""
+"""Reads a policy's ``nemo/config.yml`` without NeMo, because all services load policies but few run NeMo."""
 
 from collections.abc import Iterator
 from typing import Any, Final
@@ -13,7 +13,7 @@ CONFIG: Final = "nemo/config.yml"
 
 
 def yaml_faults(files: Files) -> list[PolicyFault]:
-    """Return the faults of NeMo's files that can be found without NeMo; its engine reports the others."""
+    """Return the faults of NeMo's files that can be found without NeMo. NeMo's engine reports other faults."""
     faults: list[PolicyFault] = []
     for name in sorted(files):
         if name.startswith("nemo/") and name.endswith((".yml", ".yaml")):

@@ -1,4 +1,4 @@
-"""Read TOML into typed structures; an error names its line."""
+"""Reads TOML into typed structures. An error names the line of a fault."""
 
 import re
 import tomllib
@@ -17,7 +17,7 @@ _UNKNOWN = re.compile(r"unknown field `([^`]+)`")
 
 
 def read_toml(name: str, content: bytes, cls: type[T]) -> T:
-    """Read a file as ``cls``.
+    """Parse the content of a TOML file as an object of ``cls``.
 
     Raises:
         BrokenPolicy: The file is not UTF-8, not TOML, or not of that type. The error names the line.
@@ -35,7 +35,7 @@ def read_toml(name: str, content: bytes, cls: type[T]) -> T:
 
 
 def line_of(text: str, where: str) -> int:
-    """Return the line of a path such as ``$.pattern[2].regex``, or the nearest line above that is known."""
+    """Return the line number of a path such as ``$.pattern[2].regex``, or of the nearest known line above it."""
     lines = text.splitlines()
     at = 0
     table = ""

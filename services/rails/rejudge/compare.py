@@ -1,4 +1,4 @@
-"""Compares a recorded verdict with the verdict under another policy. Pure."""
+"""Compare a recorded verdict with the verdict under another policy. Pure."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -12,7 +12,8 @@ from services.rails.decide import VerdictContent
 VerdictChange = Literal[
     "denied", "masked", "admitted", "denied by other rails", "other text masked", "egress", "delivery"
 ]
-"""What is different now. ``admitted`` is a prompt that was denied or masked and would reach the model as it is."""
+"""The difference of the new verdict. ``admitted`` means that the prompt was denied or masked, and would now reach the
+model unchanged."""
 
 _ANSWERS: Final[frozenset[RailResult]] = frozenset({"passed", "blocked", "masked"})
 
@@ -24,11 +25,11 @@ class JudgedPrompt(NamedTuple):
         decision: Allow, deny or mask.
         blocked: Rails that refused the prompt.
         acted: Rails that refused the prompt or masked a part of it.
-        unanswered: Rails that gave no answer: cancelled, late or broken.
-        details: By rail, which of its rules decided what. Rails without a detail are left out.
-        masked: The prompt with its spans masked; never shown.
+        unanswered: Rails that gave no answer, because they were cancelled, late or broken.
+        details: By rail, the detail of its outcome, such as the rules that acted. Rails without a detail are left out.
+        masked: The prompt with its spans masked. It is never printed.
         egress: Whether the prompt may leave the premises.
-        delivery: Stricter than asked for; None where the verdict has none.
+        delivery: How the answer is delivered, which may be stricter than the request; None if the verdict has none.
     """
 
     decision: VerdictDecision
@@ -42,7 +43,7 @@ class JudgedPrompt(NamedTuple):
 
     @classmethod
     def of(cls, verdict: Verdict | VerdictContent) -> Self:
-        """Return what a verdict says."""
+        """Return the parts of a verdict."""
         rails: tuple[RailOutcome, ...] = verdict.rails
         return cls(
             decision=verdict.decision,
@@ -57,11 +58,11 @@ class JudgedPrompt(NamedTuple):
 
     @property
     def says_nothing(self) -> bool:
-        """Return whether a rail gave no answer and none refused. Such a verdict does not follow from the policy."""
+        """Return whether a rail gave no answer and no rail refused. Such a verdict does not follow from the policy."""
         return bool(self.unanswered) and not self.blocked
 
     def row(self) -> dict[str, Any]:
-        """Return it without any text of the prompt."""
+        """Return the fields for the report, without any text of the prompt."""
         return {"decision": self.decision, "rails": dict(self.details), "egress": self.egress}
 
 
@@ -76,13 +77,13 @@ class VerdictDifference(NamedTuple):
 
 @dataclass(slots=True)
 class VerdictComparison:
-    """All differences.
+    """The result of comparing all recorded verdicts.
 
     Attributes:
         same: Number of verdicts that are the same.
-        unanswered: Number of requests not compared, because a rail gave no answer when recorded or now.
-        left_out: Number of recorded verdicts that follow from rails that are not asked again.
-        blocked: By rail, how many prompts it refuses under the policy.
+        unanswered: Number of requests that were not compared, because a rail gave no answer when recorded or now.
+        left_out: Number of recorded verdicts that follow from rails that are not run again.
+        blocked: By rail, the number of prompts that it refuses under the policy.
     """
 
     same: int = 0
@@ -92,7 +93,7 @@ class VerdictComparison:
     differences: list[VerdictDifference] = field(default_factory=list)
 
     def add(self, request_id: str, before: JudgedPrompt, after: JudgedPrompt, left_out: frozenset[str]) -> None:
-        """Compare one request; rails in ``left_out`` were not asked again."""
+        """Compare the two verdicts on one request. Rails in ``left_out`` were not run again."""
         self.blocked.update(after.blocked)
         if before.says_nothing or after.says_nothing:
             self.unanswered += 1
@@ -110,7 +111,7 @@ def change_of(
     """Return the difference; None if there is none.
 
     The first rail that refuses a prompt cancels the others, so a recorded verdict does not name every rail that
-    would have refused. Two verdicts are the same if the recorded rails still refuse.
+    would have refused. So two denials are the same if the rails that refused then still refuse now.
     """
     if before.decision != after.decision:
         return {"deny": "denied", "mask": "masked", "allow": "admitted"}[after.decision]  # type: ignore[return-value]

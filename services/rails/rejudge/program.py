@@ -1,6 +1,6 @@
-"""Read recorded prompts, judge them again by the rails' own evaluator, print what is different.
+"""Read recorded prompts, judge them again with the rails' evaluator, and print the differences.
 
-Every rail runs to its end, one after the other and without a deadline, so that the outcome does not depend on time.
+Every rail runs to its end, one after the other and with a long deadline, so that the outcome does not depend on time.
 """
 
 import argparse
@@ -25,11 +25,11 @@ MAX_SHOWN: Final = 200
 """Maximum number of differences in the table; ``--json`` has all."""
 
 AT_ONCE: Final = 16
-"""Maximum number of requests judged concurrently. While one waits for the classifier, others are read."""
+"""Maximum number of requests judged concurrently. While one request waits for the classifier, others are read."""
 
 
 async def rejudge(args: argparse.Namespace) -> int:
-    """Return 0 if nothing is different, 1 if something is.
+    """Judge the recorded prompts and print the result. Return 0 if no verdict is different, else 1.
 
     Raises:
         UserError: The policy or the archive cannot be used, or the policy lacks a rail that is to be left out.
@@ -79,7 +79,7 @@ async def _judge(
 
 
 async def _left_out(named: list[str], policy: Policy, classifier: JailbreakClassifier) -> dict[str, str]:
-    """Return which rails are not asked, and why.
+    """Return the rails that are not run, each with the reason.
 
     Raises:
         UserError: The policy has no such rail.
@@ -95,7 +95,7 @@ async def _left_out(named: list[str], policy: Policy, classifier: JailbreakClass
 
 
 def report(policy: Policy, found: VerdictComparison, left_out: dict[str, str]) -> dict[str, Any]:
-    """Return everything as JSON, without any text of a prompt."""
+    """Return the whole result for JSON, without any text of a prompt."""
     return {
         "policy": {"name": policy.document.name, "version": policy.version},
         "requests": found.same + found.unanswered + found.left_out + len(found.differences),
@@ -138,7 +138,7 @@ def _side(ruling: dict[str, Any]) -> str:
 
 
 def parser() -> argparse.ArgumentParser:
-    """Return the parser; ``railbus audit rejudge`` calls this program."""
+    """Return the parser of the options. ``railbus audit rejudge`` runs this program."""
     found = argparse.ArgumentParser(
         prog="python -m services.rails.rejudge",
         description="judge recorded prompts again; see `railbus audit rejudge`",
@@ -150,5 +150,5 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main() -> int:
-    """Return 0, 1 if something is different, 2 for a user's mistake."""
+    """Return the exit code: 0, 1 if a verdict is different, or 2 for a mistake of the user."""
     return run_rejudge(rejudge(parser().parse_args()))

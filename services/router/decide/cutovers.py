@@ -1,14 +1,13 @@
-"""When a request should get another attempt, where, and whether it may. Pure.
+"""Decide when a request should get another attempt, where it runs, and whether it is allowed. Pure.
 
 If the self-hosted engine is silent or dead, another attempt on the self-hosted engines comes before the cloud. While
 the breaker is not closed, the cloud comes first. A request whose *first* token is late goes to the cloud at its
 first-token deadline. If it is still silent one stall deadline after that, it gets another attempt on the self-hosted
-engines. That attempt is a race, because the first attempt may only be waiting in a queue, and in a race it loses
-nothing.
+engines. The two attempts race, so the first one is not cancelled. It may only be waiting in a queue.
 
-A batch request has time. While it waits in a queue, before a worker has begun it, it has neither a late first token nor
-a stall. If a worker has begun it and is then silent for the stall deadline, the request gets another attempt. It goes
-to the cloud only if its class says so.
+A batch request is not urgent. While it waits in a queue and no worker has started it, it counts neither as late nor as
+stalled. If a worker has started it and is then silent for the stall deadline, the request gets another attempt. It goes
+to the cloud only if its class allows that.
 """
 
 from enum import Enum
@@ -22,18 +21,20 @@ from services.router.state.request import RequestState
 Target = Literal["vertex", "generator"]
 
 LEAST_BATCH_STALL_US: Final = 10_000_000
-"""Minimum stall deadline of a batch request, whatever it asks for.
+"""Minimum stall deadline of a batch request in microseconds. A shorter one in the request is ignored.
 
-The text of a batch answer is written only once a second, and the engine serves interactive answers first.
+It is long, because the text of a batch answer is written only once a second, and the engine serves interactive answers
+first.
 """
 
 BATCH_BACKOFF_US: Final = 2_000_000
-"""How long a batch request waits after its first failure that may pass. The wait doubles with each retry."""
+"""Microseconds that a batch request waits before its first retry after a failure that may pass. Each retry doubles the
+wait."""
 
 LONGEST_BACKOFF_US: Final = 60_000_000
 
 _SELF_HOSTED_FAULTS: Final = frozenset({"unavailable", "overloaded", "timeout", "engine_dead", "internal"})
-"""Error classes for which the self-hosted path is responsible. For the other classes, the prompt is."""
+"""Error classes that are faults of the self-hosted engines. Errors of other classes are caused by the prompt."""
 
 
 class Objection(Enum):
@@ -55,10 +56,10 @@ class Objection(Enum):
 
 
 NOT_WORTH_SAYING: Final = frozenset({Objection.OFF, Objection.NOT_ITS_CLASS, Objection.RETRIES_OFF})
-"""Objections that follow from the operator's settings: no request's reason mentions them."""
+"""Objections that follow from the operator's settings. The reason in a ``Closed`` does not mention them."""
 
 BUDGETS: Final = frozenset({Objection.SPENT, Objection.RETRIES_SPENT})
-"""Objections that may no longer hold a moment later."""
+"""Objections that a budget is spent. They may no longer hold a moment later."""
 
 
 class CutoverPlan(NamedTuple):
@@ -71,12 +72,12 @@ class CutoverPlan(NamedTuple):
 
 
 class CutoverChoice(NamedTuple):
-    """The decision about a cutover whose trigger holds.
+    """The decision whether to make a cutover.
 
     Attributes:
-        trigger: None when no trigger holds.
-        plan: The cutover to make; None when none may be made.
-        against: The objection to each cutover that was considered, if none may be made.
+        trigger: The trigger that holds; None if no trigger holds.
+        plan: The cutover to make; None if no cutover may be made.
+        against: If no cutover may be made, the objection to each cutover that was considered.
     """
 
     trigger: Trigger | None = None
@@ -92,8 +93,8 @@ def choose_cutover(state: RequestState, now_us: int, at_us: int, budgets: Attemp
 
     Args:
         state: The request.
-        now_us: Everything appended before this was read; deadlines count up to here.
-        at_us: The time, for the budgets.
+        now_us: The time with which deadlines are compared. All records appended before it were read.
+        at_us: The current time, for the budgets.
         budgets: The budgets of further attempts.
     """
     plans = due_cutovers(state, now_us, prefer_cloud=budgets.prefer_cloud)
@@ -107,7 +108,7 @@ def choose_cutover(state: RequestState, now_us: int, at_us: int, budgets: Attemp
 
 
 def due_cutovers(state: RequestState, now_us: int, *, prefer_cloud: bool = False) -> tuple[CutoverPlan, ...]:
-    """Return the cutovers whose trigger holds now, the preferred one first, whether or not they may be made."""
+    """Return the cutovers whose trigger holds now, the preferred one first. Objections are not considered."""
     screen = state.screen
     if screen.over or screen.stopped is not None:
         return ()
@@ -151,7 +152,7 @@ def _is_due(due_us: int | None, now_us: int) -> bool:
 
 
 def trigger_times_us(state: RequestState) -> list[int]:
-    """Return when silence or a failure triggers something, in microseconds since the epoch."""
+    """Return the times at which silence or a failure may trigger a cutover, in microseconds since the epoch."""
     failure = all_failed(state)
     times = [] if failure is None else [_failure_due_us(state, failure)]
     spoken = state.screen.has_spoken
@@ -160,7 +161,7 @@ def trigger_times_us(state: RequestState) -> list[int]:
 
 
 def _failure_due_us(state: RequestState, failure: Failed) -> int:
-    """Return when to act on a failure: immediately, or for a batch request once the cause may have passed."""
+    """Return when to act on a failure. This is at once (0), or for a batch request after a backoff if it may pass."""
     passes = failure.retryable and failure.error_class != "engine_dead"  # if dead, another worker takes it at once
     if state.lane != "batch" or not passes or _retries_used_up(state):
         return 0
@@ -168,7 +169,7 @@ def _failure_due_us(state: RequestState, failure: Failed) -> int:
 
 
 def stall_due_us(state: RequestState) -> int | None:
-    """Return when an answer that has begun counts as stalled; None for never, for example if it has not begun."""
+    """Return when an answer counts as stalled; None for never, for example if it has no first token yet."""
     if state.lane is None or not state.screen.has_spoken or state.screen.finished is not None:
         return None
     if state.lane == "batch" and _retries_used_up(state):
@@ -177,14 +178,14 @@ def stall_due_us(state: RequestState) -> int | None:
 
 
 def fallback_due_us(state: RequestState) -> int | None:
-    """Return when to ask the cloud because no first token came; None for never."""
+    """Return when the request goes to the cloud if no first token has come by then; None for never."""
     if not state.has_cloud_deadline or state.screen.has_spoken or _fallbacks_used_up(state):
         return None
     return state.attempt_opened_us if state.bypass else ttft_due_us(state)
 
 
 def retry_due_us(state: RequestState) -> int | None:
-    """Return when the first token is so late that another self-hosted engine should be asked; None for never."""
+    """Return when the request gets another self-hosted attempt if no first token has come by then; None for never."""
     if state.lane is None or state.screen.has_spoken or _retries_used_up(state):
         return None
     if state.lane == "batch":
@@ -198,12 +199,12 @@ def _stall_us(state: RequestState) -> int:
 
 
 def ttft_due_us(state: RequestState) -> int:
-    """Return when the current attempt's first token is due; time in queues counts."""
+    """Return when the current attempt's first token is due. Time in queues counts too."""
     return state.attempt_opened_us + state.config.ttft_us(state.deadlines, state.prompt_chars)
 
 
 def all_failed(state: RequestState) -> Failed | None:
-    """Return the newest attempt's failure if every attempt that may still become the voice has failed."""
+    """Return the newest attempt's failure if every attempt that may still become the voice has failed; else None."""
     failures = state.failures
     if not failures:
         return None
@@ -212,7 +213,7 @@ def all_failed(state: RequestState) -> Failed | None:
 
 
 def objection(state: RequestState, plan: CutoverPlan, now_us: int, budgets: AttemptBudgets) -> Objection | None:
-    """Return the reason against the cutover; None if it may be made. ``UNREAD`` is no reason to close the request."""
+    """Return the reason against a cutover; None if it may be made. ``UNREAD`` is no reason to close the request."""
     if plan.trigger == "mask":
         return Objection.UNREAD if state.request is None else None
     failure = all_failed(state)
@@ -260,7 +261,7 @@ def _objection_to_retry(
 
 
 def egress_objection(state: RequestState) -> Objection | None:
-    """Return why the prompt must stay on the premises: ``UNREAD`` while a verdict is awaited; None if it need not."""
+    """Return why the prompt must stay on the premises; None if it may leave; ``UNREAD`` while a verdict is awaited."""
     request, verdict = state.request, state.screen.verdict
     if request is None:
         return Objection.UNREAD
@@ -281,7 +282,7 @@ def price(state: RequestState) -> float:
 
 
 def next_messages(state: RequestState) -> tuple[Message, ...] | None:
-    """Return the prompt for the next attempt, masked if policy says so; None when it was not kept."""
+    """Return the prompt for the next attempt, masked if the verdict is to mask it; None if it is not available."""
     verdict, request = state.screen.verdict, state.request
     if verdict is not None and verdict.decision == "mask":
         return verdict.masked or None
@@ -289,7 +290,7 @@ def next_messages(state: RequestState) -> tuple[Message, ...] | None:
 
 
 def health_outcome(state: RequestState, now_us: int) -> bool | None:
-    """Return whether the self-hosted path served the request in time; None if that is undecided or does not count."""
+    """Return whether the self-hosted engines served the request in time; None if undecided or if it does not count."""
     if state.bypass or not state.has_cloud_deadline or state.cloud_attempts:
         return None
     if state.screen.has_spoken:
@@ -301,7 +302,7 @@ def health_outcome(state: RequestState, now_us: int) -> bool | None:
 
 
 def may_retry(state: RequestState) -> bool:
-    """Return whether another attempt on the self-hosted engines is allowed. The prompt does not leave the premises."""
+    """Return whether the settings allow further attempts on the self-hosted engines."""
     return _most_retries(state) > 0
 
 

@@ -1,6 +1,6 @@
-"""What the router writes for a request now: pure decisions from its state and the time.
+"""Decide what the router writes for a request now, from the request's state and the time. Pure.
 
-A decision is written to the log first. It takes effect when it is read back and is the *effective* one. So ``decide``
+A decision is first written to the log. It takes effect when it is read back, if it is *effective* there. So ``decide``
 runs again after every event and when a timer is due, and returns the decisions that are not on the log yet.
 """
 
@@ -32,17 +32,17 @@ from services.router.state.budget import AttemptBudgets
 from services.router.state.request import EventContext, RequestState, cutover_key
 
 BUDGET_RETRY_US: Final = 1_000_000
-"""How soon to consider a cutover again whose budget was spent."""
+"""Microseconds after which a cutover is considered again if its budget was spent."""
 
 
 def decide(
     state: RequestState, now_us: int, budgets: AttemptBudgets, context: EventContext, marks: MarksOf | None = None
 ) -> list[Write]:
-    """Return what to write.
+    """Return the events to write for a request.
 
     Args:
         state: The request.
-        now_us: Everything appended before this was read; deadlines count up to here.
+        now_us: The time with which deadlines are compared. All records appended before it were read.
         budgets: The budgets of the partition.
         context: The time and the source of the events to write.
         marks: Returns the fields of the account that are not about its request.
@@ -64,7 +64,7 @@ def decide(
 
 
 def close_too_many_open(state: RequestState, context: EventContext) -> Write:
-    """Close a request for which the partition has no room."""
+    """Close a request because too many others are open in its partition."""
     state.should_write("closed", context.now_us, context)
     is_batch = state.lane == "batch"
     most = f"{state.config.max_batch_open} batch" if is_batch else f"{state.config.max_open} interactive"
@@ -73,7 +73,7 @@ def close_too_many_open(state: RequestState, context: EventContext) -> Write:
 
 
 def next_alarm_us(state: RequestState, now_us: int) -> int:
-    """Return when time alone may change the decision, in microseconds since the epoch. It may be in the past."""
+    """Return when the decision may change without a new event, in microseconds since the epoch; maybe in the past."""
     if state.screen.closed is not None:
         written_us = state.pending.get("account")
         return settled_us(state) if written_us is None else written_us + RETRY_US

@@ -1,4 +1,4 @@
-"""What follows from effective decisions: workers are stopped, attempts begin, accounts are written. Pure."""
+"""Return the events that follow from effective decisions, to stop workers, start attempts and write accounts. Pure."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -26,11 +26,11 @@ _CANCEL_REASONS: dict[Outcome, CancelReason] = {
 
 
 def begin_attempts(state: RequestState, now_us: int, context: EventContext) -> list[Write]:
-    """Send each attempt that a cutover has opened to its worker, once.
+    """Write the ``Request`` of each attempt that a cutover has opened, once, to the topic of its worker.
 
-    An attempt is sent twice only if the router dies, or its partition moves, in the few milliseconds between writing
-    the request and reading it back. A worker skips an attempt that is already among its newest 10,000. So the cloud is
-    called twice only if the worker changed in that moment as well.
+    It is written twice only if the router dies, or its partition moves, in the few milliseconds between writing the
+    ``Request`` and reading it back. A worker ignores an attempt that is among the last 10,000 that it has accepted. So
+    the cloud is called twice only if the worker also changes in that moment.
     """
     writes: list[Write] = []
     for attempt, cutover in state.cutovers.items():
@@ -41,7 +41,7 @@ def begin_attempts(state: RequestState, now_us: int, context: EventContext) -> l
         messages = next_messages(state)
         if state.request is None or messages is None or not state.should_write(request_key(attempt), now_us, context):
             continue
-        waited_ms = max(0, context.now_us - state.received_us) / 1_000  # its total deadline goes on, and is below a day
+        waited_ms = max(0, context.now_us - state.received_us) / 1_000  # counts for its deadline, which is below a day
         request: Request = replace(
             state.request, attempt=attempt, messages=messages, source=context.source, waited_ms=min(waited_ms, DAY_MS)
         )
@@ -52,7 +52,7 @@ def begin_attempts(state: RequestState, now_us: int, context: EventContext) -> l
 
 
 def stop_losers(state: RequestState, context: EventContext) -> list[Write]:
-    """Write one ``Cancel`` for each attempt that is no candidate any more and may still be running."""
+    """Write one ``Cancel`` for each attempt that can no longer become the voice and may still be running."""
     lost = [attempt for attempt in state.running() if attempt not in state.screen.candidates]
     raced = state.screen.has_spoken and any(cutover.how == "race" for cutover in state.cutovers.values())
     return [_cancel(state, attempt, "lost_race" if raced else "cutover", context) for attempt in lost]
@@ -68,7 +68,7 @@ def stop_all(state: RequestState, reason: CancelReason, context: EventContext) -
 
 
 class AccountMarks(NamedTuple):
-    """The fields of an account that are not about its request: see ``Account``."""
+    """The fields of an ``Account`` that are not about its request."""
 
     open_since: int | None = None
     breaker: BreakerState | None = None
@@ -77,7 +77,7 @@ class AccountMarks(NamedTuple):
 NO_MARKS: Final = AccountMarks()
 
 MarksOf = Callable[[str], AccountMarks]
-"""Returns the marks for the account of the request with this id."""
+"""Returns the ``AccountMarks`` for the account of the request with this id."""
 
 
 def after_close(
@@ -94,7 +94,7 @@ def after_close(
 
 
 def settled_us(state: RequestState) -> int:
-    """Return when the account may be written: at once (0), or after ``SETTLE_US`` if a run's usage is missing."""
+    """Return when the account may be written, which is at once (0), or after ``SETTLE_US`` if a run has not ended."""
     running = any(record.started is not None and not record.ended for record in state.attempt_records.values())
     return state.closed_us + SETTLE_US if running else 0
 
@@ -187,7 +187,7 @@ class _Times(TypedDict, total=False):
 
 
 def _times(state: RequestState) -> _Times:
-    """Return the account's fields about times; none if the ``Request`` was not read."""
+    """Return the account's fields about times; no fields if the ``Request`` was not read."""
     request_at = state.request_at
     if request_at is None or state.stages.closed_ms is None:
         return {}

@@ -1,4 +1,4 @@
-"""Whether and how a request should be closed now. Pure."""
+"""Decide whether and how a request should be closed now. Pure."""
 
 from collections.abc import Iterable
 from typing import NamedTuple
@@ -17,7 +17,7 @@ from services.router.state.request import RequestState
 
 
 class CloseDecision(NamedTuple):
-    """How a request should be closed: the cause for programs, the outcome, the reason for people."""
+    """How a request should be closed. The cause is for programs, and the reason is for people."""
 
     cause: Cause
     outcome: Outcome
@@ -25,7 +25,7 @@ class CloseDecision(NamedTuple):
 
 
 def answered(state: RequestState, conclusion: Conclusion | None) -> CloseDecision | None:
-    """Return how to close a request whose answer ended by itself, as its screen concludes; None if it has not ended."""
+    """Return how to close a request if its screen concludes that it was denied, recalled or answered; else None."""
     stopped = state.screen.stopped
     if conclusion == "denied":
         return CloseDecision("denied", "denied", "policy refused the prompt")
@@ -35,7 +35,7 @@ def answered(state: RequestState, conclusion: Conclusion | None) -> CloseDecisio
 
 
 def overdue(state: RequestState, now_us: int) -> CloseDecision | None:
-    """Return how to close a request of which a deadline has passed; None if none has."""
+    """Return how to close a request if one of its deadlines has passed or its client is gone; else None."""
     gone_us, grace_ms = state.client_gone_us, state.config.client_grace_ms
     if gone_us is not None and now_us >= gone_us + grace_ms * 1_000:
         return CloseDecision("client_gone", "cancelled", f"the client was gone for more than {grace_ms} ms")
@@ -51,10 +51,10 @@ def overdue(state: RequestState, now_us: int) -> CloseDecision | None:
 
 
 def no_attempt_left(state: RequestState, choice: CutoverChoice, now_us: int) -> CloseDecision | None:
-    """Return how to close a request if all its attempts failed or fell silent, and another one may not be made.
+    """Return how to close a request if all its attempts failed or are silent, and another attempt may not be made.
 
-    A late first token closes no request, because it may still come, unless a budget is spent and the operator wants
-    requests closed in that case (``when_spent``). Silence closes no batch request.
+    A late first token does not close a request, because the token may still come. But it does if a budget is spent and
+    the operator wants requests closed in that case (``when_spent``). Silence does not close a batch request.
     """
     against = choice.against
     if choice.trigger is None or not against or Objection.UNREAD in against:
@@ -62,7 +62,7 @@ def no_attempt_left(state: RequestState, choice: CutoverChoice, now_us: int) -> 
     if choice.trigger == "hard_error":
         failure = all_failed(state)
         if failure is None or (failure.error_class == "timeout" and now_us >= state.deadline_us):
-            return None  # the worker ran out of the request's total time: `overdue` closes it
+            return None  # the total deadline passed in the worker, so `overdue` closes the request
         outcome: Outcome = "cancelled" if failure.error_class == "cancelled" else "failed"
         reasons = _in_words(each for each in against if each not in NOT_WORTH_SAYING)
         because = f" ({reasons})" if reasons else ""
@@ -77,7 +77,7 @@ def no_attempt_left(state: RequestState, choice: CutoverChoice, now_us: int) -> 
 
 
 def cannot_begin(state: RequestState) -> CloseDecision | None:
-    """Return how to close a request whose only candidate attempt can no longer be given to a worker; else None."""
+    """Return how to close a request if its only possible attempt can no longer be sent to a worker; else None."""
     if not state.cutovers or state.screen.voice is not None:
         return None
     for attempt, cutover in state.cutovers.items():
@@ -92,7 +92,7 @@ def cannot_begin(state: RequestState) -> CloseDecision | None:
 
 
 def no_masked_prompt(state: RequestState) -> CloseDecision | None:
-    """Return how to close a request if policy wants the prompt masked and gives no masked prompt; else None."""
+    """Return how to close a request if its verdict is to mask the prompt but has no masked prompt; else None."""
     verdict = state.screen.verdict
     if verdict is None or verdict.decision != "mask" or verdict.masked:
         return None

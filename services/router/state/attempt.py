@@ -13,7 +13,7 @@ class AttemptRecord:
     """One attempt, as its first run in the log shows it.
 
     Attributes:
-        times: The times of that run, as the ``StageRecorder`` keeps them.
+        times: The times of that run, as the ``StageRecorder`` has recorded them.
         opened_us: When the attempt's ``Cutover`` was appended, by the log's clock.
         last: The worker's final event.
         last_ms: When that final event was appended, in milliseconds since the epoch.
@@ -32,7 +32,7 @@ class AttemptRecord:
     last_ms: int = 0
 
     def end(self, event: Finished | Failed, log_ms: int) -> None:
-        """Note the worker's final event, which was appended at ``log_ms``."""
+        """Record the worker's final event, which was appended at ``log_ms``."""
         self.ended, self.last, self.last_ms = True, event, log_ms
         self.usage = event.usage
         if isinstance(event, Failed):

@@ -1,4 +1,4 @@
-"""The circuit breaker of the self-hosted path: while it is open, new requests go straight to the cloud. Pure."""
+"""The circuit breaker of the self-hosted engines. While it is open, new requests go straight to the cloud. Pure."""
 
 from collections import deque
 from typing import Final, Literal
@@ -6,23 +6,23 @@ from typing import Final, Literal
 from schemas.side_events import BreakerState
 
 MAX_OUTCOMES: Final = 10
-"""How many of the newest outcomes count."""
+"""Number of the newest outcomes that count."""
 
 STALE_US: Final = 30_000_000
-"""Outcomes older than this do not count."""
+"""Outcomes that are more microseconds old than this do not count."""
 
 OPEN_US: Final = 2_000_000
-"""How long the breaker stays open before it lets probes through, and how long it waits for their outcomes."""
+"""Microseconds for which the breaker stays open before it admits probes, and for which it waits for their outcomes."""
 
 PROBES: Final = 3
-"""Number of concurrent probes; when all of them were served, the breaker closes."""
+"""Number of concurrent probes. When all of them were served in time, the breaker closes."""
 
 
 class Breaker:
     """A circuit breaker. Times are microseconds since the epoch.
 
     Args:
-        trip: How many failures among the newest ``MAX_OUTCOMES`` outcomes open the breaker; 0 keeps it closed.
+        trip: Number of failures among the newest ``MAX_OUTCOMES`` outcomes that opens the breaker; 0 keeps it closed.
     """
 
     def __init__(self, trip: int) -> None:
@@ -34,7 +34,7 @@ class Breaker:
         self._probes_served = 0
 
     def admits(self, now_us: int) -> Literal["yes", "probe", "no"]:
-        """Return whether a new request should try the self-hosted path; the outcome of a ``probe`` counts."""
+        """Return whether a new request should try the self-hosted engines. The outcome of a ``probe`` counts."""
         if self.state == "closed":
             return "yes"
         if now_us >= self._until_us:
@@ -48,7 +48,7 @@ class Breaker:
         return "no"
 
     def record(self, now_us: int, *, served: bool, probe: bool = False) -> None:
-        """Record whether the self-hosted path served a request in time. While not closed, only probes count."""
+        """Record whether the self-hosted engines served a request in time. While not closed, only probes count."""
         if self.state == "closed":
             self._outcomes.append((now_us, served))
             failures = sum(1 for at_us, good in self._outcomes if not good and now_us - at_us <= STALE_US)

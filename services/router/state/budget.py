@@ -1,4 +1,4 @@
-"""The fallback budget: how many requests, and how much money, may go to the cloud in a minute. Pure.
+"""The fallback budget, which limits the number and the cost of the requests that go to the cloud in a minute. Pure.
 
 The budget is counted from the requests and the effective cutovers on the log, so a restarted router knows what is
 already spent.
@@ -23,7 +23,7 @@ class _Second:
 class SpendTracker:
     """The requests and fallbacks of one partition. Times are microseconds since the epoch.
 
-    A cutover that was written and not read back counts as a fallback too.
+    A cutover that was written but not read back yet also counts as a fallback.
     """
 
     def __init__(self, budget: "FallbackBudget") -> None:
@@ -31,7 +31,7 @@ class SpendTracker:
         self._seconds: dict[int, _Second] = {}
         self._reserved: dict[str, float] = {}
         self._summed_s = -1
-        self._sum = _Second()  # of all seconds, at `_summed_s`; a burst of requests asks for it many times in a second
+        self._sum = _Second()  # the totals at `_summed_s`; a burst of requests needs them often in one second
 
     def add_request(self, at_us: int) -> None:
         self._at(at_us).requests += 1
@@ -45,7 +45,7 @@ class SpendTracker:
         self._reserved[request_id] = usd
 
     def release(self, request_id: str) -> None:
-        """Drop the reservation: the cutover was read back, or the request has ended."""
+        """Drop the reservation, because the cutover was read back or the request has ended."""
         self._reserved.pop(request_id, None)
 
     def spend(self, usd: float, at_us: int) -> None:
@@ -75,7 +75,7 @@ class SpendTracker:
 
     def _at(self, at_us: int) -> _Second:
         self._summed_s = -1
-        if len(self._seconds) > 4 * WINDOW_S:  # only while a long log is read: nothing asks for the totals then
+        if len(self._seconds) > 4 * WINDOW_S:  # only while a long log is read, and then nothing calls `totals`
             for old in sorted(self._seconds)[:-WINDOW_S]:
                 del self._seconds[old]
         return self._seconds.setdefault(at_us // 1_000_000, _Second())
@@ -126,8 +126,8 @@ class AttemptBudgets:
     """The budgets of further attempts, and the health of the self-hosted engines.
 
     Attributes:
-        cloud: The fallbacks to the cloud.
-        retries: The further attempts on the self-hosted engines.
+        cloud: Tracks the fallbacks to the cloud.
+        retries: Tracks the further attempts on the self-hosted engines.
         breaker: While it is not closed, the cloud is preferred to the self-hosted engines.
     """
 
@@ -141,6 +141,5 @@ class AttemptBudgets:
         return self.breaker.state != "closed"
 
     def release(self, request_id: str) -> None:
-        """Drop the reservations of a request."""
         self.cloud.release(request_id)
         self.retries.release(request_id)

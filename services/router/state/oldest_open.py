@@ -5,14 +5,15 @@ from collections.abc import Container
 from typing import Final
 
 MARGIN_US: Final = 5_000_000
-"""How much earlier the mark is than the oldest request, because the topics of a partition have no common order."""
+"""Microseconds by which the result of ``mark_us`` is earlier than the first event of the oldest request. This margin is
+needed, because the topics of a partition number have no common order."""
 
 SPARE: Final = 1_000
-"""Entries of closed requests that may accumulate before they are removed."""
+"""Number of entries of closed requests that may accumulate before they are removed."""
 
 
 class OldestOpen:
-    """When the first event of each open request was appended, by the broker's clock."""
+    """Tracks when the first event of each open request was appended, by the broker's clock."""
 
     __slots__ = ("_ahead_us", "_heap")
 
@@ -21,24 +22,24 @@ class OldestOpen:
         self._ahead_us = 0
 
     def note(self, request_id: str, log_us: int, at_us: int) -> None:
-        """Note an event of a request that may be its first.
+        """Record an event that may be the first of its request.
 
         Args:
             request_id: The request.
             log_us: When the event was appended, by the broker's clock.
-            at_us: The same by this process's clock.
+            at_us: When it was appended, by this process's clock.
         """
         self._ahead_us = log_us - at_us
         heapq.heappush(self._heap, (log_us, request_id))
 
     def mark_us(self, requests: Container[str], count: int, besides: str, known_us: int) -> int:
-        """Return the time, by the broker's clock, from which events may be about a request that is not done.
+        """Return a time, by the broker's clock, before which no event of a request that is not done was appended.
 
         Args:
             requests: The ids of the requests that are not done.
-            count: How many such requests there are.
-            besides: The id of one of them, which is done once the mark is on the log.
-            known_us: Everything that was appended before this time, by this process's clock, was read.
+            count: The number of these requests.
+            besides: The id of one of them that counts as done, because the result is written in its account.
+            known_us: All records that were appended before this time, by this process's clock, were read.
         """
         if len(self._heap) > 2 * count + SPARE:
             self._heap = [each for each in self._heap if each[1] in requests]

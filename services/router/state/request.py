@@ -1,4 +1,4 @@
-"""The state of one request: the fold of its stream log, its clients, its prompt and its attempts. Pure."""
+"""The state of one request, with its screen, its clients, its prompt and its attempts, folded from the log. Pure."""
 
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
@@ -15,7 +15,7 @@ from services.stream.order import FirstRuns
 from services.stream.stages import StageRecorder
 
 MOST_RECALLS: Final = 100
-"""Maximum number of recalls that an account names."""
+"""Maximum number of recalls that an account lists."""
 
 
 class EventContext(NamedTuple):
@@ -33,18 +33,18 @@ class EventContext(NamedTuple):
 class RequestState:
     """One request, from its first event to its account. Times are microseconds since the epoch.
 
-    Any event may be the first, because topics are read side by side. Nothing is decided before the request is
-    ``known``; a request that stays unknown is forgotten.
+    Any event may be read first, because the topics are read in parallel. No decision is made before the request is
+    ``known``. A request that stays unknown is forgotten.
 
     Attributes:
-        opened_us: When the first event that was read was appended.
+        opened_us: When the event that was read first was appended.
         config: The router's configuration.
-        received_us: When the request was received; its deadlines count from this time. It is when its ``Request`` was
-            appended, less the time that it had waited. No clock of another host is used.
+        received_us: When the request was received. Its deadlines count from this time, which is the append time of its
+            ``Request`` minus the time that it had waited before. No clock of another host is used.
         deadline_us: When the request must be closed.
         attempt_opened_us: When the current attempt was opened.
         last_chunk_us: When the voice's newest chunk was appended.
-        begun_us: When a worker began the current attempt; 0 while it waits in a queue.
+        begun_us: When a worker started the current attempt; 0 while it waits in a queue.
         known: Whether its ``Request`` or its ``Started`` was read, so that its deadlines are known.
         lane: None before the ``Request`` was read.
         service_class: The class whose deadlines apply; None before the ``Request`` was read.
@@ -52,33 +52,33 @@ class RequestState:
         may_fall_back: Whether the configuration, its class and the ``Request`` itself allow the cloud; false before the
             ``Request`` was read.
         has_cloud_deadline: Whether a late first token sends the request to the cloud; false for a batch request.
-        deadlines: The deadlines that apply: what the request asked for, within the bounds.
-        request: The ``Request``; None before it was read; without its messages when the prompt is not kept.
+        deadlines: The deadlines that apply. They are the request's own, moved into the bounds.
+        request: The ``Request``; None before it was read. It has no messages if the prompt is not kept.
         prompt_kept: Whether the prompt is in memory, for another attempt.
         client_gone_us: When its last client left; None while one is attached, or if none ever was.
         runs: The first run of each attempt; no other run counts.
-        attempt_records: The records of the attempts, by attempt.
-        request_at: When the edge received it, by the edge's clock; None before the ``Request`` was read.
+        attempt_records: The record of each attempt, by attempt.
+        request_at: When the edge received the request, by the edge's clock; None before the ``Request`` was read.
         policy_version: Version of the policy that judged the request first.
         cutovers: The effective cutovers, by the attempt that they opened.
         cutover_us: When the effective cutovers were appended, by attempt.
         cloud_attempts: Attempts that went to the cloud.
         retries: Further attempts with the same prompt that went to the self-hosted engines.
-        failures: The failures of attempts, by attempt.
+        failures: The ``Failed`` events of attempts, by attempt.
         failed_us: When the newest failure was appended.
         recalls: Ids of the recalls of the voice's text.
         recalled: The first hundred recalls of any run, for the account.
-        checked: Safety's newest event, and when it was appended, for the account.
-        republished: Attempts whose ``Request`` was written for a worker.
-        cancelled: Attempts whose workers were told to stop.
+        checked: The safety service's newest event, and when it was appended, for the account.
+        republished: Attempts, from 2 on, whose ``Request`` was read back from the log.
+        cancelled: Attempts for which a ``Cancel`` was written.
         closed_us: When the effective ``Closed`` was appended.
         first_chunk_us: When the current attempt's first chunk was appended.
         over_budget: Whether a cutover is due for which a budget is spent.
         bypass: Whether the breaker was open, so that the request goes to the cloud at once.
-        probe: Whether the breaker, while half open, lets the request try the self-hosted path.
-        health_recorded: Whether the breaker knows how the self-hosted path served it.
-        timer_us: When its earliest timer is due; 0 for none.
-        pending: By key of a decision that was not read back yet, when it was written.
+        probe: Whether the breaker, while half open, lets the request try the self-hosted engines.
+        health_recorded: Whether the breaker has recorded how the self-hosted engines served the request.
+        timer_us: When its earliest timer is due; 0 if it has no timer.
+        pending: When each decision was written that was not read back yet, by the key of the decision.
     """
 
     request_id: str
@@ -140,7 +140,7 @@ class RequestState:
         if request.attempt > 1:
             self.republished.add(request.attempt)
             self.pending.pop(request_key(request.attempt), None)
-        if not self.known or (request.attempt == 1 and self.lane is None):  # what ``Started`` said is only a stand-in
+        if not self.known or (request.attempt == 1 and self.lane is None):  # those from ``Started`` are provisional
             self._know(received_us(request, at_us), self.config.deadlines_of(request))
         if request.attempt > 1 or self.lane is not None:
             return False
@@ -155,7 +155,7 @@ class RequestState:
         return True
 
     def on_receipt(self, event: Attached | Detached, at_us: int) -> None:
-        """Note that a client attached or left. A client that left with its complete answer does not count as gone."""
+        """Record that a client attached or left. A client that left with its complete answer does not count as gone."""
         if isinstance(event, Attached):
             self._connections.add(event.connection)
             self.client_gone_us = None
@@ -165,7 +165,7 @@ class RequestState:
             self.client_gone_us = at_us
 
     def on_chunk(self, event: Chunk, at_us: int, log_ms: int) -> bool:
-        """Fold a chunk. Return whether a decision may be due, because the answer begins or ends."""
+        """Fold a chunk. Return whether a decision may be due, because the answer starts or ends."""
         screen = self.screen
         last_seq, had_spoken = screen.last_seq, screen.has_spoken
         self.stages.feed(event, log_ms)
@@ -225,7 +225,7 @@ class RequestState:
             self._know(at_us - min(queue_us, MAX_WAITED_MS * 1_000), self.config.narrow(event.deadlines))
 
     def should_write(self, key: str, known_us: int, context: EventContext) -> bool:
-        """Return whether to write this decision now: not if an earlier write of it may still be read back."""
+        """Return whether to write this decision now. If it was written less than ``RETRY_US`` ago, return false."""
         written_us = self.pending.get(key)
         if written_us is not None and known_us - written_us < RETRY_US:
             return False
@@ -233,12 +233,12 @@ class RequestState:
         return True
 
     def running(self) -> list[int]:
-        """Return the attempts whose workers may still be running and were not told to stop."""
+        """Return the attempts that may still be running and for which no ``Cancel`` was written."""
         records, opened = self.attempt_records, range(1, self.screen.attempts + 1)
         return [n for n in opened if n not in self.cancelled and not (n in records and records[n].ended)]
 
     def record(self, attempt: int) -> AttemptRecord:
-        """Return the attempt's record; a new one for a new attempt."""
+        """Return the attempt's record. For a new attempt, create one."""
         found = self.attempt_records.get(attempt)
         if found is None:
             found = self.attempt_records[attempt] = AttemptRecord(attempt, self.stages.run(attempt))
@@ -285,7 +285,7 @@ class RequestState:
             self.closed_us = at_us
         if self.screen.closed is not None:
             return
-        self.pending.pop("closed", None)  # it is void: decide again at once
+        self.pending.pop("closed", None)  # the ``Closed`` is void, so decide again at once
         if event.cause == "unreadable" and not self.known:
             self._know(at_us, self.config.narrow(Deadlines()))  # its own deadlines cannot be read
 

@@ -1,4 +1,4 @@
-"""Tier 2: the classifiers that a policy names, each on the same windows."""
+"""Tier 2 of the checks: the classifiers that a policy names. All of them check the same windows."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
@@ -12,10 +12,10 @@ ClassifierFactory = Callable[[], Awaitable[Check]]
 
 
 class PresidioCheck:
-    """Presidio's recognizers. They are stateless and run in a thread, for one or two milliseconds a window."""
+    """Checks with Presidio's recognizers. They are stateless and run in a thread, for 1 or 2 ms per window."""
 
     def __init__(self) -> None:
-        from services.policy.engines.presidio import Presidio  # heavy: only for policies that want it
+        from services.policy.engines.presidio import Presidio  # a heavy import, only for policies that name it
 
         self._presidio = Presidio()
 
@@ -23,7 +23,7 @@ class PresidioCheck:
         return tuple(await self._presidio.find(text))
 
     async def close(self) -> None:
-        """Release nothing."""
+        """Do nothing, because there is nothing to release."""
 
 
 async def _presidio() -> Check:
@@ -34,7 +34,7 @@ KNOWN: Final[Mapping[str, ClassifierFactory]] = {"presidio": _presidio}
 
 
 class Classifiers:
-    """Several checks as one; all must answer."""
+    """Combines several checks into one, which gives an answer only if all of them do."""
 
     def __init__(self, checks: tuple[Check, ...]) -> None:
         self._checks = checks

@@ -1,6 +1,6 @@
 """Runs checks, each with a time limit and bounded retries.
 
-The number of concurrent checks is bounded, both in all and for each tenant.
+The number of concurrent checks is bounded, in total and for each tenant.
 """
 
 import asyncio
@@ -16,13 +16,13 @@ MAX_WORKERS: Final = 32
 """Maximum number of concurrent checks."""
 
 MAX_PER_TENANT: Final = 8
-"""Maximum number of concurrent checks of one tenant, so that its slow texts do not use up the slots of others."""
+"""Maximum number of concurrent checks of one tenant, so that its slow texts do not use up all workers."""
 
 SWEEP_S: Final = 0.05
-"""Interval in seconds at which time limits are checked. A check may be cancelled this much after its limit."""
+"""Interval in seconds at which time limits are checked. A check may be cancelled up to this long after its limit."""
 
 _YIELD_EVERY: Final = 8
-"""Number of checks after which a worker lets the event loop run, because checks that never wait hold it."""
+"""Number of checks after which a worker yields to the event loop. Checks that never wait would block the loop."""
 
 _log = logger("safety")
 
@@ -32,7 +32,7 @@ class CheckFailed(Exception):
 
 
 class Check(Protocol):
-    """A check of windows of text under one policy."""
+    """Checks windows of text according to one policy."""
 
     async def find(self, text: str) -> tuple[FoundSpan, ...]:
         """Return the findings in the text. If a check only says yes or no, its finding spans the whole text.
@@ -45,16 +45,16 @@ class Check(Protocol):
 
 
 CheckFactory = Callable[[Policy], Awaitable[Check]]
-"""Builds a policy's check; raises ``BrokenPolicy`` if the policy's configuration of it cannot be used."""
+"""A function that builds a check. It raises ``BrokenPolicy`` if the policy's configuration of the check is unusable."""
 
 ChecksOf = Callable[[CheckRequest], Mapping[Tier, Check]]
 OnOutcome = Callable[[CheckRequest, CheckOutcome], None]
 
 
 class TimeoutSweeper:
-    """Cancels tasks whose step takes too long, with one timer for all tasks.
+    """Cancels tasks whose current step takes too long, with one timer for all tasks.
 
-    Thousands of short steps run in a second, and ``asyncio.timeout`` would cost more than the steps themselves.
+    There are thousands of short steps per second, for which ``asyncio.timeout`` would cost more than the steps.
     """
 
     def __init__(self) -> None:
@@ -63,14 +63,14 @@ class TimeoutSweeper:
         self._timer: asyncio.TimerHandle | None = None
 
     def begin(self, task: asyncio.Task[object], limit_s: float) -> None:
-        """Begin a step of the task."""
+        """Start a step of the task, with a time limit."""
         loop = task.get_loop()
         self._due_s[task] = loop.time() + limit_s
         if self._timer is None:
             self._timer = loop.call_later(SWEEP_S, self._sweep, loop)
 
     def end(self, task: asyncio.Task[object]) -> None:
-        """End the step, however it ended."""
+        """End the step, whether it succeeded or failed."""
         self._due_s.pop(task, None)
 
     def was_overdue(self, task: asyncio.Task[object]) -> bool:
@@ -95,7 +95,7 @@ class CheckExecutor:
     Args:
         checks_of: Returns the checks of a request's policy version.
         on_outcome: Called with each outcome, in the event loop.
-        matters: Returns whether a request's outcome still matters.
+        matters: Returns whether a check's outcome is still needed.
     """
 
     def __init__(
@@ -111,7 +111,6 @@ class CheckExecutor:
         self._timeouts = TimeoutSweeper()
 
     def put(self, check: CheckRequest) -> None:
-        """Queue a check."""
         self._queue.put(check.tenant, check)
         if len(self._workers) < MAX_WORKERS and check.tenant not in self._full:
             worker = asyncio.get_running_loop().create_task(self._work(), name="safety-check")
@@ -119,7 +118,7 @@ class CheckExecutor:
             worker.add_done_callback(self._workers.discard)
 
     async def stop(self) -> None:
-        """Cancel all checks; no further outcome is reported."""
+        """Cancel all checks. No further outcome is reported."""
         self._queue.clear()
         for worker in self._workers:
             worker.cancel()

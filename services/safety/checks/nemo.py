@@ -1,7 +1,7 @@
 """Tier 1: NeMo Guardrails' output rails on a window of the answer.
 
-NeMo compiles the rails, and this module runs them one by one. NeMo's own runner stops at the first rail that blocks, so
-one finding would hide the others while it is in the window, and none would have a span.
+NeMo compiles the rails, and this module runs them one by one. NeMo's own runner stops at the first rail that blocks.
+With that runner, one finding would hide all others as long as it is in the window, and no finding would have a span.
 
 Railbus's own rail finds disguised words. NeMo's configuration says whether it runs, and at which position among the
 others. This module calls the rail directly, because calling it through NeMo costs five times as much as the rail
@@ -33,7 +33,7 @@ _REGEX_RAIL: Final = "regex check output"
 
 
 async def railbus_output(text: str) -> RailOutcome:  # noqa: ARG001 - NeMo compiles it, and does not run it
-    """Stand in for the policy's folded words, which ``NemoCheck.find`` looks for itself."""
+    """Stand for Railbus's own rail in NeMo's catalog. NeMo never runs this; ``NemoCheck.find`` does the rail's work."""
     return RailOutcome.allow()
 
 
@@ -86,7 +86,7 @@ class NemoCheck:
         await self._http.close()
 
     def _spans_of(self, rail: CompiledRail, text: str) -> Iterable[FoundSpan]:
-        """Return the spans of a rail's finding. NeMo gives none, so search its regexes, or take the whole window."""
+        """Return the spans of a rail's finding: the matches of the configured regexes, or the window if none match."""
         name = f"nemo/{rail.flow}"
         found = []
         if rail.surface_name == _REGEX_RAIL:

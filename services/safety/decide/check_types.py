@@ -1,4 +1,4 @@
-"""The requests of a run to the checks of tiers 1 and 2, and the outcomes of these checks. Pure."""
+"""The requests for checks of tiers 1 and 2, and the outcomes of these checks. No I/O."""
 
 from dataclasses import dataclass
 from typing import Literal, final
@@ -15,11 +15,11 @@ class CheckRequest:
     """A window of an answer's text to check.
 
     Attributes:
-        number: Identifies the request.
-        tier: 1 NeMo rails, 2 classifiers.
+        number: Identifies this check request.
+        tier: 1 for NeMo rails, 2 for classifiers.
         tenant: The tenant that the answer belongs to; tenants take turns with their checks.
-        policy: The version that the answer began with.
-        text: The window.
+        policy: The policy version of the answer's request.
+        text: The text of the window.
         last: Whether the answer's text ends with this window.
     """
 
@@ -33,7 +33,7 @@ class CheckRequest:
 
 @dataclass(frozen=True, slots=True)
 class CheckResult:
-    """What a check found, with offsets in the window. If ``spans`` is empty, it found nothing."""
+    """The findings of a check, with offsets in the window. If ``spans`` is empty, the check found nothing."""
 
     spans: tuple[FoundSpan, ...]
 

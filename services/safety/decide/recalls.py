@@ -1,4 +1,4 @@
-"""Turns findings into recalls and clearances. Pure."""
+"""Turns findings into recalls and clearances. No I/O."""
 
 import hashlib
 from dataclasses import dataclass
@@ -26,11 +26,11 @@ class RunKey:
 
 
 class CheckContext:
-    """Fields of events and check requests that no decision depends on. The core sets the time before it decides.
+    """Values that are written into events and check requests, but on which no decision depends.
 
     Attributes:
         source: The writer of the events.
-        now_us: Microseconds since the epoch.
+        now_us: The current time in microseconds since the epoch; the core sets it before it decides.
         work: Number of the matcher's look-ups beyond one per character; the core resets it.
     """
 
@@ -43,7 +43,7 @@ class CheckContext:
         self._number = 0
 
     def number(self) -> int:
-        """Return a new number for a check request."""
+        """Return a new number for a ``CheckRequest``."""
         self._number += 1
         return self._number
 
@@ -58,7 +58,7 @@ def rule_on(policy: Policy, tenant: str, category: str, rule: str, tier: int) ->
 
 @lru_cache(maxsize=4_096)
 def immediate_rules(policy: Policy, tenant: str) -> frozenset[int]:
-    """Return the rules that stop the answer. Their matches count immediately, even if they can still grow."""
+    """Return the indexes of rules that stop the answer. Their matches count at once, even if they can still grow."""
     return frozenset(
         index
         for index, rule in enumerate(policy.rules)
@@ -71,7 +71,7 @@ class RecallBuilder:
 
     Args:
         key: The run.
-        policy: The version that its request began with.
+        policy: The policy version of the run's request.
         context: The time and the source of the events.
     """
 
@@ -92,7 +92,7 @@ class RecallBuilder:
     def window(
         self, tracker: WindowTracker, pending: PendingCheck, spans: tuple[FoundSpan, ...], outputs: list[RunOutput]
     ) -> bool:
-        """Add the recalls for a window's findings, up to the first that stops. Return whether one does."""
+        """Add the recalls for a window's findings, up to the first that stops the answer. Return whether one does."""
         for span in sorted(spans, key=lambda span: (span.start, span.end, span.rule)):
             placed = _placed(tracker, pending, span)
             if placed is not None and self.finding(tracker.tier, placed, outputs):
@@ -109,7 +109,7 @@ class RecallBuilder:
         return start < end and self._recall(ruling, FoundSpan(rule, "unchecked", start, end), tracker.tier, outputs)
 
     def cleared(self, seq: int, *, final: bool) -> Cleared:
-        """Return the clearance of the text through this chunk."""
+        """Return the ``Cleared`` event for the text through chunk ``seq``."""
         envelope = run_envelope(self._key, at=self._context.now_us, source=self._context.source)
         return Cleared(**envelope, seq=seq, final=final, policy_version=self._policy.version)
 
@@ -130,18 +130,18 @@ class RecallBuilder:
             policy_version=version,
         )
         recall_ids.add(event.recall_id)
-        outputs.append(event)  # `RequestCheck.new` leaves out what is on the log already
+        outputs.append(event)  # `RequestCheck.new` leaves out events that are on the log
         return event.action == "stop"
 
 
 def _recall_id(key: RunKey, span: FoundSpan, version: str) -> str:
-    """Return 128 bits of a hash over all that identifies a finding, so that the same finding has the same id."""
+    """Return 128 bits of a hash over everything that identifies a finding, so that the same finding has the same id."""
     parts = (key.request_id, str(key.attempt), key.run, span.rule, str(span.start), str(span.end), version)
     return hashlib.sha256("\x1f".join(parts).encode()).hexdigest()[:32]
 
 
 def _placed(tracker: WindowTracker, pending: PendingCheck, span: FoundSpan) -> FoundSpan | None:
-    """Return the span in the run's text; None if an earlier window had it, or a later window will contain all of it."""
+    """Return the span with offsets in the run's text; None if an earlier or a later window contains all of it."""
     start, end = pending.start + span.start, pending.start + span.end
     if (start, end) == (pending.start, pending.end):  # the rail judged its window as a whole
         start, end = tracker.unrecalled(span.rule, start, end)

@@ -1,4 +1,4 @@
-"""The checks of one request: its runs, the events about them, and the events to write. Pure."""
+"""The checks of one request, which has one or more runs. No I/O."""
 
 from collections import deque
 from typing import Final
@@ -13,25 +13,25 @@ from services.stream.order import FirstRuns
 REFUTABLE_CAUSES: Final = frozenset(
     {"no_verdict", "no_first_token", "stalled", "attempts_failed", "cannot_begin", "unreadable"}
 )
-"""Causes of a ``Closed`` that the fold may find void while text is still written. Such a ``Closed`` ends no check.
+"""Causes of a ``Closed`` that may be void while text is still written. Such a ``Closed`` does not end the checks.
 
-Instead, a check ends with the end of its run, or when the request expires. A ``Closed`` of another cause is void only
-after the answer's own end.
+Instead, the check of a run ends with the run, or when the request expires. A ``Closed`` with another cause can be void
+only after the answer has ended.
 """
 
 AttemptOutputs = tuple[int, list[RunOutput]]
-"""An attempt and its outputs."""
+"""The number of an attempt, and outputs for it."""
 
 
 class RequestCheck:
-    """The checks of one request. It takes the request's events in log order.
+    """Checks one request. It takes the request's events in log order.
 
     Attributes:
-        policy: The version that the request began with and keeps.
-        expires_us: When it is forgotten if it was never closed, microseconds since the epoch.
+        policy: The policy version of the request. It does not change when the policy changes.
+        expires_us: Time at which the request is forgotten if it was never closed, in microseconds since the epoch.
         traceparent: The traceparent of the request's newest record that had one.
         over: Whether the request will have no more outputs.
-        unread: Runs with text that is still to be read, because it is longer than one slice.
+        unread: Runs with text that has not been read yet, because it is longer than one slice.
     """
 
     __slots__ = ("_cleared", "_closed", "_context", "_denied", "_first_runs", "_gated", "_recall_ids", "_runs",
@@ -55,7 +55,7 @@ class RequestCheck:
         self._closed = False
 
     def add(self, event: Chunk) -> list[RunOutput]:
-        """Take a chunk. The rest of a very long chunk stays ``unread``."""
+        """Take a chunk. If the chunk is longer than a slice, its run is added to ``unread``."""
         run = self._runs.get(event.attempt)
         if run is None or run.key.run != event.run:
             return NOTHING
@@ -65,7 +65,7 @@ class RequestCheck:
         return outputs
 
     def take(self, event: StreamEvent) -> list[AttemptOutputs]:
-        """Take any event but a chunk."""
+        """Take an event that is not a chunk."""
         match event:
             case Cleared() | Recall():
                 self.note(event)
@@ -91,7 +91,6 @@ class RequestCheck:
         return [(run.key.attempt, outputs)]
 
     def take_outcome(self, attempt: int, check: CheckRequest, outcome: CheckOutcome) -> list[RunOutput]:
-        """Take the outcome of a check."""
         run = self._runs.get(attempt)
         if run is None:
             return []
@@ -104,14 +103,14 @@ class RequestCheck:
         return attempt in self._runs
 
     def new(self, event: Cleared | Recall) -> bool:
-        """Return whether this event has not been written to the log. From now on it counts as written."""
+        """Return whether this event is not on the log yet. After this call it counts as written."""
         if isinstance(event, Recall):
             return event.recall_id not in self._recall_ids and self.note(event)
         seq, final = self._cleared.get(event.attempt, (-2, False))
         return not final and (event.final or event.seq > seq) and self.note(event)
 
     def note(self, event: Cleared | Recall) -> bool:
-        """Note an event of safety that is on the log. Return whether it is about an attempt's first run."""
+        """Record an event of safety that is on the log. Return whether it is about an attempt's first run."""
         if not self._first_runs.is_first(event.attempt, event.run):
             return False
         if isinstance(event, Recall):
@@ -143,7 +142,7 @@ class RequestCheck:
         runs = list(self._runs.values())
         if event.cause not in REFUTABLE_CAUSES:
             self._closed = True
-        elif event.cause == "stalled":  # this run may never end, and its last text is on the screen
+        elif event.cause == "stalled":  # this run may never end, but its last text is shown
             runs = [run for run in runs if run.key.attempt == event.attempt and run.last_seq <= event.seen_seq]
         else:
             return []

@@ -1,16 +1,16 @@
-"""The checks of one run's text: what is found, and how far the text is cleared.
+"""The checks of one run's text. They decide what is recalled, and how far the text is cleared.
 
-All decisions depend on the text, by character offsets, and on the policy alone. They do not depend on how the text was
-cut into chunks, when the chunks arrived, or when a check answered:
+All decisions depend only on the text and its character offsets, and on the policy. They do not depend on how the text
+was cut into chunks, when the chunks arrived, or when a check answered:
 
-- Tier 0 reads every character. It reports a finding as soon as it is certain. The first finding that stops the answer
-  ends all reading.
-- Tiers 1 and 2 check windows that end at absolute offsets. Outcomes count in the order of the offsets, whenever they
-  arrive.
+- Tier 0 reads every character. It reports a finding as soon as the finding is certain. The first finding that stops the
+  answer ends all reading.
+- Tiers 1 and 2 check windows that end at absolute offsets. Outcomes are processed in the order of the offsets, in
+  whatever order they arrive.
 - A window of tier 1 clears the chunks before its end, up to the possible start of a tier 0 finding. In gated delivery
-  the clearance also waits for tier 2, and excludes the newest characters, which may be half of a phrase.
+  the clearance also waits for tier 2, and excludes the newest characters, which may be the first half of a phrase.
 
-Pure.
+No I/O.
 """
 
 from collections import deque
@@ -24,14 +24,14 @@ from services.safety.decide.run_text import RunText
 from services.safety.decide.windows import PendingCheck, WindowTracker
 
 SLICE_CHARS: Final = 1_024
-"""Maximum number of characters read in one turn, which takes a fraction of a millisecond.
+"""Maximum number of characters that are read at a time, which takes a fraction of a millisecond.
 
-Longer texts take turns with other tenants' texts. A text in which many matches begin counts as longer than it is,
-because it may cost 200 times as much as prose.
+A longer text is read in several slices, between which texts of other tenants are read. A text in which many matches
+start counts as longer than it is, because it may cost 200 times as much as prose.
 """
 
 PIECE_CHARS: Final = 32
-"""The cost of reading is added up after each piece of this many characters."""
+"""Number of characters after which the cost of reading is added up."""
 
 _Outputs = list[RunOutput]
 
@@ -39,7 +39,7 @@ NOTHING: Final[_Outputs] = []
 
 
 class _Clearance(NamedTuple):
-    """Chunks that passed tier 1, and how many windows of tier 2 must have passed before they are cleared."""
+    """Chunks that passed tier 1, and the number of tier 2 windows that must pass before the chunks are cleared."""
 
     seq: int
     after: int
@@ -47,12 +47,12 @@ class _Clearance(NamedTuple):
 
 
 class RunCheck:
-    """The checks of one run. Its methods return the outputs that follow, in order.
+    """The checks of one run. The methods return the resulting outputs, in order.
 
     Attributes:
         key: The run.
-        gated: Whether delivery is gated, from the moment it is set.
-        unread: Text that waits for ``read``.
+        gated: Whether delivery is gated. A change applies to text that is not cleared yet.
+        unread: Text that ``read`` has not read yet.
     """
 
     __slots__ = ("_clearing", "_context", "_due", "_ended", "_last_seq", "_plain", "_policy", "_recalls",
@@ -65,7 +65,7 @@ class RunCheck:
         self._policy = policy
         self._context = context
         self._scanner = Scanner(policy.automaton, immediate)
-        # Tier 2 is first: where both are due, the clearance of tier 1 can wait for it.
+        # Tier 2 is first, so that if both have a window here, the clearance of tier 1 can wait for that of tier 2.
         self._trackers: tuple[WindowTracker, ...] = (
             *((WindowTracker(2, safety.classifier_windows),) if safety.classifiers else ()),
             WindowTracker(1, safety.windows),
@@ -73,8 +73,8 @@ class RunCheck:
         self._text = RunText(max(tracker.windows.context_chars for tracker in self._trackers))
         self.unread: deque[str] = deque()
         self._due = min(tracker.next for tracker in self._trackers)  # the end of the next window of any tier
-        self._plain = self._due  # characters that may be read before anything but tier 0 is due
-        self._stopped = False  # by tier 0
+        self._plain = self._due  # number of characters until a window ends, which only tier 0 reads
+        self._stopped = False  # whether tier 0 stopped the answer
         self._recalls = RecallBuilder(key, policy, context)
         self._clearing: deque[_Clearance] = deque()
         self._last_seq: int | None = None
@@ -92,11 +92,11 @@ class RunCheck:
 
     @property
     def last_seq(self) -> int:
-        """The number of the last chunk before any gap; -1 for none."""
+        """``seq`` of the last chunk without a gap before it; -1 if there is none."""
         return self._text.next_seq - 1
 
     def add(self, chunk: Chunk) -> _Outputs:
-        """Take a chunk and read it. If the chunk is very long, ``read`` reads the rest."""
+        """Take a chunk and read it. If the chunk is longer than a slice, later calls of ``read`` read what remains."""
         size, text = len(chunk.text), self._text
         if size < self._plain and text.take(chunk):  # nearly every chunk
             text.fresh.append(chunk)
@@ -114,13 +114,13 @@ class RunCheck:
         return self.read()
 
     def finish(self, last_seq: int | None) -> _Outputs:
-        """End the text with this chunk, which may still be missing; None ends it with the chunks so far."""
+        """Set the last chunk of the text, which may not have arrived yet. None means the last chunk so far."""
         if self._last_seq is None:
             self._last_seq = self.last_seq if last_seq is None else last_seq
         return self.read()
 
     def read(self) -> _Outputs:
-        """Read at most ``SLICE_CHARS`` of the unread text, and its end if it is reached."""
+        """Read at most ``SLICE_CHARS`` of the unread text. If the text ends there, request the last checks."""
         outputs: _Outputs = []
         room = SLICE_CHARS
         while self.unread and room > 0:
@@ -139,7 +139,6 @@ class RunCheck:
         return outputs
 
     def take_outcome(self, check: CheckRequest, outcome: CheckOutcome) -> _Outputs:
-        """Take the outcome of a check."""
         outputs: _Outputs = []
         for tracker in self._trackers:
             if tracker.tier == check.tier:
@@ -158,7 +157,7 @@ class RunCheck:
                 self._open_windows(outputs, last=False)
 
     def _account(self) -> int:
-        """Note and return the number of the matcher's look-ups beyond one a character."""
+        """Record and return the number of the matcher's look-ups beyond one per character."""
         work, self._scanner.work = self._scanner.work, 0
         self._context.work += work
         return work
@@ -200,7 +199,7 @@ class RunCheck:
         )  # fmt: skip
 
     def _settle_clearance(self, pending: PendingCheck) -> None:
-        """Note which chunks a window may clear. Its end decides which; its outcome later decides whether."""
+        """Record which chunks a window may clear. The outcome of its check later decides whether they are cleared."""
         tier_2 = self._trackers[0] if len(self._trackers) > 1 else None
         if pending.last or self.gated:
             pending.after = tier_2.asked if tier_2 else 0
@@ -222,7 +221,7 @@ class RunCheck:
             self._count(outputs)
 
     def _count(self, outputs: _Outputs) -> None:
-        """Process outcomes in order, and clear the text that they allow."""
+        """Process outcomes in order, and clear the text that passed."""
         for tracker in self._trackers:
             for pending in tracker.countable():
                 if isinstance(pending.outcome, CheckResult):

@@ -1,4 +1,4 @@
-"""The text of one run: its chunks in order, each once, as in the fold. Pure."""
+"""The text of one run: its chunks in order, each once, as in the fold. No I/O."""
 
 from collections import deque
 
@@ -10,7 +10,7 @@ class RunText(ChunkOrder):
     """The chunks of a run that are not cleared, and its newest characters.
 
     Attributes:
-        fresh: Chunks in order since the last window; the caller of ``take`` and ``add`` appends them.
+        fresh: Chunks since the last window, in order. The caller of ``take`` and ``add`` appends them.
     """
 
     __slots__ = ("_base", "_keep", "_tail", "_uncleared", "fresh")
@@ -25,7 +25,7 @@ class RunText(ChunkOrder):
         self._uncleared: deque[Chunk] = deque()
 
     def window(self, end: int, size: int) -> tuple[int, str]:
-        """Return the offset of the last ``size`` characters before ``end``, and these. Forget text far before them."""
+        """Return the offset and the text of the last ``size`` characters before ``end``. Forget older text."""
         self._uncleared.extend(self.fresh)
         self._tail += "".join([chunk.text for chunk in self.fresh])
         self.fresh.clear()
@@ -37,9 +37,9 @@ class RunText(ChunkOrder):
         return start, self._tail[start - self._base : end - self._base]
 
     def whole_before(self, offset: int) -> int | None:
-        """Return the last chunk that ends at or before ``offset`` and before the newest window's end.
+        """Return ``seq`` of the last chunk that ends at or before ``offset`` and before the newest window's end.
 
-        Forget the chunks up to there. Return None if there is no new one.
+        Forget the chunks up to this chunk. Return None if there is no further chunk.
         """
         chunks, seq = self._uncleared, None
         while chunks and chunks[0].start + len(chunks[0].text) <= offset:

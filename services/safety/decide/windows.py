@@ -1,7 +1,7 @@
 """The windows of one run's text that one tier checks.
 
-Windows end at absolute offsets, so neither chunks nor load move them. Outcomes count in the order of these offsets,
-whenever they arrive. Pure.
+Windows end at absolute offsets, which depend neither on chunks nor on load. Outcomes are processed in the order of
+these offsets, in whatever order they arrive. No I/O.
 """
 
 from collections import deque
@@ -13,7 +13,7 @@ from services.safety.decide.check_types import CheckOutcome, Tier
 
 
 def next_offset(position: int, windows: WindowSpec) -> int:
-    """Return the next window's end: ``first_chars``, doubled up to the stride, then multiples of the stride."""
+    """Return the end of the next window: ``first_chars``, doubled up to the stride, then multiples of the stride."""
     if position >= windows.stride_chars:
         return (position // windows.stride_chars + 1) * windows.stride_chars
     offset = windows.first_chars
@@ -24,15 +24,15 @@ def next_offset(position: int, windows: WindowSpec) -> int:
 
 @dataclass(slots=True)
 class PendingCheck:
-    """A check that is not counted yet.
+    """A check whose outcome has not been processed yet.
 
     Attributes:
         number: The number of its ``CheckRequest``.
-        start: Where its window begins.
-        end: Where its window ends.
+        start: Offset of the start of its window.
+        end: Offset of the end of its window.
         last: Whether the text ends with the window.
-        clears: The last chunk that it clears if nothing stops the answer; None for no further chunk.
-        after: How many checks of tier 2 must have passed before this check clears text.
+        clears: ``seq`` of the last chunk that it clears if nothing stops the answer; None if it clears no chunk.
+        after: Number of tier 2 checks that must have passed before this check clears text.
     """
 
     number: int
@@ -49,12 +49,12 @@ class WindowTracker:
 
     Attributes:
         tier: 1 or 2.
-        windows: The ends and lengths of the windows.
+        windows: The policy's settings for the ends and the length of windows.
         next: The end of the next window.
         reached: The end of the newest window.
-        asked: How many windows were due so far.
-        passed: How many windows were counted, in order, and did not stop the answer.
-        stopped: Whether the answer was stopped, so that no further check is requested or counted.
+        asked: Number of windows that were due so far.
+        passed: Number of windows whose outcomes were processed, in order, and did not stop the answer.
+        stopped: Whether the answer was stopped. Then no further check is requested, and no outcome processed.
     """
 
     __slots__ = ("_pending", "_recalled", "asked", "next", "passed", "reached", "stopped", "tier", "windows")
@@ -71,7 +71,7 @@ class WindowTracker:
         self._recalled: dict[str, int] = {}  # by rule, the end of the last whole window recalled for it
 
     def ask(self, pending: PendingCheck) -> bool:
-        """Note that a window is due. Return whether to check it."""
+        """Record that a window is due. Return whether it must be checked."""
         self.asked += 1
         self.reached = pending.end
         self.next = next_offset(pending.end, self.windows)
@@ -80,18 +80,18 @@ class WindowTracker:
         return not self.stopped
 
     def take_outcome(self, number: int, outcome: CheckOutcome) -> None:
-        """Note the outcome of a check that is still pending."""
+        """Record the outcome of a check that is still pending."""
         for pending in self._pending:
             if pending.number == number:
                 pending.outcome = outcome
                 return
 
     def oldest(self) -> PendingCheck | None:
-        """Return the check that is counted next."""
+        """Return the oldest check whose outcome has not been processed; None if there is none."""
         return self._pending[0] if self._pending else None
 
     def countable(self) -> Iterator[PendingCheck]:
-        """Yield the checks that may be counted now, in order. The caller sets ``stopped`` if one stops the answer."""
+        """Yield the checks to process now, in order. The caller sets ``stopped`` if a check stops the answer."""
         while self._pending and self._pending[0].outcome is not None:
             yield self._pending.popleft()
             if self.stopped:
@@ -100,7 +100,7 @@ class WindowTracker:
             self.passed += 1
 
     def unrecalled(self, rule: str, start: int, end: int) -> tuple[int, int]:
-        """Return the part of a window not yet recalled for this rule. Windows overlap, but their recalls must not."""
+        """Return the part of a window that this rule has not recalled yet. Windows overlap, but recalls must not."""
         start = max(start, self._recalled.get(rule, 0))
         self._recalled[rule] = max(end, self._recalled.get(rule, 0))
         return start, end

@@ -1,4 +1,4 @@
-"""Compares recorded recalls with those under another policy, and scores the latter by labels. Pure."""
+"""Compares recorded recalls with the recalls under another policy, and scores the policy's rules by labels. No I/O."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -15,11 +15,11 @@ RecallChange = Literal["appears", "disappears", "moves"]
 
 
 class Difference(NamedTuple):
-    """A recall that is not the same under the policy.
+    """A recall that is not the same under the other policy.
 
     Attributes:
-        before: The recorded recall; None if the recall appears.
-        after: The recall under the policy; None if the recall disappears.
+        before: The recorded recall; None if there is a recall only under the policy.
+        after: The recall under the policy; None if there is only a recorded recall.
     """
 
     change: RecallChange
@@ -30,11 +30,11 @@ class Difference(NamedTuple):
 
 @dataclass(slots=True)
 class Comparison:
-    """All differences.
+    """All differences between recorded recalls and the recalls under the policy.
 
     Attributes:
-        same: How many recalls are the same.
-        unchecked: How many recorded recalls were made because a check had not answered; they are not compared.
+        same: Number of recalls that are the same.
+        unchecked: Number of recorded recalls that were made because a check had not answered. They are not compared.
     """
 
     same: int = 0
@@ -64,17 +64,17 @@ def compare(runs: Mapping[RunId, JudgedRun]) -> Comparison:
 
 
 def _content(recall: Recall) -> tuple[object, ...]:
-    """Return what a recall does; its id and its policy's version are not part of that."""
+    """Return the fields of a recall that are compared. Its id and its policy's version are not compared."""
     return recall.rule, recall.category, recall.start, recall.end, recall.action, recall.replacement
 
 
 class Label(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a person found in an answer.
+    """A finding that a person marked in an answer.
 
     Attributes:
-        id: The request.
+        id: Id of the request.
         span: Offsets in the answer's text: the first code point and one past the last.
-        category: The category of what was found.
+        category: The category of the finding.
     """
 
     id: str
@@ -84,15 +84,15 @@ class Label(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @dataclass(slots=True)
 class RuleScore:
-    """How good one rule is.
+    """The quality of one rule.
 
     Attributes:
-        recalls: How often it recalled text.
-        right: How many of these overlap a label of its category.
-        exposed_chars: Over all recalls, the code points from the start of the finding to the end of the
-            text that had arrived when it was found. With optimistic delivery at most this many were visible.
+        recalls: Number of recalls by the rule.
+        right: Number of these recalls that overlap a label of the rule's category.
+        exposed_chars: For each recall, the number of code points from the start of the finding to the end of the
+            text that had arrived when it was found. With optimistic delivery, at most this many were visible.
         removed_chars: Number of code points that its recalls removed.
-        wrong_chars: Number of these that were removed by recalls that overlap no label.
+        wrong_chars: Number of these code points that were removed by recalls that overlap no label.
     """
 
     rule: str
@@ -122,9 +122,9 @@ class Scores:
     """Scores of all rules, and how many of the spans that people labelled were recalled.
 
     Attributes:
-        labels: By category, how many labels there are.
-        found: By category, how many of them a recall of that category overlaps.
-        unknown: Labels of requests that were not judged.
+        labels: Number of labels, by category.
+        found: Number of labels that a recall of the same category overlaps, by category.
+        unknown: Number of labels of requests that were not judged.
     """
 
     rules: list[RuleScore]
@@ -134,7 +134,7 @@ class Scores:
 
 
 def score(runs: Mapping[RunId, JudgedRun], labels: Iterable[Label] | None, requests: set[str]) -> Scores:
-    """Score each rule; without labels, only its costs."""
+    """Score each rule. Without labels, only ``recalls``, ``exposed_chars`` and ``removed_chars`` are meaningful."""
     by_request: dict[str, list[Label]] = defaultdict(list)
     for label in labels or ():
         by_request[label.id].append(label)
@@ -170,7 +170,7 @@ def _overlaps(label: Label, recall: Recall) -> bool:
 
 
 def read_labels(lines: Sequence[bytes]) -> list[Label] | int:
-    """Return the labels of JSON lines, or the number of the first line that is not a label."""
+    """Return the labels in JSON lines. If a line is not a label, return the number of the first such line."""
     found: list[Label] = []
     for number, line in enumerate(lines, 1):
         if not line.strip():

@@ -1,8 +1,8 @@
 """Runs the recorded stream log through safety's own decisions, under another policy.
 
-The result does not depend on time, because what safety writes follows from the text and the policy alone. Recorded
-recalls and clearances are no input of the decisions; the new recalls are compared with the recorded ones. The service's
-queue is left out, because it only decides whose turn it is.
+The result does not depend on time, because what safety writes follows from the text and the policy alone. The decisions
+do not use recorded recalls and clearances. Afterwards, the new recalls are compared with the recorded recalls. The
+service's queue is left out, because it only decides which tenant's text is read next.
 """
 
 from collections import deque
@@ -28,15 +28,15 @@ UNCHECKED: Final = "unchecked"
 _GIVEN: Final = reads("safety")[STREAMS.name] - {Cleared, Recall}
 
 KINDS: Final = frozenset(kind.__name__ for kind in _GIVEN | {Cleared, Recall})
-"""The kinds of events that ``PolicyReplay.take`` looks at."""
+"""The kinds of events that ``PolicyReplay.take`` uses."""
 
 RunId = tuple[str, int, str]
-"""A request's id, an attempt and a run."""
+"""A request's id, an attempt's number and a run's id."""
 
 
 @dataclass(slots=True)
 class JudgedRun:
-    """The recorded findings of one run, and those of the policy.
+    """The recorded recalls of one run, and the recalls under the new policy.
 
     Attributes:
         recorded: Recalls on the log, by id.
@@ -52,14 +52,14 @@ class PolicyReplay:
 
     Args:
         policy: The policy to judge by.
-        checks: Its checks, by tier.
+        checks: The policy's checks, by tier.
         wanted: Returns whether to judge the request with this id.
 
     Attributes:
         runs: Runs with a recall, recorded or under the policy. They stay in memory, so judge a long archive in parts.
-        chunks: How many chunks of open requests were judged.
+        chunks: Number of chunks that were judged.
         requests: The ids of the judged requests.
-        versions: By policy version, how many recorded recalls and clearances are of it.
+        versions: Number of recorded recalls and clearances, by their policy version.
     """
 
     def __init__(self, policy: Policy, checks: Mapping[Tier, Check], wanted: Callable[[str], bool]) -> None:
@@ -69,7 +69,7 @@ class PolicyReplay:
         self._context = CheckContext("rejudge")
         self._number: int | None = None
         self._partition = SafetyPartition(LONGEST_TOTAL_MS * 1_000, catching_up=False)
-        self._ends: dict[str, int] = {}  # by run, how many code points of its text there are
+        self._ends: dict[str, int] = {}  # by run, the number of code points of its text so far
         self.runs: dict[RunId, JudgedRun] = {}
         self.chunks = 0
         self.requests: set[str] = set()
@@ -114,7 +114,7 @@ class PolicyReplay:
             self.versions[event.policy_version] = self.versions.get(event.policy_version, 0) + 1
 
     async def _perform(self, request: RequestCheck, outputs_by_attempt: Sequence[AttemptOutputs]) -> None:
-        """Answer the checks, one after the other, and note the recalls."""
+        """Run the checks one after the other, and record the recalls."""
         waiting = deque((attempt, output) for attempt, outputs in outputs_by_attempt for output in outputs)
         while waiting or request.unread:
             if not waiting:

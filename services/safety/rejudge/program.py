@@ -1,4 +1,4 @@
-"""Read recorded answers, judge them again, print what is different."""
+"""Reads recorded answers, judges them again under a policy, and prints the differences."""
 
 import argparse
 import gc
@@ -20,11 +20,11 @@ from services.safety.rejudge.compare import Comparison, Difference, Label, Score
 from services.safety.rejudge.policy_replay import KINDS, PolicyReplay
 
 MAX_SHOWN: Final = 200
-"""Maximum number of differences in the table; ``--json`` has all."""
+"""Maximum number of differences in the table. The output of ``--json`` has all of them."""
 
 
 async def rejudge(args: argparse.Namespace) -> int:
-    """Return 0 if nothing is different, 1 if something is.
+    """Judge recorded answers again and print the result. Return 0 if no recall is different, otherwise 1.
 
     Raises:
         UserError: The policy, the archive or a file of labels cannot be used.
@@ -36,7 +36,7 @@ async def rejudge(args: argparse.Namespace) -> int:
     except BrokenPolicy as broken:
         raise UserError(f"--policy {args.policy}: {broken}") from None
     gc.collect()
-    gc.freeze()  # policy and checks stay: the collector must not walk a million objects again and again
+    gc.freeze()  # policy and checks are kept, so the collector need not walk their million objects
     gc.set_threshold(100_000)
     traffic = Traffic.of(args)
     replay = PolicyReplay(policy, checks, traffic.wants)
@@ -74,7 +74,7 @@ def _labels(path: Path) -> list[Label]:
 
 
 def report(replay: PolicyReplay, policy: Policy, found: Comparison, scores: Scores) -> dict[str, Any]:
-    """Return everything as JSON."""
+    """Return the whole result in the form for JSON."""
     return {
         "policy": {"name": policy.document.name, "version": policy.version},
         "recorded_versions": replay.versions,
@@ -151,5 +151,5 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main() -> int:
-    """Return 0, 1 if something is different, 2 for a user's mistake."""
+    """Run the program. Return 0 if no recall is different, 1 if one is, 2 after a user's mistake."""
     return run_rejudge(rejudge(parser().parse_args()))

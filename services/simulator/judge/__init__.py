@@ -1,1 +1,1 @@
-"""What must hold: after every step (``oracle``), and at the end (``ending``)."""
+"""Check the promises after every step (``oracle``) and at the end of a run (``ending``)."""

@@ -1,4 +1,4 @@
-"""Check what must hold at the end of a run, when faults have stopped: liveness, healthy requests, empty cores."""
+"""Check the end of a run: each request is closed, none was closed too early, and no core has work left."""
 
 from typing import NamedTuple
 
@@ -16,7 +16,13 @@ from services.simulator.tree.workers import WorkerCore
 
 
 class Ending(NamedTuple):
-    """One request at the end of a run."""
+    """What is known about one request at the end of a run.
+
+    Attributes:
+        asked_us: When the request was received.
+        showed: Whether a client was shown text.
+        away_us: Maximum time for which the request had no connected client before it was closed.
+    """
 
     number: int
     partition: int
@@ -29,7 +35,7 @@ class Ending(NamedTuple):
 
 
 def check_live(ending: Ending) -> None:
-    """Check that the request is closed and accounted for, and that a shown answer is finally cleared or recalled."""
+    """Check that the request is closed and has an account, and that a shown answer is finally cleared or recalled."""
     name, screen = f"request {ending.number}", ending.replay.screen
     if screen.closed is None:
         raise Violation("every request is closed", f"{name} is open")
@@ -47,7 +53,7 @@ def check_live(ending: Ending) -> None:
 
 
 def _is_checked(events: list[StreamEvent], voice: Started | None) -> bool:
-    """Return whether safety has finished checking the voice, or need not check it."""
+    """Return whether safety has finished the check of the voice, or does not have to check it."""
     verdict = next((event for event in events if isinstance(event, Verdict)), None)
     if voice is None or verdict is None or verdict.decision == "deny":
         return True
@@ -59,17 +65,18 @@ def _is_checked(events: list[StreamEvent], voice: Started | None) -> bool:
 
 
 def check_justified(ending: Ending, margin_us: int, *, breaker: bool, max_retries: int) -> bool:
-    """Check that each effective cutover and each effective early end had its reason, by the broker's clock.
+    """Check that no effective cutover or ``Closed`` came too early, and that there were not too many retries.
+
+    A decision came too early if the deadline that is its reason had not passed, by the broker's clock.
 
     Args:
         ending: The request.
-        margin_us: Maximum error of a reader's estimate of an append time. Decisions this close to a deadline are not
-            judged.
-        breaker: Whether a first token may be declared late at once, because the breaker may be open.
+        margin_us: Maximum error of a reader's estimate of an append time. A decision may be early by this time.
+        breaker: Whether the circuit breaker is on. If so, a first token may be declared late before its deadline.
         max_retries: Maximum number of retries, that is, further attempts on the self-hosted engines.
 
     Returns:
-        Whether the request was served by its first attempt, and not closed before its answer was over.
+        Whether the first attempt answered the request, and it was closed as answered or recalled.
     """
     request, screen = ending.request, ending.replay.screen
     deadlines, name = request.deadlines, f"request {ending.number}"
@@ -111,7 +118,7 @@ def _check_closing(ending: Ending, closed: Closed, at_us: int, chunk_us: int, ma
 
 
 def check_empty(core: object, name: str) -> None:
-    """Check that a core holds nothing after all requests are over and its retention has passed."""
+    """Check that a core has no requests and no work left, after all requests are closed and retention is over."""
     left: dict[str, object] = {}
     if isinstance(core, RouterCore):
         shared = core._shared
@@ -137,15 +144,15 @@ def check_empty(core: object, name: str) -> None:
 
 
 def has_open(core: object) -> bool:
-    """Return whether a core still holds requests. If so, they may go when its retention has passed."""
+    """Return whether a core still has requests. It may keep them until its retention time is over."""
     return isinstance(core, RouterCore | SafetyCore) and bool(core.open)
 
 
 def is_running(core: object) -> bool:
-    """Return whether a core still runs an evaluation or execution. It ends by itself, even if nobody waits for it.
+    """Return whether an evaluation or an execution of a core has not ended.
 
-    An execution may outlive its request. So may an evaluation, because rails evaluate a request again that they had
-    begun and lost.
+    This may be so after its request was closed. An execution may last longer than its request. An evaluation may too,
+    because rails evaluate a request again if they lost its partition during the first evaluation.
     """
     if isinstance(core, RailsCore):
         return core._running.total() > 0

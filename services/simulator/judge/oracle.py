@@ -1,4 +1,4 @@
-"""Check what must hold after every step. The checks use the records alone, without the fold, as naively as possible."""
+"""Check what must hold after every step. The checks are as simple as possible, and use the records on the log."""
 
 from collections import defaultdict
 from operator import itemgetter
@@ -21,14 +21,14 @@ from services.worker.scheduler import Scheduler, Ticket
 FOR_EVER_US = 2**62
 
 STALL_US = 1_500_000
-"""Maximum time until an open stream has an appended event, when nothing disturbs its edge."""
+"""Maximum time from the append of an event until its ops are sent to each open stream, if nothing disturbs the edge."""
 
 
 class Violation(AssertionError):
-    """A promise that was broken.
+    """A promise was broken.
 
     Attributes:
-        promise: The broken promise, in words that are the same for all requests and times.
+        promise: The broken promise. The text names no request and no time, so that it identifies the promise.
     """
 
     def __init__(self, promise: str, sentence: str) -> None:
@@ -40,7 +40,7 @@ class Violation(AssertionError):
 
 
 class Shown:
-    """What the records that an edge has read for a client allow the client to show.
+    """The records that an edge has read for one client. They determine which text the client may show.
 
     Attributes:
         masked: Numbers of the attempts whose prompt was masked.
@@ -62,7 +62,7 @@ class Shown:
         self.frozen = frozen
 
     def take(self, event: StreamEvent, offset: int) -> None:
-        """Note an event. New events may be read before the history, so offsets decide which event is first."""
+        """Add an event. An edge may read new events before the history, so the offset decides which event is first."""
         if type(event) is Chunk:
             chunks = self.chunks.get(event.run)
             if chunks is None:
@@ -83,7 +83,7 @@ class Shown:
                 self.cleared[event.run] = max(self.cleared.get(event.run, -1), seq)
 
     def prefixes(self, run: str) -> list[str]:
-        """Return the text of this run after each chunk up to the first gap, without the recalled parts."""
+        """Return the text of a run after each chunk, up to the first missing chunk. Redacted text is replaced."""
         chunks = self.chunks.get(run, {})
         recalls = self.recalls.get(run)
         if recalls is not None:
@@ -118,7 +118,7 @@ def _redacted(chunks: dict[int, str], redactions: list[Recall]) -> list[str]:
 
 
 class Step(NamedTuple):
-    """One event of a request, and the state of the fold after it."""
+    """One event of a request, its append time, and the state of the fold after it."""
 
     at_us: int
     event: StreamEvent
@@ -127,13 +127,13 @@ class Step(NamedTuple):
 
 
 class LogReplay:
-    """The fold of one request's log, updated at each append. It says what a client must show at each position.
+    """The fold of all events of one request, updated at each append. It has the text that a client shows after each op.
 
     Attributes:
-        texts: The visible text after each op, by its id.
-        following: For each op id, the id of the next op. The empty id has the first op's id.
-        newest: The id of the newest op before the end.
-        newest_us: When that op was appended.
+        texts: For each op id, the visible text after this op.
+        following: For each op id, the id of the next op. For the empty string, the id of the first op.
+        newest: The id of the newest op, without ops after the answer was closed.
+        newest_us: When the event of that op was appended.
         steps: All events so far.
     """
 
@@ -148,7 +148,7 @@ class LogReplay:
         self._visible = ""
 
     def take(self, record: Received, event: StreamEvent, now_us: int) -> None:
-        """Fold an event when it is appended."""
+        """Apply an event. Call this when it is appended."""
         screen = self.screen
         over = screen.closed is not None
         ops = screen.feed(event, record.timestamp_ms)
@@ -167,7 +167,7 @@ class LogReplay:
 
 
 class Oracle:
-    """Judges each record when it is appended, each op when it is sent to a client, each offset when it is committed."""
+    """Checks each record when it is appended, each op when it is sent to a client, each offset when it is committed."""
 
     def __init__(self, broker: SimulatedBroker) -> None:
         self._broker = broker
@@ -210,7 +210,7 @@ class Oracle:
             case Verdict():
                 self.first_verdicts.setdefault(event.request_id, event)
             case Closed():
-                self._closed_us[event.request_id] = now_us  # a void ``Closed`` is followed by another one
+                self._closed_us[event.request_id] = now_us  # if a ``Closed`` is void, another one follows
             case Attached() | Detached():
                 self._note_connection(event, now_us)
             case Recall():
@@ -223,13 +223,13 @@ class Oracle:
                     raise Violation("no record is unreadable", f"{event.topic}[{event.partition}]@{event.offset}")
 
     def away_us(self, request_id: str) -> int:
-        """Return the longest time that a request's client was away before the end, by its receipts on the log."""
+        """Return the maximum time for which a request had no connected client before it was closed, by its receipts."""
         left_us = self._left_us.get(request_id)
         last_us = 0 if left_us is None else self._closed_us.get(request_id, FOR_EVER_US) - left_us
         return max(last_us, self._away_us.get(request_id, 0))
 
     def replay(self, request_id: str) -> LogReplay:
-        """Return the fold of all events of this request on the log."""
+        """Return the fold of all events of a request. It is empty if there are none."""
         return self.replays.get(request_id) or LogReplay(request_id)
 
     def _note_connection(self, event: Attached | Detached, now_us: int) -> None:
@@ -251,7 +251,7 @@ class Oracle:
         if event.recall_id in self._recall_ids:
             return
         self._recall_ids.add(event.recall_id)
-        cleared = self._cleared.get((event.run, event.policy_version), 0)  # another policy may find more in it
+        cleared = self._cleared.get((event.run, event.policy_version), 0)  # a check with another policy may find more
         if event.start < cleared:
             sentence = f"{event.run} was cleared to {cleared} before [{event.start}, {event.end})"
             raise Violation("cleared text is not recalled", sentence)
@@ -272,11 +272,11 @@ class Oracle:
     # Screens
 
     def shown(self, request_id: str, frozen: str | None) -> Shown:
-        """Return what a new stream may show before its edge has read anything."""
+        """Return the ``Shown`` of a new stream, for which its edge has not read any event yet."""
         return Shown(self._masked[request_id], frozen)
 
     def on_written(self, stream: "Stream", data: bytes) -> None:
-        """Judge what a client shows after reading ``data``, by what its edge had read when it wrote ``data``."""
+        """Check the ops in ``data``, and that the events which the edge has read allow the resulting text."""
         delivered = read_events(data, stream.written)
         if not delivered.states:
             return
@@ -309,16 +309,16 @@ class Oracle:
             self._check_text(name, shown, visible)
 
     def on_not_found(self, request_id: str) -> None:
-        """Report a violation: an edge did not find a request whose client was told that it is accepted."""
+        """Report a violation: an edge did not find a request that had been acknowledged to its client."""
         raise Violation("nothing accepted is lost", f"{self._name(request_id)} is not on the log")
 
     def on_unknown_position(self, stream: "Stream") -> None:
-        """Report a violation: an edge did not find the op that a client is at."""
+        """Report a violation: an edge did not find the last op of a client that resumes."""
         name = self._name(stream.request.request_id)
         raise Violation("every position can be resumed", f"{name} has no op {stream.written.op_id}")
 
     def check_rejected(self) -> None:
-        """Check that requests which this version cannot read are closed as rejected and kept as dead letters."""
+        """Check that each request which this version cannot read was closed as rejected and kept as a dead letter."""
         for request_id, (topic, number) in self._broker.newer.items():
             replay = self.replays.get(request_id)
             closed = None if replay is None else replay.screen.closed
@@ -328,7 +328,7 @@ class Oracle:
                 raise Violation("a request of a newer version is kept", f"{topic}[{number}]")
 
     def check_stall(self, stream: "Stream", now_us: int) -> None:
-        """Check that a stream has every op that its edge could have read more than ``STALL_US`` ago."""
+        """Check that a stream was sent the newest op, unless the op or a disturbance is newer than ``STALL_US``."""
         replay = self.replays.get(stream.request.request_id)
         process, since_us = stream.process, now_us - STALL_US
         if replay is None or stream.reason is not None or not process.reachable or process.slow != 1:
@@ -365,7 +365,7 @@ class Oracle:
     # Offsets
 
     def on_commit(self, group: str, position: int, number: int, now_us: int, margin_us: int) -> None:
-        """Check that each request before the committed offset has a verdict, or its total deadline has passed."""
+        """Check that each request before the committed offset has a verdict or is past its total deadline."""
         log, appended_us = self._broker.log((REQUESTS.name, number)), self._broker.appended_us[REQUESTS.name, number]
         for record in log[self._committed.get(number, 0) : position]:
             request = event_of(record)
@@ -378,7 +378,7 @@ class Oracle:
         self._committed[number] = max(position, self._committed.get(number, 0))
 
     def on_begun(self, worker: str, scheduler: Scheduler, ticket: Ticket, slots: int) -> None:
-        """Check that a worker has a slot for what it begins, and begins no batch request before interactive ones."""
+        """Check that a worker has a slot for what it starts, and starts no batch request before interactive ones."""
         name = self._name(ticket.request_id)
         if scheduler.running > slots:
             raise Violation("a worker runs no more than it has slots for", f"{worker} begins {name}")
@@ -386,7 +386,7 @@ class Oracle:
             raise Violation("interactive requests go first", f"{worker} begins {name}")
 
     def on_taken(self, group: str, partition: Partition, position: int) -> None:
-        """Check that workers began or refused each request before the offset, because nobody reads it again."""
+        """Check that workers started or refused each request before the committed offset. No worker reads it again."""
         for record in self._broker.log(partition)[self._taken.get((group, partition), 0) : position]:
             request = event_of(record)
             if isinstance(request, Request) and (request.request_id, request.attempt) not in self._begun:

@@ -1,7 +1,7 @@
-"""A second version of the rules of the fold, as naive as possible. It reads a whole prefix at once and keeps no state.
+"""A second implementation of the fold, as simple as possible. Each call processes a whole prefix of the log.
 
-It is slow and plain, while ``Screen`` is incremental. Both must agree on which run is the voice, which spans are
-withdrawn, whether the text is stopped, refused or behind the gate, and which ``Closed`` is effective.
+``Screen`` is faster, because it updates its state with each event. Both must agree on which run is the voice, which
+spans are withdrawn, whether the text is stopped, refused or behind the gate, and which ``Closed`` is effective.
 """
 
 from collections.abc import Sequence
@@ -23,26 +23,26 @@ from schemas.stream import (
 
 @dataclass
 class Truth:
-    """The state after a prefix of the log."""
+    """The state of the fold after a prefix of the log."""
 
     voice: Started | None
-    voice_since: int  # index in the log; this voice's chunks and clearances count from there on
+    voice_since: int  # index in the log from which the voice's chunks and clearances count
     gate_open: bool
     denied: bool
     stopped: bool
     finished: bool
-    closed: Closed | None  # the effective one
-    sure: bool  # False: whether the answer is over depends on what the delivery mode has released
+    closed: Closed | None  # the effective ``Closed``
+    sure: bool  # False if it depends on the delivery mode whether the answer is over
 
 
 def truth(log: Sequence[StreamEvent], *, governed: bool = False) -> Truth:  # noqa: C901, PLR0912, PLR0915 - in one piece: no structure of the fold
-    """Return what holds after this prefix of the log.
+    """Return the state of the fold after this prefix of the log.
 
     Args:
-        log: The events of one request.
-        governed: Whether the reader requires verdict and output check even if a worker says that they are off.
+        log: The prefix of the events of one request.
+        governed: Whether the reader requires verdict and output check even if ``Started`` says that they are off.
     """
-    ungated = frozenset[str]() if governed else {"off"}  # values with which a worker may turn gate or check off
+    ungated = frozenset[str]() if governed else {"off"}  # values in ``Started`` that turn gate or output check off
     candidates, heard, attempt, masked, since = {1}, None, 1, False, 0
     last_word: Finished | None = None
     stopped = told = answered = final = gate_open = False
@@ -123,7 +123,7 @@ def truth(log: Sequence[StreamEvent], *, governed: bool = False) -> Truth:  # no
                     since, last_word, answered, final = index + 1, None, False, False
         voice = runs.get(next(iter(candidates))) if len(candidates) == 1 else None
         if voice is not None and (voice.attempt, voice.run) in withdrawn and not refused:
-            stopped = True  # also by a recall from before this run was the voice
+            stopped = True  # the recall may be older than the cutover that made this run the voice
         if verdict is not None and verdict.decision != "mask":
             gate_open = verdict.decision == "allow"
         else:
@@ -141,5 +141,5 @@ def truth(log: Sequence[StreamEvent], *, governed: bool = False) -> Truth:  # no
 
 
 def _contiguous(chunks: set[int]) -> int:
-    """Return the number of the last chunk before the first gap; -1 if there is none."""
+    """Return the ``seq`` of the last chunk before the first missing chunk; -1 if chunk 0 is missing."""
     return next(seq for seq in range(len(chunks) + 1) if seq not in chunks) - 1

@@ -1,1 +1,1 @@
-"""The simulated broker, its groups, and processes with clocks of their own that talk to it."""
+"""The simulated broker, its consumer groups, and the hosts and processes that send requests to it."""

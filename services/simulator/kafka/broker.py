@@ -1,4 +1,4 @@
-"""The simulated broker: partitions with append times, readers that are notified of new records, consumer groups."""
+"""The simulated broker: partitions with append times, and readers that fetch new records."""
 
 import random
 from collections.abc import Callable
@@ -18,19 +18,19 @@ from services.simulator.simulation import MS, Simulation
 PARTITIONS = 4
 
 FETCH_WAIT_US = 500 * MS
-"""How long a fetch without records waits at the broker. The next fetch is sent at once."""
+"""How long a fetch waits at the broker if there are no records. After that the reader sends the next fetch at once."""
 
 WAY_US = 10 * MS
-"""Maximum network time of a request and its answer together, for a process that is not slow."""
+"""Maximum network time of a request and its response together, for a process that is not slow."""
 
 MAX_FETCH = 8
-"""Maximum number of records in one answer to a fetch."""
+"""Maximum number of records in the response to a fetch."""
 
 LogRecord = Received | UnreadableRecord
 
 
 def event_of(record: LogRecord) -> AnyEvent | None:
-    """Return a record's event; None if this version cannot read it."""
+    """Return the event of a record, or None if this version cannot read it."""
     return record.event if isinstance(record, Received) else None
 
 
@@ -38,21 +38,22 @@ OnAppended = Callable[[Received], None]
 
 
 class SimulatedBroker:
-    """The logs of all topics. Readers share the record objects, so nothing is encoded.
+    """The logs of all topics. Readers get the same record objects that were appended, so nothing is encoded.
 
     Attributes:
-        appended_us: When each record of a partition was appended, by the simulation's time. (The timestamp of a record
-            is by the broker's clock.)
-        skew_us: How far the broker's clock is ahead of the simulation's time.
-        newer: Ids of the requests that a newer version wrote, and their partitions.
-        stepped_us: The sum of the sizes of all steps of the broker's clock, forwards and backwards.
-        upgraded: Whether safety is of the next version already. An edge that began before cannot read its recalls.
-        newer_recalls: The offsets of the recalls that such an edge cannot read.
+        appended_us: For each partition, when each record was appended, by the simulation's time. (The timestamp in a
+            record is from the clock of a broker node.)
+        skew_us: How far the clocks of all broker nodes are ahead of the simulation's time, besides ``node_skews_us``.
+        newer: For the id of each request that a newer version wrote, its partition.
+        stepped_us: The sum of the sizes of all clock steps, forwards and backwards. A change of leaders counts as a
+            step of the largest difference between the clocks of an old and a new leader.
+        upgraded: Whether safety runs the next version already. An edge that was started before cannot read its recalls.
+        newer_recalls: Partition and offset of each recall that such an edge cannot read.
         leaders: The node that leads each partition. Its clock sets the timestamps of the partition's records.
 
     Args:
         simulation: The run's simulation.
-        node_skews_us: For each node, how far its clock is ahead. Each partition is led by one node.
+        node_skews_us: For each broker node, how far its clock is ahead. Each partition is led by one node.
     """
 
     def __init__(self, simulation: Simulation, node_skews_us: tuple[int, ...] = (0,)) -> None:
@@ -69,7 +70,7 @@ class SimulatedBroker:
         self._readers: dict[Partition, list[LogReader]] = {}
         self.on_appended: list[OnAppended] = []
         self.labels: dict[str, int] = {}
-        """For each request id, a number that people can read more easily."""
+        """For each request id, a number that stands for it in timelines. It is easier to read."""
 
     def log(self, partition: Partition) -> list[LogRecord]:
         log = self.logs.get(partition)
@@ -80,7 +81,7 @@ class SimulatedBroker:
         return log
 
     def move_leaders(self, number: int) -> None:
-        """Make the next node the leader of each partition with this number. As in Kafka, timestamps may go back."""
+        """Make the next node the leader of each partition with this number. Timestamps may go back, as in Kafka."""
         skews_us, most_us = self._node_skews_us, 0
         for partition in [partition for partition in self.leaders if partition[1] == number]:
             before = self.leaders[partition]
@@ -128,7 +129,7 @@ class SimulatedBroker:
             reader.wake()
 
     def append_stray(self, number: int) -> None:
-        """Append a verdict on a request that is on no log, so that nobody will ever close it."""
+        """Append a verdict on a request that no topic has, so that no service will ever close it."""
         request_id, now_us = self._new_id(f"stray/{number}"), self._simulation.now_us
         self.labels[request_id] = -3
         self._simulation.note("broker", "FAULT a verdict on an unknown request")
@@ -138,7 +139,6 @@ class SimulatedBroker:
         self.append((STREAMS.name, partition_for(request_id, PARTITIONS)), verdict)
 
     def _stamp_ms(self, partition: Partition) -> int:
-        """Return the time of day by the clock of a partition's leader."""
         return (self._simulation.now_us + self.skew_us + self._node_skews_us[self.leaders[partition]]) // MS
 
     def _new_id(self, seed: str) -> str:
@@ -146,20 +146,19 @@ class SimulatedBroker:
         return uuid7(self._simulation.now_us // MS, bits)
 
     def step(self, by_us: int) -> None:
-        """Set the broker's clock. As in Apache Kafka, timestamps may go back then."""
+        """Change the clocks of all broker nodes by ``by_us``. Timestamps may go back, as in Kafka."""
         self.skew_us += by_us
         self.stepped_us += abs(by_us)
 
     @property
     def now_us(self) -> int:
-        """Return the simulation's time."""
         return self._simulation.now_us
 
     def end(self, partition: Partition) -> int:
         return len(self.logs.get(partition, ()))
 
     def offset_for_time(self, partition: Partition, time_ms: int) -> int:
-        """Return the offset of the first record appended at or after this time; the end if there is none."""
+        """Return the offset of the first record with this timestamp or a later one; the end offset if there is none."""
         for record in self.logs.get(partition, ()):
             if record.timestamp_ms >= time_ms:
                 return record.offset
@@ -199,11 +198,11 @@ class SimulatedBroker:
 
 
 class LogReader:
-    """Fetches one partition for a process, from a position on. Each answer with records is given to ``deliver``.
+    """Fetches one partition for a process, from an offset on. Fetched records are passed to ``deliver``.
 
     Attributes:
-        asking: Whether a fetch is under way.
-        leader: The node that led the partition when the member last asked for ``clock``.
+        asking: Whether a fetch is in flight.
+        leader: The node that led the partition when ``clock`` was last used.
         clock: The clock that estimates the append times of this partition's records.
     """
 
@@ -239,7 +238,7 @@ class LogReader:
             self.wake()
 
     def wake(self) -> None:
-        """Send a fetch, because there is something to read, unless one is under way."""
+        """Send a fetch, unless one is in flight. Call this when there are records to read."""
         if not self.asking:
             self.asking = True
             process, simulation = self._process, self._simulation
@@ -253,11 +252,11 @@ class LogReader:
 
     @property
     def since_us(self) -> int:
-        """Return a time, by the process's clock, before which all appended records were read; 0 if there is none."""
+        """Return a time on the process's clock before which all appended records have been read; 0 if it is unknown."""
         return self._process.steady_at_us(self._whole_us) if self._whole_us else 0
 
     def _wait_on(self) -> None:
-        """Account for the fetches that found nothing to read while they waited at the broker."""
+        """Update ``since_us`` for the fetches that waited at the broker and returned no records."""
         process, began_us = self._process, self._waits_since_us
         answered = (self._simulation.now_us - began_us - WAY_US) // FETCH_WAIT_US
         if process.reachable and process.reached_us <= began_us:
@@ -269,7 +268,7 @@ class LogReader:
             self._broker.unsubscribe(self)
 
     def _answer(self) -> None:
-        """Read records at the broker. A paused process gets them when it wakes."""
+        """Respond to a fetch at the broker. A paused process gets the records when its pause ends."""
         if not self.closed:
             records = self._log[self.position : self.position + MAX_FETCH]
             process = self._process

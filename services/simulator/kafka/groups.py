@@ -1,7 +1,7 @@
-"""A consumer group's coordinator: joins, heartbeats, rebalances, expulsion, committed offsets.
+"""Simulate the coordinator of a consumer group: joins, heartbeats, rebalances, expulsion, committed offsets.
 
-Heartbeats are not simulated as events, but their effects are. A member hears of a rebalance within one heartbeat
-interval, and a member that the broker does not hear from is expelled after the session timeout.
+Single heartbeats are not simulated, but their effects are. A member learns of a rebalance within one heartbeat
+interval. If the broker gets no heartbeats of a member, it expels the member after the session timeout.
 """
 
 from collections.abc import Callable
@@ -18,7 +18,7 @@ HEARTBEAT_US = 300 * MS
 
 
 class GroupMember(Protocol):
-    """What the coordinator knows of a member."""
+    """The attributes and methods of a member that the coordinator uses."""
 
     process: SimulatedProcess
     member_id: str
@@ -32,11 +32,11 @@ class GroupMember(Protocol):
 
 
 class SimulatedGroup:
-    """One group.
+    """The coordinator's state of one consumer group.
 
     Attributes:
-        committed: Offsets by partition.
-        on_commit: Called with every committed offset that moves.
+        committed: The committed offset of each partition.
+        on_commit: Called with group, partition and offset before each commit is stored.
     """
 
     def __init__(self, simulation: Simulation, name: str) -> None:
@@ -52,10 +52,10 @@ class SimulatedGroup:
         self._round = 0
         self._names = 0
         self._silent: dict[str, int] = {}
-        """For each member, the number of its latest period of silence."""
+        """For each member, a number that changes when its heartbeats stop and when they start again."""
 
     def join(self, member: GroupMember, owned: OwnedPartitions) -> None:
-        """Take a member's join. It is answered when all members have joined or were given up."""
+        """Process the join request of a member. The response follows when all members have joined or were dropped."""
         if not member.process.alive:
             return
         if member.member_id not in self._members:
@@ -74,14 +74,14 @@ class SimulatedGroup:
             self._complete()
 
     def heartbeat(self, member: GroupMember) -> None:
-        """Call the handler of the member that fits the answer to its heartbeat."""
+        """Process a heartbeat. If the member was expelled or must join again, call its handler for that."""
         if self._members.get(member.member_id) is not member:
             member.process.fire(member.on_expelled)
         elif self._joining and member.member_id not in self._joined:
             member.process.fire(member.on_rebalance)
 
     def commit(self, member: GroupMember, generation: int, positions: dict[Partition, int]) -> bool:
-        """Store offsets for a member of the current generation."""
+        """Store committed offsets. Return False, and store nothing, unless the member is in the current generation."""
         if self._members.get(member.member_id) is not member or generation != self._generation:
             return False
         for partition, position in positions.items():
@@ -91,13 +91,13 @@ class SimulatedGroup:
         return True
 
     def watch(self, member: GroupMember) -> None:
-        """Expel a member if it stays silent for the session timeout from now on."""
+        """Expel a member after the session timeout, unless ``hear`` is called before."""
         silence = self._silent[member.member_id] = self._silent.get(member.member_id, 0) + 1
         delay_us = SESSION_TIMEOUT_US - self._simulation.between(0, HEARTBEAT_US)
         self._simulation.after(delay_us, self._expire, member, member.member_id, silence)
 
     def hear(self, member: GroupMember) -> None:
-        """Note that a member is no longer silent. Its next heartbeat tells it whether it is still a member."""
+        """Record that heartbeats of a member arrive again. The next one shows whether it was expelled."""
         self._silent[member.member_id] = self._silent.get(member.member_id, 0) + 1
         self.tell_soon(member)
 
@@ -111,7 +111,7 @@ class SimulatedGroup:
             self.heartbeat(member)
 
     def _expire(self, member: GroupMember, member_id: str, silence: int) -> None:
-        if self._simulation.away:  # once back, the broker knows no times of last heartbeats
+        if self._simulation.away:  # a broker that is reachable again starts the session timeouts anew
             self._simulation.after(SESSION_TIMEOUT_US, self._expire, member, member_id, silence)
             return
         if self._silent.get(member_id) != silence or self._members.get(member_id) is not member:
@@ -123,7 +123,7 @@ class SimulatedGroup:
         self._complete()
 
     def _rebalance(self) -> None:
-        """Ask all members to join again."""
+        """Start a rebalance: tell all members to join again."""
         self._round += 1
         if not self._joining:
             self._joining = True
@@ -134,7 +134,7 @@ class SimulatedGroup:
         self._simulation.after(SESSION_TIMEOUT_US, self._give_up_waiting, self._round)
 
     def _give_up_waiting(self, number: int) -> None:
-        """Drop the members that have not joined in time."""
+        """Drop the members that have not joined within the session timeout."""
         if self._simulation.away:
             self._simulation.after(SESSION_TIMEOUT_US, self._give_up_waiting, number)
             return
@@ -145,7 +145,7 @@ class SimulatedGroup:
         self._complete()
 
     def _complete(self) -> None:
-        """Begin a generation if all members have joined. The group's leader assigns the partitions."""
+        """Start a new generation if all members have joined. The group's leader assigns the partitions."""
         if not self._joining or not self._members or len(self._joined) < len(self._members):
             return
         self._joining = False

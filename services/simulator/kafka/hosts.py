@@ -1,4 +1,4 @@
-"""Hosts with clocks of their own, and processes that can be paused, killed, or cut off from the broker."""
+"""Hosts, each with its own clock, and processes that can be paused, killed, or cut off from the broker."""
 
 from collections.abc import Callable
 from heapq import heappush
@@ -8,7 +8,7 @@ from services.simulator.simulation import MS, Action, Simulation
 
 
 class Host:
-    """A machine. Its time of day is skewed, drifts, and can be stepped; its monotonic clock only drifts."""
+    """A machine with two clocks. Both drift. Its time-of-day clock also has an offset and can be set."""
 
     __slots__ = ("_simulation", "_skew_us", "began_us", "drift_ppm")
 
@@ -20,11 +20,11 @@ class Host:
 
     @property
     def now_us(self) -> int:
-        """Return the time of day by this host's clock."""
+        """Return the time of day of this host, in microseconds since the epoch."""
         return self.monotonic_at_us(self._simulation.now_us) + self._skew_us
 
     def monotonic_at_us(self, true_us: int) -> int:
-        """Return what the host's monotonic clock shows at this time of the simulation."""
+        """Return the time of the host's monotonic clock at a time of the simulation."""
         return true_us + (true_us - self.began_us) * self.drift_ppm // 1_000_000
 
     def step(self, by_us: int) -> None:
@@ -32,14 +32,14 @@ class Host:
 
 
 class SimulatedProcess:
-    """One process. While it is paused, its timers and the answers to it wait. When it is killed, they are lost.
+    """One process. Its due timers, and the responses to it, are delayed during a pause and lost when it is killed.
 
     Attributes:
-        reached_us: Since when the broker hears from the process, by the simulation's time.
-        cut: Whether its host is cut off from the broker. Its requests wait until the connection is back.
-        slow: Factor on the delays of its requests.
-        calm_us: Since when nothing disturbs the process, by the simulation's time.
-        undisturbed: Whether the process is alive and neither paused nor cut off, so that the broker hears from it.
+        reached_us: Since when the broker can reach the process, by the simulation's time.
+        cut: Whether the process is cut off from the broker. Its requests are delayed until it is connected again.
+        slow: Factor by which the network delays of its requests are multiplied.
+        calm_us: When the last pause, cut or slow period of the process ended, by the simulation's time.
+        undisturbed: Whether the process is alive and neither paused nor cut off. If so, the broker gets its heartbeats.
     """
 
     __slots__ = (
@@ -69,30 +69,27 @@ class SimulatedProcess:
 
     @property
     def reachable(self) -> bool:
-        """Return whether the broker hears from it."""
         return self.undisturbed
 
     @property
     def now_us(self) -> int:
-        """Return the time by this process's clock. Like ``services.runtime.clock.steady_us``, steps do not move it."""
+        """Return the time of this process's clock. Clock steps do not change it (see ``runtime.clock.steady_us``)."""
         true_us = self.simulation.now_us
         return true_us + (true_us - self._began_us) * self._drift_ppm // 1_000_000 + self._offset_us
 
     def steady_at_us(self, true_us: int) -> int:
-        """Return what this process's clock shows at this time of the simulation."""
         return true_us + (true_us - self._began_us) * self._drift_ppm // 1_000_000 + self._offset_us
 
     def note(self, what: str) -> None:
         self.simulation.note(self.name, what)
 
     def after(self, delay_us: int, action: Action, *args: object) -> None:
-        """Run an action in this process after a delay."""
         simulation = self.simulation
         at_us = simulation.now_us + delay_us
         heappush(simulation.heap, (at_us, simulation.next_order(), action, args, self, FIRE))
 
     def fire(self, action: Action, *args: object) -> None:
-        """Run an action in this process now, or if it is paused, when it wakes."""
+        """Run an action in this process now. If the process is paused, run it when the pause ends."""
         if not self.alive:
             return
         if self.paused:
@@ -101,13 +98,13 @@ class SimulatedProcess:
             action(*args)
 
     def ask(self, action: Action, *args: object) -> None:
-        """Run an action at the broker for this process, after the network's delay."""
+        """Run an action of this process at the broker, after a network delay."""
         simulation = self.simulation
         at_us = simulation.now_us + (300 + int(simulation.random() * 2_700)) * self.slow
         heappush(simulation.heap, (at_us, simulation.next_order(), action, args, self, ARRIVE))
 
     def arrive(self, action: Action, *args: object) -> None:
-        """Run an action that this process sent to the broker: now, or when process and broker are connected again."""
+        """Run an action of this process at the broker. If the process is cut off, run it when it is connected again."""
         if self.cut:
             self._blocked.append((action, args))
         elif self.alive or not self.loses_requests:
@@ -149,7 +146,7 @@ class SimulatedProcess:
             self._tell(self.on_reachable)
 
     def kill(self, *, loses_requests: bool) -> None:
-        """End the process. With ``loses_requests``, its requests that are on their way to the broker are lost."""
+        """End the process. With ``loses_requests``, requests that have not reached the broker yet are lost."""
         self.alive = self.undisturbed = False
         self.loses_requests = loses_requests
         self._deferred.clear()
@@ -162,7 +159,7 @@ class SimulatedProcess:
 
 
 FIRE: Final = SimulatedProcess.fire
-"""The gate for actions of a process."""
+"""The ``Gate`` for actions that run in a process."""
 
 ARRIVE: Final = SimulatedProcess.arrive
-"""The gate for actions that reach the broker."""
+"""The ``Gate`` for actions that a process runs at the broker."""

@@ -1,7 +1,7 @@
-"""One member of a group around a real core, without asyncio, as in ``services.processor`` and ``GroupReader``.
+"""One member of a consumer group with a real core. It does what ``services.processor`` and ``GroupReader`` do.
 
-The bookkeeping is the product's own: ``HeldPartitions``, ``CommitTracker``, ``LogClock``. The order of the calls is
-written a second time here, so read it side by side with ``services/processor/processor.py``.
+``HeldPartitions``, ``CommitTracker`` and ``LogClock`` are the classes of the product. Only the calls to them are
+written a second time, without asyncio. Keep their order the same as in ``services/processor/processor.py``.
 """
 
 from collections import deque
@@ -33,11 +33,11 @@ DRAIN_US = 2 * SECOND
 
 @dataclass(frozen=True)
 class Reading:
-    """What a member reads, and from where.
+    """The topics that a member reads, the offsets from which it reads them, and whether it commits.
 
     Attributes:
-        rewind_ms: How far back a gained partition number is read; None means from the committed offset on.
-        progress: With ``rewind_ms``, the topic to which the outcome of the work is written.
+        rewind_ms: How far back a gained partition number is read; None means from the committed offset.
+        progress: The topic to which the outcome of the work is written. Used only with ``rewind_ms``.
     """
 
     topics: Sequence[Topic]
@@ -48,20 +48,20 @@ class Reading:
 
 @dataclass(eq=False, slots=True)
 class _Goal:
-    """A wait until partitions are read up to the ends that their logs had when the wait began."""
+    """A wait until partitions are read up to the end offsets that they had at the start of the wait."""
 
     partitions: TopicPartitions
     reached: Callable[[], None]
 
 
 class SimulatedMember:
-    """One membership of one process.
+    """The membership of one process in one group.
 
     Args:
-        perform: Called with every effect except ``Write`` and ``RecordDone``.
+        perform: Called with each effect of the core except ``Write`` and ``RecordDone``.
 
     Attributes:
-        companion: Another membership of the same process.
+        companion: The membership of the same process in another group; None if there is none.
     """
 
     def __init__(
@@ -108,12 +108,11 @@ class SimulatedMember:
 
     @property
     def now_us(self) -> int:
-        """Return the time by the clock of this process."""
         return self.process.now_us
 
     @property
     def idle(self) -> bool:
-        """Return whether no work is under way and no event waits to be written."""
+        """Return whether no record is being processed, and no event waits to be written or acknowledged."""
         return not (self.core.backlog or self._outbox or self.producer.unacknowledged)
 
     @property
@@ -126,7 +125,7 @@ class SimulatedMember:
         self.process.ask(self._group.join, self, self.owned)
 
     def stop(self, left: Callable[[], None]) -> None:
-        """Stop reading, finish the work under way, commit, and leave the group. Then call ``left``."""
+        """Stop reading, finish the current work within ``DRAIN_US``, commit, leave the group, and call ``left``."""
         self._leaving = True
         if self.companion is not None:
             self.companion.stop(lambda: None)
@@ -143,12 +142,11 @@ class SimulatedMember:
         self.process.after(20 * MS, left)
 
     def on_expelled(self) -> None:
-        """Join again as a new member, which the group does not know."""
         self.generation = -1
         self.on_rebalance()
 
     def on_rebalance(self) -> None:
-        """Join again. Meanwhile the member goes on reading its partitions and deciding about them."""
+        """Join the group again. During the rebalance, the member still reads its partitions and decides about them."""
         if self._leaving:
             return
         self._lost_membership = self.generation < 0
@@ -157,7 +155,7 @@ class SimulatedMember:
         self.process.ask(self._group.join, self, self.owned)
 
     def on_assigned(self, generation: int, numbers: list[int]) -> None:
-        """Act on the difference between the old and the new assignment."""
+        """Process a new assignment. Only partitions that were lost or gained are affected."""
         if self._leaving or generation < self.generation:
             return
         self.generation = generation
@@ -174,7 +172,7 @@ class SimulatedMember:
             self.process.ask(self._find_starts, new)
 
     def take_over(self, changed: list[int], numbers: list[int]) -> None:
-        """Tell the core which partition numbers were lost and gained. Kept numbers are not affected."""
+        """Tell the core which of the changed partition numbers were lost, and which of ``numbers`` were gained."""
         for number in changed:
             if number in self._held:
                 self._lose(number)
@@ -210,7 +208,7 @@ class SimulatedMember:
         self.process.fire(self._start_reading, starts, newest)
 
     def rewind_to_ms(self, number: int, end_ms: int, rewind_ms: int) -> int:
-        """Return the time from which a gained partition number is read; see ``rewound`` of the bus."""
+        """Return the time from which a gained partition number is read, as ``rewound`` of the bus does."""
         progress = self._reading.progress
         if progress is None:
             return end_ms - rewind_ms
@@ -254,7 +252,7 @@ class SimulatedMember:
             goal.reached()
 
     def log_clock(self, reader: LogReader) -> LogClock:
-        """Return the clock that estimates the append times of the records that are read now."""
+        """Return the clock that estimates the append times of the records that this reader has fetched."""
         leader, since_us = self._broker.leaders[reader.partition], reader.since_us
         if reader.clock is None or leader != reader.leader:
             reader.clock, reader.leader = self._clocks.clock(reader.partition, leader, since_us), leader
@@ -262,7 +260,7 @@ class SimulatedMember:
         return reader.clock
 
     def read_to_end(self, partitions: TopicPartitions, reached: Callable[[], None]) -> _Goal:
-        """Call ``reached`` when everything now on these partitions was read; never if one is lost before."""
+        """Call ``reached`` when all records now on these partitions are read; never if one is lost before that."""
         goal = _Goal(partitions, reached)
         self.process.ask(self._find_ends, goal)
         return goal
@@ -278,7 +276,7 @@ class SimulatedMember:
     # Deciding
 
     def catch_up(self, number: int) -> None:
-        """Let the core decide about a partition number after its recent past was read."""
+        """Let the core start to decide about a partition number when all its records up to now are read."""
         asked_us = self.now_us
 
         def caught_up() -> None:
@@ -291,7 +289,7 @@ class SimulatedMember:
         goal = self._until_read[number] = self.read_to_end(self._held[number], caught_up)
 
     def tick(self, number: int) -> None:
-        """Read a partition number to its end, and then let the core decide by time."""
+        """Let the core make its due decisions about a partition number when all its records up to now are read."""
         known_us = self.now_us
 
         def read() -> None:
@@ -358,7 +356,7 @@ class SimulatedMember:
             self.send()
 
     def send(self) -> None:
-        """Give the decided events to the producer, in order. Events about a lost partition number are not written."""
+        """Give the events of the core to the producer, in order. Drop events about a lost partition number."""
         outbox = self._outbox
         while outbox:
             write = outbox.popleft()
@@ -372,7 +370,7 @@ class SimulatedMember:
     # Commits
 
     def done(self, position: tuple[str, int, int]) -> None:
-        """Mark the work on a record as done, so that its offset may be committed."""
+        """Record that a record is processed, so that its offset may be committed."""
         topic, number, offset = position
         self._commits.done((topic, number), offset)
         self._commit_soon()

@@ -1,4 +1,4 @@
-"""A producer in virtual time around the real outbox. Each partition has one batch in flight, so the order is kept."""
+"""A producer in virtual time, with the real outbox. The order is kept, because a partition has one batch in flight."""
 
 from collections.abc import Callable
 from typing import Final
@@ -16,11 +16,11 @@ LINGER_US = 5 * MS
 _NO_HEADERS: Final[list[tuple[str, bytes]]] = []
 
 Posted = tuple[AnyEvent, str | None, Callable[[], None] | None]
-"""An event, its traceparent, and the function that is called when the event is acknowledged."""
+"""An event, its ``traceparent`` header, and a function that is called when the event is acknowledged."""
 
 
 class SimulatedProducer:
-    """Sends the events that a process posts. An outage may call ``reopen``, which sends everything in flight again."""
+    """Sends the events that a process posts. After an outage, ``reopen`` may send the batches in flight again."""
 
     def __init__(self, broker: SimulatedBroker, process: SimulatedProcess) -> None:
         self._broker = broker
@@ -43,7 +43,7 @@ class SimulatedProducer:
         number = partition_for(event.request_id, PARTITIONS) if isinstance(event, Event) else 0
         posted: Posted = (event, traceparent, acknowledged)
         lingers = may_linger(event)
-        record = tuple.__new__(OutgoingRecord, (None, b"", _NO_HEADERS, 0, posted, 0))  # quicker than the class itself
+        record = tuple.__new__(OutgoingRecord, (None, b"", _NO_HEADERS, 0, posted, 0))  # faster than to call the class
         if self._outbox.put((topic.name, number), record, urgent=not lingers):
             self._drain()
         elif lingers and not self._lingering:
@@ -51,7 +51,7 @@ class SimulatedProducer:
             self._process.after(LINGER_US, self._on_linger)
 
     def reopen(self) -> None:
-        """Open a new session. The batches in flight are sent again, whether or not they were appended."""
+        """Open a new producer session. The batches in flight are sent again, even if the broker has appended them."""
         self._session += 1
         if self._outbox.requeue_sent():
             self._drain()

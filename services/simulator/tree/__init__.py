@@ -1,1 +1,1 @@
-"""How each service of the simulated tree is built around its real core."""
+"""The simulated services. Each is built around its real core."""

@@ -1,4 +1,4 @@
-"""Simulate all clients. Each asks one question and reads the answer. It may leave, come back and resume on any edge."""
+"""Simulate all clients. Each sends one request and reads the answer. It may disconnect and resume at any edge."""
 
 import random
 from collections.abc import Callable, Sequence
@@ -13,10 +13,10 @@ from services.simulator.tree.screens import ScreenState, read_events
 from services.simulator.tree.streams import ClientEnd, Stream
 
 RETURNS_WITHIN_US = 2 * SECOND
-"""A client that is to be gone for longer does not come back at all."""
+"""A client that would be disconnected for longer than this does not come back at all."""
 
 PATIENCE_US = 2 * SECOND
-"""How long a client waits for the answer to a question or to a resume before it tries another edge."""
+"""How long a client waits for the response to a request or a resume before it tries another edge."""
 
 SLOW_READ_US = 350 * MS
 """How long a slow client takes to read one write."""
@@ -26,10 +26,10 @@ class Client:
     """One client.
 
     Attributes:
-        request: Its request, once the client knows the id.
-        seen: The client's state after each event, the newest last.
+        request: Its request; None until the client knows the id.
+        seen: The state of the client's screen after each event, newest last.
         stream: The stream that it reads; None while it has no stream.
-        gone: Whether it has left and will not come back.
+        gone: Whether the client has disconnected and will not come back.
     """
 
     def __init__(self, planned: PlannedRequest) -> None:
@@ -45,7 +45,6 @@ class Client:
 
     @property
     def done(self) -> bool:
-        """Return whether the client will do nothing more."""
         return self.closed or self.gone
 
 
@@ -53,7 +52,7 @@ class Clients:
     """All clients.
 
     Args:
-        edges: Function that returns the edges to which a client can connect.
+        edges: A function that returns the edges to which a client can connect now.
     """
 
     def __init__(self, seed: int, simulation: Simulation, oracle: Oracle, edges: Callable[[], Sequence[Edge]]) -> None:
@@ -64,7 +63,7 @@ class Clients:
         self._dice = random.Random(f"clients/{seed}")  # noqa: S311 - a schedule is no secret
 
     def ask(self, client: Client) -> None:
-        """Ask at one of the edges. Ask again if that edge takes no requests or does not answer."""
+        """Send a client's request to an edge. Send it again if that edge takes no requests or does not respond."""
         if client.request is not None or client.gone:
             return
         edge = self._choose()
@@ -94,7 +93,7 @@ class Clients:
             return
         if stream.process.alive:
             client.stream = stream
-        else:  # the edge was killed while its answer was under way
+        else:  # the edge was killed while its response was in flight
             self._simulation.after(100 * MS, self._come_back_again, client, client.tries)
 
     def _reader(self, client: Client, tries: int) -> ClientEnd:
@@ -120,7 +119,7 @@ class Clients:
             self._simulation.after(self._simulation.between(50 * MS, 300 * MS), self._come_back, client)
 
     def on_edge_died(self, edge: Edge) -> None:
-        """Break the connections of an edge that was killed."""
+        """Disconnect the clients of an edge that was killed."""
         for client in self.all:
             stream = client.stream
             if stream is not None and stream.process is edge.process:
@@ -134,7 +133,7 @@ class Clients:
                 )
 
     def leave(self, client: Client, for_us: int) -> None:
-        """Let a client leave. It comes back if it is to be gone for only a short time."""
+        """Disconnect a client. It comes back after ``for_us``, if that is no longer than ``RETURNS_WITHIN_US``."""
         stream = client.stream
         if client.done or stream is None or stream.reason is not None:
             return
@@ -148,13 +147,12 @@ class Clients:
             client.gone = True
 
     def roam(self, client: Client, for_us: int, read_us: int) -> None:
-        """Let a client lose its connection and come back, perhaps as one that reads slowly."""
+        """Disconnect a client, and let it come back. If ``read_us`` is not 0, each read then takes this time."""
         if read_us and client.stream is not None:
             client.read_us = read_us
         self.leave(client, for_us)
 
     def slow_down(self, client: Client, for_us: int) -> None:
-        """Let a client read slowly for a while."""
         client.read_us = SLOW_READ_US
         if client.stream is not None:
             client.stream.reader.read_us = SLOW_READ_US
@@ -166,7 +164,7 @@ class Clients:
             client.stream.reader.read_us = 2 * MS
 
     def _come_back(self, client: Client) -> None:
-        """Resume at an edge, mostly at the client's last position, sometimes earlier or from the beginning."""
+        """Resume the stream of a client at an edge, from its last op, from an earlier op, or from the beginning."""
         if client.done or client.stream is not None or client.request is None:
             return
         luck = self._dice.random()
@@ -179,7 +177,7 @@ class Clients:
             return
         del client.seen[place + 1 :]
         client.edge = edge
-        opened = lambda stream: self._reopened(client, tries, stream)  # noqa: E731 - one line says it
+        opened = lambda stream: self._reopened(client, tries, stream)  # noqa: E731 - it fits on one line
         edge.process.after(MS, edge.resume, client.request, client.seen[-1], self._reader(client, tries), opened)
 
     def _come_back_again(self, client: Client, tries: int) -> None:

@@ -1,7 +1,9 @@
-"""Simulate an edge: its home partitions, the partitions of open streams, new requests and resumed requests.
+"""Simulate an edge: the partitions that it follows, new requests and resumed requests.
 
-The decisions are the product's own: ``FollowPlan``, ``RequestIndex``, ``DeliverySession``, ``HeldEvents``. The order of
-the calls is written a second time here; see the edge's ``log/partition_follower.py`` and
+New requests go to the edge's home partitions. An edge also follows the partitions of its open streams.
+
+``FollowPlan``, ``RequestIndex``, ``DeliverySession`` and ``HeldEvents`` are the classes of the product. Only the calls
+to them are written a second time. Keep their order the same as in the edge's ``log/partition_follower.py`` and
 ``requests/request_service.py``.
 """
 
@@ -41,12 +43,13 @@ GOVERNANCE = Governance()
 DRAIN_US = SECOND
 
 Opened = Callable[[Stream | None], None]
-"""Called with the open stream; with None if the edge takes no requests or does not know this request."""
+"""A function that is called with the open stream. It is called with None if the edge takes no requests, or does not
+find the request."""
 
 
 @dataclass(frozen=True)
 class EdgeParts:
-    """The classes that make an edge's decisions. A mutant replaces one of them."""
+    """The classes and flags that determine an edge's decisions. A test replaces one of them by a defective one."""
 
     plan: type[FollowPlan] = FollowPlan
     index: type[RequestIndex] = RequestIndex
@@ -65,8 +68,8 @@ class Edge:
     """One edge process.
 
     Attributes:
-        streams: The open streams, by request.
-        old: Whether the edge is too old to read what a newer safety writes.
+        streams: The open streams of each request id.
+        old: Whether the edge runs a version that cannot read the recalls of safety's next version.
     """
 
     def __init__(
@@ -100,7 +103,7 @@ class Edge:
         process.on_unreachable.append(lambda: group.watch(self))
         process.on_reachable.append(lambda: group.hear(self))
 
-    # Membership: the group assigns only the home partitions
+    # Membership. The group assigns only the home partitions.
 
     @property
     def owned(self) -> OwnedPartitions:
@@ -127,7 +130,7 @@ class Edge:
         self._update_homes()
 
     def stop(self, left: Callable[[], None]) -> None:
-        """Take no more requests, give streams time to end, end the rest, and leave the group. Then call ``left``."""
+        """Take no more requests, end all streams within ``DRAIN_US``, leave the group, and call ``left``."""
         self._leaving = True
         self._plan.retire()
         self._drain(self.process.simulation.now_us + DRAIN_US, left)
@@ -159,7 +162,7 @@ class Edge:
             self._readers.pop(partition).close()
 
     def _follow(self, partition: int, followed: Callable[[], None]) -> None:
-        """Read a partition from its end on, unless it is followed already. Then call ``followed``."""
+        """Start to read a partition at its end, unless it is read already. Then call ``followed``."""
         if partition in self._plan.followed:
             followed()
             return
@@ -198,7 +201,7 @@ class Edge:
             stream.flush()
 
     def _on_unreadable(self, event: StreamEvent, record: LogRecord) -> None:
-        """End the streams that may not go on showing their text, because the record could not be read."""
+        """Process a record that the edge cannot read. If it takes text back, end the streams of its request."""
         streams = tuple(self.streams.get(event.request_id, ()))
         for stream in streams:
             stream.shown.take(event, record.offset)
@@ -210,7 +213,7 @@ class Edge:
     # Requests
 
     def ask(self, planned: PlannedRequest, reader: ClientEnd, opened: Opened) -> None:
-        """Receive a request. Write it after its planned wait, and call ``opened`` when the broker has it."""
+        """Receive a request. Write it after its planned wait, and call ``opened`` when it is acknowledged."""
         self.process.after(planned.waited_us, self._accept, planned, reader, opened, self.process.host.now_us)
 
     def _accept(self, planned: PlannedRequest, reader: ClientEnd, opened: Opened, received_at: int) -> None:
@@ -248,7 +251,7 @@ class Edge:
             self._tell(opened, stream)
 
     def resume(self, request: Request, since: ScreenState, reader: ClientEnd, opened: Opened) -> None:
-        """Open a stream of a request that is on the log, from its client's position on."""
+        """Open a stream of a request that is on the log. It starts after the last op of its client."""
         self.process.ask(self._find_request, request, since, reader, opened)
 
     def _find_request(self, request: Request, since: ScreenState, reader: ClientEnd, opened: Opened) -> None:
@@ -353,7 +356,6 @@ class Edge:
             self.producer.post(RECEIPTS, receipt)
 
     def leave(self, stream: Stream) -> None:
-        """Handle that a client has left its stream."""
         self.process.after(MS, stream.end, "gone")
 
     def _attach(self, stream: Stream) -> None:
@@ -372,7 +374,7 @@ class Edge:
 
 
 def _unreadable(event: StreamEvent, record: LogRecord) -> UnreadableRecord:
-    """Return a record as a process of an older version sees it, which cannot read the event."""
+    """Return the ``UnreadableRecord`` that a process of an older version gets for this record."""
     kind, key = type(event).__name__, event.request_id.encode()
     error = NewerVersion(f"{kind} of version 2; this reader knows 1")
     headers = ((KIND_HEADER, kind.encode()),)

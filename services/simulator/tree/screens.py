@@ -1,4 +1,4 @@
-"""Read a stream's bytes as a client does. This is a second, independent decoder of server-sent events and ops."""
+"""Decode the bytes of a stream as a client does. This is a second decoder, independent of the product's."""
 
 from dataclasses import dataclass
 from functools import lru_cache
@@ -8,12 +8,12 @@ import orjson
 
 
 class ScreenState(NamedTuple):
-    """The state of a client after one event of its stream.
+    """The state of a client's screen after one event of its stream.
 
     Attributes:
-        op_id: The event's id; empty before the first.
-        visible: The text on its screen.
-        frozen: The only text that it may show from now on, after a refusal or a withdrawal.
+        op_id: Id of the event; empty before the first event.
+        visible: The text on the screen.
+        frozen: The only text that the client may show from now on; None before a refusal or a withdrawal.
     """
 
     op_id: str = ""
@@ -23,12 +23,12 @@ class ScreenState(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Delivered:
-    """What a client got by one write.
+    """The result of decoding one write.
 
     Attributes:
-        states: The client's state after each event.
+        states: The state of the client's screen after each event.
         ops: All ops, in order.
-        shortened: The ids of events that replace all ops up to them.
+        shortened: The ids of ``catch_up`` events. Such an event replaces several ops by fewer ones.
     """
 
     states: tuple[ScreenState, ...]
@@ -42,10 +42,10 @@ class Delivered:
 
 @lru_cache(maxsize=64)
 def read_events(data: bytes, since: ScreenState) -> Delivered:
-    """Apply the events in ``data`` to a client in the state ``since``. An error event is not an op.
+    """Apply the events in ``data`` to a client whose screen has the state ``since``. Error events are ignored.
 
-    The oracle reads a write when it is sent, and the client reads it again when it arrives. So the newest results are
-    cached.
+    The newest results are cached, because the oracle decodes each write when it is sent, and the client decodes it
+    again when it arrives.
     """
     states, ops, shortened = [], [], set()
     at = since

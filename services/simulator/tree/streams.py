@@ -1,6 +1,6 @@
-"""One stream of one edge, with the real session, encoder and held events.
+"""Simulate one stream of an edge, with the real classes for session, encoder and held events.
 
-``services/edge/delivery/subscription.py`` does the same with sockets, so read both side by side.
+``services/edge/delivery/subscription.py`` does the same with sockets. Keep the order of the calls the same.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -20,9 +20,9 @@ from services.simulator.tree.screens import ScreenState
 
 EXPIRY_MARGIN_US = 2_000 * MS
 BATCH_BYTES = 300
-"""A history is written in batches of about this size. It is small, so that events arrive between batches."""
+"""Approximate size of each write of a history, in bytes. It is small, so that new events arrive between two writes."""
 LIMIT_BYTES = 1_500
-"""A client with more unread bytes than this is dropped. It is small, so that slow clients are dropped."""
+"""A client with more unread bytes than this is disconnected. It is small, so that slow clients exceed it."""
 
 
 @dataclass
@@ -44,13 +44,13 @@ class Stream:
     """The stream of one request to one client.
 
     Attributes:
-        shown: What the records that its edge has read for this stream allow it to show.
-        written: The client's state after it has read everything written so far.
+        shown: The records that the edge has read for this stream. They determine which text it may show.
+        written: The state of the client's screen after it has read all bytes written so far.
         opened_us: When the stream was opened, by the simulation's time.
-        read_at_us: When the client has read everything written so far.
+        read_at_us: When the client will have read all bytes written so far, by the simulation's time.
     """
 
-    def __init__(  # noqa: PLR0913 - what a connection is about
+    def __init__(  # noqa: PLR0913 - a connection needs all of them
         self, process: SimulatedProcess, request: Request, session: DeliverySession, name: str, reader: ClientEnd,
         since: ScreenState, shown: Shown, after: OpId | None, *, held: HeldEvents | None,
     ) -> None:  # fmt: skip
@@ -77,7 +77,7 @@ class Stream:
         self._end_offset = 0
 
     def push(self, logged: LoggedEvent) -> None:
-        """Fold an event of the request. ``flush`` sends the ops that follow from it."""
+        """Apply an event of the request. ``flush`` then sends the resulting ops."""
         if self.reason is not None:
             return
         if self._held is not None:
@@ -93,7 +93,7 @@ class Stream:
             self._write()
 
     def catch_up(self, caught_up: CatchUpOps, end_offset: int) -> None:
-        """Send the history in batches, each when the client has read the last. Then send what arrived meanwhile."""
+        """Send the history in several writes, each after the client has read the last one. Then send new events."""
         self._end_offset = end_offset
         self._begin_sending(caught_up)
 
@@ -136,7 +136,7 @@ class Stream:
             self.end("complete")
 
     def end(self, reason: DetachReason, *, withhold: bool = False) -> None:
-        """End the stream, unless it has ended. With ``withhold``, do not send what is not sent yet."""
+        """End the stream, unless it has ended. With ``withhold``, ops that are not sent yet are dropped."""
         if self.reason is not None:
             return
         if withhold:
@@ -162,7 +162,7 @@ class Stream:
             self.end("slow")
 
     def _later(self, action: Callable[..., None], *args: object) -> None:
-        """Run an action at the client, after everything that was sent to it before."""
+        """Run an action at the client, after it has read all bytes that were sent before."""
         simulation = self.process.simulation
         self.read_at_us = max(self.read_at_us, simulation.now_us) + self.reader.read_us
         simulation.after(self.read_at_us - simulation.now_us, action, *args)

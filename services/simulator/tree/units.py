@@ -1,4 +1,4 @@
-"""Build the members of each service around their cores: the real router, safety and rails, and scripted workers."""
+"""Build the members of each service. Router, safety and rails have their real cores. Workers' answers are scripted."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -32,14 +32,14 @@ from services.worker.scheduler import Scheduler
 
 SAFETY_TOTAL_MAX_MS = 10_000
 SAFETY_REWIND_MS = SAFETY_TOTAL_MAX_MS + 5_000
-"""The same value as in ``services/safety/service.py``."""
+"""How far back safety reads. It is computed as in ``services/safety/service.py``."""
 RAILS_ROOM = 4
-"""Slots of the rails. There are so few that some requests have to wait."""
+"""Number of requests that rails evaluate at the same time. It is small, so that some requests have to wait."""
 
 
 @dataclass(frozen=True)
 class WorldClasses:
-    """The classes that a world is built of. A mutant replaces one of them."""
+    """The classes of which a ``World`` is built. A test replaces one of them by a defective one."""
 
     router: type[RouterCore] = RouterCore
     safety: type[SafetyCore] = SafetyCore
@@ -54,10 +54,10 @@ class WorldClasses:
 
 @cache
 def policy(*, other: bool = False) -> Policy:
-    """Return the default policy with shorter deadlines, so that requests which are never closed expire soon.
+    """Return the default policy with shorter total deadlines, so that requests which are never closed expire soon.
 
     Args:
-        other: Return a policy that looks for another code name.
+        other: Whether to return a policy with another code name in its blocklist.
     """
     files = dict(read_files(DEFAULT_POLICY))
     text = files["policy.toml"].decode()
@@ -69,7 +69,7 @@ def policy(*, other: bool = False) -> Policy:
 
 
 class Builder:
-    """Builds a member of a service for a process."""
+    """Builds the members of all services."""
 
     def __init__(
         self,
@@ -109,7 +109,7 @@ class Builder:
         }
 
     def change_policy(self) -> None:
-        """Put the other policy in force. Each process of safety reads it when it next polls the folder."""
+        """Put the other policy in force. Each process of safety loads it after a random delay, when it polls."""
         self._policies_changed += 1
         for process, core in self._safeties:
             process.after(process.simulation.between(0, 500 * MS), self._reload, core)

@@ -1,8 +1,9 @@
-"""Simulate generators and the cloud worker, with the real scheduler and an engine that answers as planned.
+"""Simulate generators and the cloud worker, with the real scheduler and with scripted answers.
 
-``services/worker/worker.py`` and ``execution.py`` do the same with sockets, so read them side by side. A request's
-offset is committed when the broker has the first event of its execution. A process runs an attempt only once. A
-``Cancel`` ends a run. Waiting requests of a lost partition are handed back.
+``services/worker/worker.py`` and ``execution.py`` do the same with sockets. Keep the behaviour the same. The offset of
+a request is committed when the broker has acknowledged the first event of its execution. A process runs an attempt
+only once. A ``Cancel`` ends a run. When a partition is lost, its waiting requests are dropped, and its next owner reads
+them.
 """
 
 from collections.abc import Callable, Sequence
@@ -29,14 +30,14 @@ NO_FAULT = Fault("", 0, "", 0, 0)
 
 @dataclass(frozen=True, slots=True)
 class BeginAnswer:
-    """An effect: run this request, or write the event that says why it does not run."""
+    """An effect: run this request. If there is a ``refusal``, write a ``Failed`` event instead."""
 
     ticket: Ticket
     refusal: Refusal | None
 
 
 class WorkerCore(Core):
-    """The core of a worker: it accepts requests, begins them and hands them back.
+    """The core of a worker. It accepts requests, starts them, and drops those that another worker will read.
 
     Attributes:
         scheduler: The product's own scheduler.
@@ -48,11 +49,10 @@ class WorkerCore(Core):
 
     @property
     def backlog(self) -> int:
-        """Number of requests that run."""
         return self.scheduler.running
 
     def read(self, record: Received | UnreadableRecord, at_us: int, now_us: int) -> Sequence[Effect]:
-        """Accept a request, and begin the requests that may begin."""
+        """Accept or refuse a request. Return the requests that start now."""
         request, place = event_of(record), RecordPosition.of(record)
         if not isinstance(request, Request):
             return (RecordDone(place),)
@@ -67,24 +67,24 @@ class WorkerCore(Core):
         return self.begin(now_us)
 
     def lost(self, number: int) -> None:
-        """Hand back the waiting requests of a lost partition. Its next owner reads them again."""
+        """Drop the waiting requests of a lost partition number. Its next owner reads them again."""
         self.scheduler.hand_back(lambda ticket: ticket.place is not None and ticket.place.partition == number)
 
     def begin(self, now_us: int) -> list[BeginAnswer]:
-        """Return the requests that begin now or have expired."""
+        """Return the requests that start now, or that have expired and are refused."""
         begun: list[BeginAnswer] = []
         while not self._closing and (picked := self.scheduler.next(now_us)) is not None:
             begun.append(BeginAnswer(*picked))
         return begun
 
     def close(self) -> None:
-        """Begin no more requests, and hand back those that have not begun."""
+        """Start no more requests, and drop the waiting ones. Another worker reads them again."""
         self._closing = True
         self.scheduler.hand_back(lambda _: True)
 
 
 class WorkerMember(SimulatedMember):
-    """A worker's membership. Told to stop, it hands back waiting requests and gives running ones time to finish."""
+    """The membership of a worker. ``stop`` drops waiting requests, and gives running ones time to finish."""
 
     core: WorkerCore
     worker: "Worker"
@@ -99,7 +99,7 @@ class WorkerMember(SimulatedMember):
 
 
 class _Execution:
-    """One run of an attempt."""
+    """The state of one run of an attempt."""
 
     __slots__ = ("answer", "done", "fault", "next", "over", "request", "run", "start", "ticket")
 
@@ -116,7 +116,7 @@ class _Execution:
 
 
 class Worker:
-    """The executions of one worker process. Its scheduler limits how many run at once."""
+    """The executions of one worker process. The scheduler limits their number."""
 
     def __init__(
         self, process: SimulatedProcess, broker: SimulatedBroker, plan: Plan, core: WorkerCore, runs: list[str],
@@ -174,7 +174,7 @@ class Worker:
             self._process.after(answer.first_us + (fault.for_us if fault.kind == "late" else 0), self._speak, execution)
 
     def stop_all(self) -> None:
-        """Stop the running executions, as a worker does at the end of its time to stop."""
+        """Stop the executions that have not finished in time, as a worker does when it stops."""
         for ticket in self._core.scheduler.stop_all(STOPPING):
             self._fail(self._executions[ticket], STOPPING)
 

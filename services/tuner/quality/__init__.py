@@ -1,1 +1,1 @@
-"""What a change does to answers: identity, perplexity, and a small set of tasks."""
+"""Measure the effect of a change on answers: equal texts, perplexity, and a small set of tasks."""

@@ -1,4 +1,4 @@
-"""Compare the answers of two engines: equal texts, perplexity, tasks solved. Pure."""
+"""Compare the answers of two engines: equal texts, perplexity, solved tasks. Pure."""
 
 import math
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ CONFIDENCE = 0.95
 
 
 class TextScore(msgspec.Struct, frozen=True):
-    """The likelihood of a text by an engine.
+    """The probability that an engine gives to a text.
 
     Attributes:
         nats: Negative natural logarithm of the text's probability.
@@ -42,15 +42,16 @@ class Quality(msgspec.Struct, frozen=True):
 
     Attributes:
         identical: Share of prompts with the same answer, with its interval.
-        noise: The same share for the baseline against itself, in another process.
-        fewer_identical: By how much the share is lower with the change than for equal settings.
-        first_divergence: Median position, in characters, at which differing answers part; None if none differ.
+        noise: Share of prompts with the same answer from two processes without the change, with its interval.
+        fewer_identical: ``noise`` minus ``identical``, with its interval.
+        first_divergence: Median position, in characters, of the first difference between differing answers; None if no
+            answers differ.
         solved_before: Share of tasks solved without the change.
-        solved_after: Share of tasks solved with it.
-        loss: By how much the change lowers the share of solved tasks, with its interval. Below 0, more are solved.
+        solved_after: Share of tasks solved with the change.
+        loss: ``solved_before`` minus ``solved_after``, with its interval.
         perplexity_before: Perplexity per token without the change; None if the engine reports no log-probabilities.
         perplexity_after: Perplexity per token with the change.
-        perplexity_rise: Relative rise of the perplexity, with its interval over texts.
+        perplexity_rise: Relative rise of the perplexity by the change, with its interval over texts.
         prompts: Number of tasks.
     """
 
@@ -67,7 +68,7 @@ class Quality(msgspec.Struct, frozen=True):
     perplexity_rise: Interval | None = None
 
     def objection(self, *, lossy: bool, rules: Rules) -> str:
-        """Return why the change may not be kept because of its answers; empty if it may."""
+        """Return the reason why the answers do not allow to keep the change; empty if they allow it."""
         if not lossy and self.fewer_identical.low <= 0:
             return ""
         said = "" if lossy else f"answers differ ({self.identical.value:.0%} equal), though it is said to be lossless; "
@@ -89,9 +90,9 @@ def compare(before: Answers, again: Answers, after: Answers, answers: Sequence[s
     """Return the comparison of three passes over the same tasks.
 
     Args:
-        before: Without the change.
-        again: Without it once more, in another process: batching and threads may change answers by themselves.
-        after: With the change.
+        before: Answers without the change.
+        again: Answers without the change from another process, because batching and threads alone may change answers.
+        after: Answers with the change.
         answers: The right answers.
     """
     self_equal = [a is not None and a == b for a, b in zip(before.texts, again.texts, strict=True)]
@@ -133,7 +134,8 @@ def perplexity(scores: Sequence[TextScore] | None) -> float | None:
 def perplexity_rise(before: Sequence[TextScore] | None, after: Sequence[TextScore] | None) -> Interval | None:
     """Return the relative rise of the perplexity, with its interval over texts; None without scores.
 
-    Each text is compared with itself, per token of the first reading, because an engine may divide it differently.
+    Each text is compared with itself. Both scores are divided by its number of tokens in ``before``, because the engine
+    may divide it into other tokens with the change.
     """
     if not before or not after:
         return None

@@ -1,4 +1,4 @@
-"""The tasks and texts that the package contains. They are easy, so that small models solve some of them too."""
+"""The tasks and texts of this package. The tasks are easy, so that small models solve some of them too."""
 
 import re
 from functools import cache
@@ -8,7 +8,7 @@ from typing import Final, Literal
 import msgspec
 
 MAX_TOKENS: Final = 16
-"""Tokens of an answer to a task."""
+"""Maximum number of tokens of an answer to a task."""
 
 _PUNCTUATION: Final = re.compile(r"[^\w\s]")
 
@@ -30,12 +30,11 @@ class TaskSet(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @cache
 def task_set() -> TaskSet:
-    """Return the tasks and texts of this package."""
     return msgspec.json.decode(files(__package__).joinpath("tasks.json").read_bytes(), type=TaskSet)
 
 
 def is_solved(text: str | None, answer: str) -> bool:
-    """Return whether the first line of a text has the answer, as whole words, whatever its case and punctuation."""
+    """Return whether the first line of ``text`` has ``answer`` as whole words. Case and punctuation are ignored."""
     line = (text or "").strip().partition("\n")[0]
     return f" {_words(answer)} " in f" {_words(line)} "
 

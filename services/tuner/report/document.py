@@ -1,4 +1,4 @@
-"""What a report says, whatever its form: sections with sentences, tables and drawings. Pure."""
+"""The content of a report, in any format: sections with sentences, tables and drawings. Pure."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -25,14 +25,14 @@ _PROCESSES: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Section:
-    """One section.
+    """One section of a report.
 
     Attributes:
-        title: Its heading.
-        sentences: Paragraphs.
-        header: Head of its table; empty for none.
-        rows: Rows of its table.
-        drawing: An SVG; empty for none. Markdown leaves it out.
+        title: Heading of the section.
+        sentences: Paragraphs of the section.
+        header: Header cells of the table; empty if there is no table.
+        rows: Rows of the table.
+        drawing: Drawing as SVG; empty if there is none. Markdown leaves the drawing out.
     """
 
     title: str
@@ -44,16 +44,16 @@ class Section:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class About:
-    """Conditions of an experiment.
+    """The conditions of an experiment.
 
     Attributes:
-        command: What was typed, without values that may be secret.
+        command: The command line, without values that may be secret.
         engine: Name of the engine.
-        model: Its model.
-        cpus: Cores of the machine.
-        load: The load average when it began; shows whether the machine was quiet.
-        shape: The shape of every load, in words.
-        minutes: How long it took.
+        model: Name of the model.
+        cpus: Number of cores of the machine.
+        load: Load average of the machine at the start. It shows whether the machine was idle.
+        shape: Description of the loads: prompts, answers and concurrency.
+        minutes: Duration of the experiment, in minutes.
         kept: Whether engines stayed loaded from round to round.
     """
 
@@ -327,7 +327,6 @@ def _number(value: float | None) -> str:
 
 
 def _with(interval: Interval, *, digits: int = 1, share: bool = False) -> str:
-    """Return a value with its interval."""
     form = ".0%" if share else f".{digits}f"
     if not math.isfinite(interval.low) or not math.isfinite(interval.high):
         return f"{interval.value:{form}}"
@@ -335,7 +334,7 @@ def _with(interval: Interval, *, digits: int = 1, share: bool = False) -> str:
 
 
 def as_json(search: Search, about: About, size: Size) -> Mapping[str, Any]:
-    """Return the report as data."""
+    """Return the report as data for JSON."""
     return {
         "version": 1,
         "about": about,

@@ -1,4 +1,4 @@
-"""Drawings as SVG, without a library: the page must need nothing else. Pure."""
+"""Draw SVG without a library, so that the page needs no other file. Pure."""
 
 from collections.abc import Sequence
 from html import escape
@@ -11,7 +11,7 @@ ROW = 26
 
 
 def forest(rows: Sequence[tuple[str, Interval, bool]], *, title: str, margin: float) -> str:
-    """Return a forest plot: one row for each gain with its interval; kept ones are filled. Empty without rows."""
+    """Return a forest plot: a row for each gain with its interval. Kept changes are filled. Empty without rows."""
     if not rows:
         return ""
     ends = [min(1.0, max(-1.0, end)) for _, each, _ in rows for end in (each.low, each.high)]
@@ -43,7 +43,7 @@ def forest(rows: Sequence[tuple[str, Interval, bool]], *, title: str, margin: fl
 
 
 def lines_with_bars(points: Sequence[tuple[int, Interval]], *, title: str, mark: float) -> str:
-    """Draw a line through values with their intervals, at equal distances, and a vertical line at ``mark``."""
+    """Return a line plot of values at equal distances, with a bar for each interval and a vertical line at ``mark``."""
     if not points:
         return ""
     height = 260

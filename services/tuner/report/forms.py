@@ -1,4 +1,4 @@
-"""Write the sections of a report as Markdown, as a page, and the settings as an environment file. Pure."""
+"""Write the sections of a report as Markdown or HTML, and the settings as an environment file. Pure."""
 
 import shlex
 from collections.abc import Mapping, Sequence
@@ -24,7 +24,6 @@ svg{width:100%;height:auto;font:13px system-ui,sans-serif}svg text{fill:var(--in
 
 
 def markdown(title: str, sections: Sequence[Section]) -> str:
-    """Return the report as Markdown."""
     parts = [f"# {title}\n"]
     for each in sections:
         parts.append(f"\n## {each.title}\n\n")
@@ -36,7 +35,7 @@ def markdown(title: str, sections: Sequence[Section]) -> str:
 
 
 def page(title: str, sections: Sequence[Section]) -> str:
-    """Return the report as one HTML file that loads nothing."""
+    """Return the report as one HTML page that loads no other files."""
     parts = [
         '<!doctype html><html lang="en"><head><meta charset="utf-8">',
         '<meta name="viewport" content="width=device-width, initial-scale=1">',
@@ -55,12 +54,12 @@ def page(title: str, sections: Sequence[Section]) -> str:
 
 
 def env_file(settings: Mapping[str, str], reasons: Mapping[str, str], command: str) -> str:
-    """Return the settings to keep as an environment file, as those in ``infra/profiles``.
+    """Return the settings as an environment file, in the format of those in ``infra/profiles``.
 
     Args:
         settings: Variables and values; an empty value unsets a variable and is left out.
-        reasons: Why, by variable.
-        command: How they were found.
+        reasons: Reason for the value of a variable, by variable.
+        command: The command that found the settings.
     """
     engine = settings.get("RAILBUS_ENGINE", "")
     lines = [

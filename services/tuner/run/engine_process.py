@@ -1,4 +1,4 @@
-"""One engine as a child process: ``services.generator.bench.session``, with commands and answers as lines."""
+"""Run an engine in a child process (``services.generator.bench.session``). Commands and answers are JSON lines."""
 
 import asyncio
 import contextlib
@@ -17,11 +17,11 @@ from services.tuner.quality.compare import Answers, TextScore
 
 START_TIMEOUT_S: Final = 1_500.0
 REQUEST_TIMEOUT_S: Final = 300.0
-"""Maximum time of one request in the child, in seconds. A command may take this long for each of its turns."""
+"""Maximum time of one request in the child, in seconds. The timeout of a command grows with its number of requests."""
 
 STOP_TIMEOUT_S: Final = 15.0
 IDLE_STOP_TIMEOUT_S: Final = 5.0
-"""How many seconds an engine may take to end by itself."""
+"""Seconds within which an engine should end after its input is closed. Otherwise it gets a signal."""
 
 MAX_LINE_BYTES: Final = 64 * 2**20
 MAX_ERROR_BYTES: Final = 8_192
@@ -30,7 +30,7 @@ StructT = TypeVar("StructT", bound=msgspec.Struct)
 
 
 class EngineProcessError(Exception):
-    """The engine could not be started, or it ended. The message is the engine's own last line."""
+    """The engine did not start, ended, or did not answer in time. The message has the reason."""
 
 
 class Ready(msgspec.Struct, frozen=True):
@@ -63,20 +63,20 @@ class EngineProcess:
         self.ready = ready
 
     async def load(self, prompts: Sequence[str], *, at_once: int, output: int) -> Load:
-        """Run a closed loop over the prompts, ``at_once`` at a time.
+        """Run a closed loop over the prompts, with ``at_once`` concurrent requests.
 
         Raises:
-            EngineProcessError: The engine ended.
+            EngineProcessError: The engine ended, or did not answer in time.
         """
         loop = {"prompts": list(prompts), "at_once": at_once, "output": output}
         longest = REQUEST_TIMEOUT_S * (1 + len(prompts) / at_once)
         return await self._ask({"type": "load", "loop": loop}, Load, longest)
 
     async def answers(self, questions: Sequence[str], *, output: int, texts: Sequence[str]) -> Answers:
-        """Answer the questions greedily, and score the texts.
+        """Return greedy answers to the questions, and the scores of the texts.
 
         Raises:
-            EngineProcessError: The engine ended.
+            EngineProcessError: The engine ended, or did not answer in time.
         """
         command = {"type": "answers", "questions": list(questions), "output": output}
         said = await self._ask(command, _Texts, REQUEST_TIMEOUT_S * len(questions))
@@ -106,7 +106,7 @@ class EngineProcess:
 
 @asynccontextmanager
 async def engine_process(env: Mapping[str, str]) -> AsyncIterator[EngineProcess]:
-    """Start an engine with these variables, and end it after the block. An empty variable is not set.
+    """Start an engine with the variables ``env``, and end it after the block. A variable without a value is not set.
 
     Raises:
         EngineProcessError: The engine did not start.
@@ -139,7 +139,7 @@ async def _ready(process: asyncio.subprocess.Process, errors: IO[bytes]) -> Read
 
 
 def last_words(code: int | None, errors: IO[bytes]) -> str:
-    """Return why an engine ended: the last line of its errors, or the signal that ended it."""
+    """Return the reason why an engine ended: the signal that ended it, or the last line of its errors."""
     if code is not None and code < 0:
         return f"the engine was ended by signal {-code}: these settings are too much for it"
     size = errors.seek(0, os.SEEK_END)
@@ -152,7 +152,7 @@ async def _end(process: asyncio.subprocess.Process) -> None:
     """End the child: first close its input, then send signals."""
     if process.stdin is not None:
         process.stdin.close()
-    # One that is in the middle of a command does not see that its input has ended.
+    # A child that is running a command does not notice that its input was closed.
     steps = (None, IDLE_STOP_TIMEOUT_S), (process.terminate, STOP_TIMEOUT_S), (process.kill, STOP_TIMEOUT_S)
     for signal, patience_s in steps:
         if signal is not None and process.returncode is None:

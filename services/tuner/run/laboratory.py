@@ -15,12 +15,12 @@ from services.tuner.run.engine_process import EngineProcess, EngineProcessError,
 from services.tuner.run.prompts import prompts
 
 MAX_KEPT: Final = 3
-"""Maximum number of engines that stay loaded with ``keep``: the two that are compared, and the one before."""
+"""Maximum number of engines that stay loaded with ``keep``: the two that are compared, and one from before."""
 
 EngineKey = tuple[tuple[tuple[str, str], ...], bool]
 
 WARM_UP_TURNS: Final = 2
-"""A warm-up has this many times ``at_once`` requests, because engines compile and fill caches at their first steps."""
+"""A warm-up has this many times ``at_once`` requests, because engines compile and fill caches in their first steps."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +49,7 @@ class Pilot:
     Attributes:
         ready: What the engine reported when it was ready.
         start_s: Time from the engine's start until the end of its warm-up.
-        request_s: Time of one request while others run.
+        request_s: Duration of the pilot load divided by its number of requests, in seconds.
     """
 
     ready: Ready
@@ -59,12 +59,12 @@ class Pilot:
 
 @dataclass(slots=True)
 class Laboratory:
-    """Runs the engines that are compared.
+    """The engines of an experiment, and the comparisons on them.
 
     Attributes:
         shape: The shape of every load.
-        apart: Whether only one engine runs at a time, for models that fit only once.
-        keep: Whether engines stay loaded from round to round, where a start takes long. If so, the intervals do
+        apart: Whether only one engine runs at a time, for models that fit into memory only once.
+        keep: Whether engines stay loaded from round to round, if a start takes long. In that case the intervals do
             not include the difference between two processes with the same settings.
     """
 
@@ -76,7 +76,7 @@ class Laboratory:
     _answers: dict[tuple[tuple[str, str], ...], tuple[Answers, Answers]] = field(default_factory=dict)
 
     async def pilot(self, env: Mapping[str, str]) -> Pilot:
-        """Start the engine once and measure how long things take.
+        """Start the engine once, and measure the times of its start and of a request.
 
         Raises:
             EngineProcessError: The engine cannot start, or answers no request.
@@ -90,7 +90,7 @@ class Laboratory:
             return Pilot(engine.ready, start_s, load.wall_s / count)
 
     async def compare(self, base: Mapping[str, str], change: SettingsChange, size: Size) -> Trial:
-        """Measure a change against the settings without it. A failed trial has no rounds, and has the reason."""
+        """Measure a change against the settings without it. A failed trial has a reason and the earlier rounds."""
         after = change.over(base)
         rounds: list[Round] = []
         try:
@@ -101,7 +101,7 @@ class Laboratory:
         return Trial(change=change, base=dict(base), size=size, rounds=tuple(rounds))
 
     async def quality(self, base: Mapping[str, str], change: SettingsChange) -> Quality | None:
-        """Compare the answers with and without a change; return None if the engine fails or has no model."""
+        """Compare the answers with and without a change. Return None if the engine fails or has no model."""
         if base.get("RAILBUS_ENGINE") == "simulated":
             return None  # its words are drawn at random
         key = tuple(sorted(base.items()))
@@ -116,11 +116,11 @@ class Laboratory:
 
     @asynccontextmanager
     async def engine(self, env: Mapping[str, str], *, twin: bool = False) -> AsyncIterator[EngineProcess]:
-        """Provide a warm engine with these settings while the block runs. Then end it, unless engines are kept.
+        """Provide a warm engine with these settings for the block. Afterwards end it, unless ``keep`` is set.
 
         Args:
             env: The settings.
-            twin: Whether it must be a second process beside one with the same settings.
+            twin: Whether the engine must be a second process, different from the one with the same settings.
 
         Raises:
             EngineProcessError: The engine cannot start.
@@ -132,7 +132,7 @@ class Laboratory:
             return
         key = (tuple(sorted(env.items())), twin)
         stack, engine = self._kept.pop(key) if key in self._kept else await self._started(env)
-        self._kept[key] = stack, engine  # now the newest
+        self._kept[key] = stack, engine  # moved to the end as the newest
         try:
             yield engine
         except EngineProcessError:
@@ -154,7 +154,7 @@ class Laboratory:
         return stack, engine
 
     async def close(self) -> None:
-        """End the engines that were kept."""
+        """End the engines that stayed loaded."""
         while self._kept:
             _, (stack, _) = self._kept.popitem()
             await stack.aclose()
@@ -164,16 +164,16 @@ class Laboratory:
         await self.load(engine, WARM_UP_TURNS * self.shape.at_once, "warm-up")
 
     async def load(self, engine: EngineProcess, count: int, name: str, *, at_once: int | None = None) -> Load:
-        """Run one load. Loads of one name have the same prompts; ``at_once`` replaces the shape's concurrency."""
+        """Run one load. Loads with the same name have the same prompts. ``at_once`` replaces that of ``shape``."""
         shape = self.shape
         texts = prompts(count, tokens=shape.prompt, shared=shape.shared, seed=f"{shape.seed}:{name}")
         return await engine.load(texts, at_once=at_once or shape.at_once, output=shape.output)
 
     async def _round(self, base: Mapping[str, str], after: Mapping[str, str], count: int, number: int) -> Round:
-        """Run A B B A, or B A A B in every other round, so that neither arm always has the advantage of a position."""
+        """Run loads in the order A B B A, or B A A B in every other round, so that no arm always goes first."""
         first, second = (base, after) if number % 2 == 0 else (after, base)
-        # Both arms get the same prompts in each half. No later round has these prompts again, because they would be in
-        # the prefix cache of an engine that stayed loaded, and not in that of the other arm.
+        # Both arms get the same prompts in each half. Later rounds have other prompts. Otherwise they would be in the
+        # prefix cache of an engine that stayed loaded, and not in that of the other arm.
         self._loads += 1
         names = (f"{self._loads}:1", f"{self._loads}:2")
         if self.apart:

@@ -1,4 +1,4 @@
-"""The prompts of a load. Each begins with words that all share, and ends with its own words. Pure: seeded."""
+"""Generate the prompts of a load from a seed. Each starts with the words that all share. Pure."""
 
 import random
 from typing import Final
@@ -14,7 +14,7 @@ INSTRUCTION: Final = "\nWrite these words again, in the same order, many times."
 def prompts(count: int, *, tokens: int, shared: float, seed: str) -> list[str]:
     """Return prompts of about ``tokens`` tokens, of which the share ``shared`` is the same for all seeds.
 
-    The common part comes first, so that a prefix cache can keep it. The rest is the prompt's own.
+    The common part comes first, so that a prefix cache can keep it. The remaining words differ from prompt to prompt.
     """
     common = random.Random(f"shared:{tokens}")  # noqa: S311 - it must be repeatable
     own = random.Random(f"own:{seed}")  # noqa: S311 - it must be repeatable

@@ -1,1 +1,1 @@
-"""Subcommands about what is on Kafka: events, topics, rights, records that could not be read."""
+"""Subcommands about Kafka: events, topics, access rights, and dead letters."""

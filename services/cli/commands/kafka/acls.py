@@ -1,4 +1,4 @@
-"""``railbus acls``: the commands that give each service its rights on Kafka."""
+"""``railbus acls``: print the Kafka commands that give each service its access rights."""
 
 import argparse
 
@@ -24,7 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print a script for a shell; nothing is changed."""
+    """Print a shell script with the commands. Nothing is changed on the broker."""
     print("set -e")
     for command in commands(args.principal_prefix, args.kafka, args.command_config, args.role or ROLES):
         print(command)

@@ -1,4 +1,4 @@
-"""``railbus dead``: list, show and replay dead letters, the records that could not be read."""
+"""``railbus dead``: list, show and replay dead letters, that is, records that could not be read."""
 
 import argparse
 import asyncio
@@ -42,15 +42,15 @@ from services.cli.time_spec import StartPosition
 from services.runtime.errors import UserError
 
 READ_TIMEOUT_S: Final = 120.0
-"""Longest time for reading all dead letters."""
+"""Maximum time for reading all dead letters."""
 
 DEFAULT_LIST_LIMIT: Final = 100
 DEFAULT_REPLAY_LIMIT: Final = 100
 MAX_LIMIT: Final = 1_000
-"""Bound of ``--limit``: the records are held in memory, and each can have a megabyte."""
+"""Maximum of ``--limit``. The records are kept in memory, and each can be up to a megabyte long."""
 
 MAX_SHOWN_BYTES: Final = 4_096
-"""Bytes of a value that ``show`` prints."""
+"""Maximum number of bytes of a value that ``railbus dead show`` prints."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -76,7 +76,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Return 0, or 1 when there is no such dead letter or the operator does not confirm."""
+    """Return 0, or 1 if ``replay`` finds no dead letter or the operator does not confirm."""
     settings = bus_settings(args.kafka)
     match args.action:
         case "list":
@@ -164,7 +164,7 @@ def _confirmed(count: int) -> bool:
 async def _read_dead_letters(
     settings: BusSettings, only: DeadLetterFilter, start: StartPosition | int, limit: int
 ) -> tuple[list[DeadLetterRecord], int]:
-    """Return the newest dead letters that match, oldest first, and how many match in all."""
+    """Return the newest ``limit`` dead letters that match, oldest first, and the number of all that match."""
     found: deque[DeadLetterRecord] = deque(maxlen=limit)
     matched = 0
 

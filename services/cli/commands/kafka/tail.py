@@ -1,4 +1,4 @@
-"""``railbus tail``: the events on the log, one a line."""
+"""``railbus tail``: print the events on the log, one on each line."""
 
 import argparse
 import asyncio
@@ -25,7 +25,7 @@ from services.cli.time_spec import StartPosition
 from services.runtime.errors import UserError
 
 MAX_SORTED: Final = 100_000
-"""With ``--no-follow``: events that are sorted by time before they are shown; the rest keep the order of the log."""
+"""Number of events that ``--no-follow`` sorts by time before it prints them. Later events are printed unsorted."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -42,13 +42,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Return 0; with ``--no-follow`` 1 when the request is not on the log."""
+    """Return 0, or 1 if ``--no-follow`` is given and no event of the request is on the log."""
     check_request_id(args.request)
     return run_coroutine(_Tail(args, bus_settings(args.kafka)).main())
 
 
 class _Tail:
-    """One run of the command."""
+    """One execution of ``railbus tail``."""
 
     def __init__(self, args: argparse.Namespace, settings: BusSettings) -> None:
         self._args = args
@@ -61,7 +61,7 @@ class _Tail:
         self._received = False
 
     async def main(self) -> int:
-        """Read until Ctrl-C, or with ``--no-follow`` to the present end of the log."""
+        """Read until Ctrl-C. With ``--no-follow`` read to the log's present end. Return the exit code."""
         key = self._key
         record_filter = None if key is None else lambda _, found: found == key
         reader = TailReader(self._settings, handler=self._take, record_filter=record_filter)
@@ -80,7 +80,10 @@ class _Tail:
         return code
 
     async def _begin(self, reader: TailReader) -> dict[tuple[Topic, int], int]:
-        """Follow every partition that can hold the events asked for; return the end offsets of those to be read."""
+        """Follow every partition that can have the wanted events.
+
+        Return the end offset of each of these partitions that has records to read.
+        """
         async with reaching_broker(self._settings):
             counts = await partition_counts(self._settings)
             partitions = _partitions(self._topics, self._args.request, counts)
@@ -97,7 +100,7 @@ class _Tail:
         sys.stderr.flush()
 
     def _take(self, records: Sequence[Received | UnreadableRecord]) -> None:
-        if self._key is not None:  # a record without a kind is delivered whatever its key
+        if self._key is not None:  # records without a kind pass the filter with any key
             records = [record for record in records if isinstance(record, Received) or record.key == self._key]
         self._received = self._received or bool(records)
         if self._args.no_follow and len(self._held) < MAX_SORTED:
@@ -125,7 +128,7 @@ class _Tail:
 
 
 def _partitions(topics: list[Topic], request_id: str | None, counts: dict[str, int]) -> list[tuple[Topic, int]]:
-    """Return the partitions to follow; a request's events are in one partition of each topic."""
+    """Return the partitions to follow. The events of one request are in one partition of each topic."""
     partitions = []
     for topic in topics:
         count = counts.get(topic.name, 0)

@@ -1,4 +1,4 @@
-"""``railbus topics``: the topics, their records and their retention."""
+"""``railbus topics``: list the topics with their numbers of partitions and records and their retention."""
 
 import argparse
 import asyncio
@@ -17,7 +17,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Return 0, or 1 when a topic is missing."""
+    """Return 0, or 1 if a topic is missing."""
     return run_coroutine(_main(bus_settings(args.kafka), create=args.create))
 
 
@@ -39,7 +39,7 @@ async def _main(settings: BusSettings, *, create: bool) -> int:
 
 
 async def _records(settings: BusSettings, there: dict[str, int]) -> dict[str, int]:
-    """Return how many records each topic has: its end offsets less its first ones."""
+    """Return the number of records of each topic: the sum of end offset minus first offset over its partitions."""
     reader = TailReader(settings, handler=lambda _: None)
     async with asyncio.TaskGroup() as tasks:
         reading = tasks.create_task(reader.run())

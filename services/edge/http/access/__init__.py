@@ -1,1 +1,1 @@
-"""Access: API keys, TLS, the web origins that are allowed, and the proxies that are trusted."""
+"""Access to the edge: API keys, TLS, allowed web origins and trusted proxies."""

@@ -1,4 +1,4 @@
-"""API keys: a file of SHA-256 hashes, each with its tenant. The keys themselves are not stored."""
+"""API keys. A file maps the SHA-256 hash of each key to a tenant. The keys themselves are not stored."""
 
 import hashlib
 import hmac
@@ -16,14 +16,19 @@ from services.runtime.errors import UserError
 
 LOCAL_TENANT: Final = "local"
 MAX_KEYS: Final = 1_000
-"""Maximum number of keys in the file. Each request's key is compared with all, in about 0.2 ms at this limit."""
+"""Maximum number of keys in the file. Comparing a request's key with this many takes about 0.2 ms."""
 _HASH: Final = re.compile(r"[0-9a-f]{64}")
 _TENANT: Final = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
 
 @dataclass(frozen=True, slots=True)
 class ApiKeys:
-    """The valid keys: ``tenants`` maps hashes to tenants; None means that no key is needed (tenant ``local``)."""
+    """The valid keys.
+
+    Attributes:
+        tenants: The tenant of each key, by the key's SHA-256 hash. None means that no key is needed, and that every
+            request belongs to the tenant ``local``.
+    """
 
     tenants: dict[str, str] | None = None
 
@@ -32,10 +37,10 @@ class ApiKeys:
         return self.tenants is None
 
     def tenant(self, key: str | None) -> str:
-        """Look up the tenant of a key. Every hash is compared, so that the time taken reveals nothing.
+        """Return the tenant of a key. It is compared with every hash, so that the duration reveals nothing.
 
         Raises:
-            ApiError: 401.
+            ApiError: 401, if the key is missing or not valid.
         """
         if self.tenants is None:
             return LOCAL_TENANT
@@ -51,10 +56,10 @@ class ApiKeys:
         return found
 
     def tenant_of(self, headers: Mapping[str, str]) -> str:
-        """Look up the tenant of a request by its ``Authorization`` header.
+        """Return the tenant of the key in the header ``Authorization``.
 
         Raises:
-            ApiError: 401.
+            ApiError: 401, if the key is missing or not valid.
         """
         return self.tenant(bearer_token(headers))
 
@@ -65,10 +70,10 @@ def bearer_token(headers: Mapping[str, str]) -> str | None:
 
 
 def load_keys(path: str | None) -> ApiKeys:
-    """Load a TOML or JSON file with a table ``keys`` that maps SHA-256 (hex) to tenant.
+    """Load a TOML or JSON file with a table ``keys`` that maps the SHA-256 of each key, in hex, to a tenant.
 
     Raises:
-        UserError: The file cannot be read or has other content.
+        UserError: The file cannot be read, or has no such table.
     """
     if not path:
         return ApiKeys()

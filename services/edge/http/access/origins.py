@@ -1,4 +1,4 @@
-"""Decide which web pages may use this edge, so that a foreign page in the owner's browser reaches no local server."""
+"""Decide which web pages may use this edge. Otherwise any page in a user's browser could send requests to it."""
 
 from dataclasses import dataclass
 from functools import lru_cache
@@ -10,21 +10,23 @@ from services.runtime.settings import is_loopback
 
 @dataclass(frozen=True, slots=True)
 class OriginGuard:
-    """The check of ``Host`` and ``Origin``.
+    """The check of the headers ``Host`` and ``Origin``.
 
     Attributes:
-        keyed: Whether requests need an API key, which a foreign page does not have.
-        allowed: Further origins, such as ``https://chat.example.org``.
+        keyed: Whether requests need an API key. If not, ``Host`` must be a loopback name.
+        allowed: The allowed origins besides the edge's own, such as ``https://chat.example.org``.
     """
 
     keyed: bool
     allowed: frozenset[str] = frozenset()
 
     def check(self, host: str | None, origin: str | None) -> None:
-        """Refuse a foreign page by its ``Origin``, and a rebound DNS name by ``Host``.
+        """Refuse pages of other origins. On an edge without keys, refuse every ``Host`` but loopback names.
+
+        The second check stops DNS rebinding, where a foreign host name resolves to this machine.
 
         Raises:
-            ApiError: 403; or 400, when a header is malformed.
+            ApiError: 403, if the request is refused; 400, if a header is malformed.
         """
         is_local = host is not None and _is_local(host)
         if not self.keyed and not is_local:
@@ -43,7 +45,7 @@ class OriginGuard:
 
 @lru_cache(maxsize=256)
 def _is_local(host: str) -> bool:
-    """Return whether a ``Host`` means this machine."""
+    """Return whether the value of a ``Host`` header is a loopback name."""
     name = _split(f"//{host}", "Host").hostname
     return name is not None and is_loopback(name)
 

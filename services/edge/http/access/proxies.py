@@ -1,4 +1,4 @@
-"""The address of a client behind a proxy. It is believed only if a trusted proxy names it. Pure."""
+"""Determine the address of a client behind a proxy. Only headers of trusted proxies are used. Pure."""
 
 import ipaddress
 import re
@@ -11,7 +11,7 @@ from services.runtime.errors import UserError
 ProxyHeader = Literal["X-Forwarded-For", "Forwarded"]
 
 MAX_HOPS: Final = 32
-"""Maximum number of addresses in a header that are read, counted from its end."""
+"""Maximum number of addresses that are read from a header. The last ones are read."""
 
 _FOR: Final = re.compile(r'(?:^|;)\s*for\s*=\s*("?)([^";,]*)\1\s*(?:;|$)', re.IGNORECASE)
 _Network = ipaddress.IPv4Network | ipaddress.IPv6Network
@@ -19,18 +19,19 @@ _Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 @dataclass(frozen=True, slots=True)
 class TrustedProxies:
-    """The proxies before this edge.
+    """The trusted proxies in front of this edge.
 
     Attributes:
-        networks: Their addresses.
-        header: The header that they append the address of their client to. They must not pass on another one unseen.
+        networks: The networks of the proxies' addresses.
+        header: The header to which the proxies append their client's address. They must append to a header that the
+            client sent, or replace it, but never forward it unchanged.
     """
 
     networks: tuple[_Network, ...] = ()
     header: ProxyHeader = "X-Forwarded-For"
 
     def trusts(self, address: str) -> bool:
-        """Return whether this is a proxy's address."""
+        """Return whether this is the address of a trusted proxy."""
         if not self.networks:
             return False
         parsed = _parsed(address)
@@ -39,17 +40,18 @@ class TrustedProxies:
         )
 
     def client(self, peer: str, values: Sequence[str]) -> str:
-        """Return the client's address: the last one in the header that is not a proxy's.
+        """Return the client's address, which is the last address in the header that is not a trusted proxy's.
 
         Args:
-            peer: The address of the connection, which is a proxy's.
-            values: The header's values, in order. Addresses before the client's own may be forged.
+            peer: The address of the connection, which is a trusted proxy's. It is returned if the header names no
+                client.
+            values: The header's values, in order. The client may have forged the addresses before its own.
         """
         hops = [hop for value in values for hop in value.split(",")]
         for hop in reversed(hops[-MAX_HOPS:]):
             address = self._address(hop)
             if _parsed(address) is None:
-                return peer  # a proxy that does not say counts as the client
+                return peer  # the proxy itself counts as the client, because it names no valid address
             if not self.trusts(address):
                 return address
         return peer
@@ -62,7 +64,7 @@ class TrustedProxies:
 
 
 def trusted_proxies(text: str, header: ProxyHeader) -> TrustedProxies:
-    """Read the setting: addresses and networks, separated by commas.
+    """Parse addresses and networks that are separated by commas.
 
     Raises:
         UserError: An entry is not an address or network.

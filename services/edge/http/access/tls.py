@@ -1,4 +1,4 @@
-"""TLS on the edge's own port, for installations without a proxy that terminates it."""
+"""TLS on the edge's port, for installations without a proxy that terminates TLS."""
 
 import ssl
 from pathlib import Path
@@ -7,14 +7,14 @@ from services.runtime.errors import UserError
 
 
 def tls_context(certificate: Path | None, key: Path | None) -> ssl.SSLContext | None:
-    """Return the context for a server; None where no certificate is set.
+    """Return the TLS context of the server, or None if no certificate is configured.
 
     Args:
         certificate: PEM file of the certificate and of the intermediate certificates.
         key: PEM file of the certificate's key; None if the certificate's file also holds the key.
 
     Raises:
-        UserError: A file cannot be used, or there is a key and no certificate.
+        UserError: A file cannot be used, or a key is set without a certificate.
     """
     if certificate is None:
         if key is not None:
@@ -24,7 +24,7 @@ def tls_context(certificate: Path | None, key: Path | None) -> ssl.SSLContext | 
     context.set_alpn_protocols(["http/1.1"])
     try:
         context.load_cert_chain(certificate, key, password=_no_password)
-    except OSError as error:  # ``ssl.SSLError`` is one
+    except OSError as error:  # includes ``ssl.SSLError``
         files = f"RAILBUS_EDGE_TLS_CERT={certificate}" + ("" if key is None else f", RAILBUS_EDGE_TLS_KEY={key}")
         raise UserError(
             f"{files}: {error.strerror or error}; give PEM files of a certificate and of its key without a password"
@@ -33,5 +33,5 @@ def tls_context(certificate: Path | None, key: Path | None) -> ssl.SSLContext | 
 
 
 def _no_password() -> str:
-    """Keep OpenSSL from asking on the terminal."""
+    """Return an empty password, so that OpenSSL does not ask for one on the terminal."""
     return ""

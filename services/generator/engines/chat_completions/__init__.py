@@ -1,1 +1,1 @@
-"""Client of OpenAI's chat completions API, shared by the engines openai and llama."""
+"""A client of OpenAI's chat completions API. The engines ``openai`` and ``llama`` use it."""

@@ -1,4 +1,4 @@
-"""Decode the stream of an OpenAI-compatible server: server-sent events with one JSON object each."""
+"""Decode the stream of an OpenAI-compatible server. It consists of server-sent events with one JSON object each."""
 
 from collections.abc import Iterator
 from typing import Any, Final
@@ -17,26 +17,26 @@ DONE: Final = b"[DONE]"
 
 
 class ChunkDelta(msgspec.Struct, frozen=True, gc=False):
-    """The text that a chunk adds."""
+    """The text that a chunk adds to the answer."""
 
     content: str | None = None
 
 
 class ChunkChoice(msgspec.Struct, frozen=True, gc=False):
-    """One of the requested answers. We always request one."""
+    """One of the requested answers. Railbus always requests exactly one."""
 
     delta: ChunkDelta | None = None
     finish_reason: str | None = None
 
 
 class PromptTokensDetails(msgspec.Struct, frozen=True, gc=False):
-    """Details of the prompt's tokens."""
+    """Breakdown of the number of prompt tokens."""
 
     cached_tokens: Count | None = None
 
 
 class ChunkUsage(msgspec.Struct, frozen=True, gc=False):
-    """Token counts of the answer so far; in the last chunk, of the whole answer."""
+    """Token counts of the answer so far. The last chunk has the counts of the whole answer."""
 
     prompt_tokens: Count = 0
     completion_tokens: Count = 0
@@ -53,7 +53,7 @@ class LlamaTimings(msgspec.Struct, frozen=True, gc=False):
 
 
 class VllmSpeculation(msgspec.Struct, frozen=True, gc=False):
-    """vLLM's drafting totals of one answer; index j of the histogram counts the steps that accepted j tokens."""
+    """vLLM's speculation totals of one answer. Entry j of the histogram counts the steps that accepted j tokens."""
 
     num_spec_steps: Count = 0
     num_draft_tokens: Count = 0
@@ -69,7 +69,7 @@ class VllmMetrics(msgspec.Struct, frozen=True, gc=False):
 
 
 class CompletionChunk(msgspec.Struct, frozen=True, gc=False):
-    """The fields of a chunk that we read."""
+    """The fields of a chunk that Railbus reads."""
 
     choices: list[ChunkChoice] | None = None
     usage: ChunkUsage | None = None
@@ -82,7 +82,7 @@ _decode = msgspec.json.Decoder(CompletionChunk).decode
 
 
 class SseDecoder:
-    """Decoder of server-sent events. Comments, empty lines and fields other than ``data`` are ignored.
+    """A decoder of server-sent events. It ignores comments, empty lines and fields other than ``data``.
 
     Attributes:
         done: Whether the server sent ``[DONE]``.
@@ -95,10 +95,10 @@ class SseDecoder:
         self.done = False
 
     def feed(self, data: bytes) -> Iterator[CompletionChunk]:
-        """Yield the chunks that these bytes complete.
+        """Yield the chunks that are complete after these bytes. Bytes of an incomplete line are kept for the next call.
 
         Raises:
-            EngineError: ``internal`` if the bytes are not a stream of chunks.
+            EngineError: The bytes are not a stream of chunks. The error class is ``internal``.
         """
         if self._rest:
             data = self._rest + data
@@ -118,10 +118,10 @@ class SseDecoder:
 
 
 def parse_chunk(payload: bytes) -> CompletionChunk:
-    """Return the chunk in an event's data.
+    """Parse the data of an event as a chunk.
 
     Raises:
-        EngineError: The data is not a chunk, or it reports an error.
+        EngineError: The data is not a chunk, or the server reports an error in it.
     """
     try:
         chunk = _decode(payload)
@@ -135,7 +135,7 @@ def parse_chunk(payload: bytes) -> CompletionChunk:
 
 
 def speculation_totals(chunk: CompletionChunk) -> Speculation | None:
-    """Return the drafting totals; None if the server does not report them."""
+    """Return the totals of drafted and accepted tokens, or None if the server does not report them."""
     if chunk.metrics is not None and chunk.metrics.speculative_decoding is not None:
         totals = chunk.metrics.speculative_decoding
         histogram = totals.acceptance_histogram
@@ -155,4 +155,4 @@ ERROR_FINISH_REASONS: Final[dict[str, tuple[ErrorClass, str]]] = {
     "abort": ("unavailable", "the upstream aborted the answer"),
     "error": ("internal", "the upstream ended the answer with an error"),
 }
-"""Finish reasons of incomplete answers, with the error that each means."""
+"""The error class and message for each finish reason that means an incomplete answer."""

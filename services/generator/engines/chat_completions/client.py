@@ -14,22 +14,22 @@ from services.generator.engines.chat_completions.parser import CompletionParser,
 from services.worker.engine import EngineError, EngineStep, GenerationResult, Job
 
 MAX_ERROR_BODY_BYTES: Final = 65_536
-"""Maximum number of bytes that are read of an error's body."""
+"""Maximum number of bytes that are read of the body of an error response."""
 
 END_OF_STREAM_TIMEOUT_S: Final = 1.0
-"""How many seconds to wait after the last token for usage and the end of the stream."""
+"""Maximum number of seconds to wait, after the last token, for the token counts and the end of the stream."""
 
-# If compression were allowed, a server would delay text until there is enough to compress.
+# Compression is refused, because a server delays text until there is enough to compress.
 _HEADERS: Final = {
     "Content-Type": "application/json", "Accept": "text/event-stream", "Accept-Encoding": "identity",
 }  # fmt: skip
 
 
 class CompletionsClient:
-    """A client for one server. The session limits the number of its connections.
+    """A client for one server. ``session`` limits the number of connections.
 
     Attributes:
-        running: Number of open answers.
+        running: Number of answers in progress.
     """
 
     def __init__(self, session: aiohttp.ClientSession, endpoint: Endpoint) -> None:
@@ -62,10 +62,10 @@ class CompletionsClient:
         finally:
             self.running -= 1
             if response is not None:
-                response.release()  # closes the connection unless the body was read to the end
+                response.release()  # this closes the connection, unless the body was read to its end
 
     async def _ask(self, job: Job) -> aiohttp.ClientResponse:
-        """Return the response whose body is the answer.
+        """Send the request and return the response whose body is the answer.
 
         Raises:
             EngineError: The server refused the request.
@@ -81,7 +81,7 @@ class CompletionsClient:
         raise upstream_error(response.status, body)
 
     async def _post(self, job: Job, *, usage: bool) -> aiohttp.ClientResponse:
-        """Send the request. If the kept-alive connection turns out to be closed, send it once more on a new one."""
+        """Send the request. If the server has closed the kept-alive connection, send it again on a new connection."""
         body = request_body(job, self._endpoint, usage=usage)
         try:
             return await self._session.post(self._endpoint.url, data=body, headers=_HEADERS, allow_redirects=False)
@@ -92,7 +92,7 @@ class CompletionsClient:
 
 
 async def _more(content: aiohttp.StreamReader, deadline: float | None) -> bytes:
-    """Return the next bytes; empty at the end of the body or after the deadline."""
+    """Return the next bytes of the body, or ``b""`` at its end or after the deadline."""
     if deadline is None:
         return await content.readany()
     with contextlib.suppress(TimeoutError, aiohttp.ClientError):
@@ -109,7 +109,7 @@ async def _error_body(response: aiohttp.ClientResponse) -> bytes:
 
 
 def transport_error(error: Exception) -> EngineError:
-    """Translate a transport error. The message never contains what was sent."""
+    """Translate a transport error into an engine error. Its message never contains text of the request."""
     if isinstance(error, aiohttp.ClientConnectorError | aiohttp.ConnectionTimeoutError):
         return EngineError("unavailable", "the upstream cannot be reached", retryable=True)
     if isinstance(error, TimeoutError):

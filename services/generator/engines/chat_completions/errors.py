@@ -1,6 +1,6 @@
-"""Translate an upstream's errors into engine errors.
+"""Translate the errors of an upstream server into engine errors.
 
-Upstream messages may repeat the prompt, so only numbers and identifiers are taken from them.
+The server's error messages may repeat the prompt, so only numbers and identifiers are taken from them.
 """
 
 import re
@@ -15,7 +15,7 @@ _IDENTIFIER: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 _LIMIT: Final = re.compile(r"maximum (?:context|model) length (?:is|of) (\d+)", re.IGNORECASE)
 _ASKED: Final = re.compile(r"\b(\d{1,12}) (?:\w+ )?tokens\b", re.IGNORECASE)
 
-# The boolean says whether another attempt could succeed. It cannot if the request itself is wrong.
+# The boolean is True if another attempt could succeed. A wrong request fails in each attempt.
 _CLASSES: Final[dict[int, tuple[ErrorClass, bool]]] = {
     401: ("auth", True), 403: ("auth", True), 407: ("auth", True), 408: ("timeout", True), 425: ("overloaded", True),
     429: ("overloaded", True), 503: ("unavailable", True), 504: ("timeout", True), 529: ("overloaded", True),
@@ -23,7 +23,7 @@ _CLASSES: Final[dict[int, tuple[ErrorClass, bool]]] = {
 
 
 def classify(status: int) -> tuple[ErrorClass, bool]:
-    """Return the error class of an HTTP status other than 200, and whether another attempt could succeed."""
+    """Return the error class for an HTTP status other than 200, and whether another attempt could succeed."""
     known = _CLASSES.get(status)
     if known is not None:
         return known
@@ -33,7 +33,12 @@ def classify(status: int) -> tuple[ErrorClass, bool]:
 
 
 def upstream_error(status: int | None, body: bytes) -> EngineError:
-    """Return the error that a body reports; ``status`` is None for an error inside a stream that began with 200."""
+    """Return the error that a response's body reports.
+
+    Args:
+        status: The HTTP status; None if the error is in a stream whose status was 200.
+        body: The response's body, or the data of the event.
+    """
     error = _error_object(body)
     if status is None:
         code = error.get("code")
@@ -43,7 +48,7 @@ def upstream_error(status: int | None, body: bytes) -> EngineError:
 
 
 def _error_object(body: bytes) -> dict[str, Any]:
-    """Return the error object of OpenAI, vLLM or llama.cpp; empty if there is none."""
+    """Return the error object in the format of OpenAI, vLLM or llama.cpp; empty if the body has none."""
     try:
         value = msgspec.json.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError):
@@ -68,7 +73,7 @@ def _message(status: int, error: dict[str, Any]) -> str:
 
 
 def _lengths(error: dict[str, Any]) -> tuple[int | None, int | None]:
-    """Return the requested tokens and the model's limit, if the error says that the prompt is too long."""
+    """Return the number of requested tokens and the model's limit. Each is None if the error does not report it."""
     if error.get("type") == "exceed_context_size_error":
         asked, limit = error.get("n_prompt_tokens"), error.get("n_ctx")
         return (asked if isinstance(asked, int) else None), (limit if isinstance(limit, int) else None)

@@ -1,4 +1,4 @@
-"""Build the request of a streamed chat completion, and parse its chunks. No I/O, no clock."""
+"""Build the request for a streamed chat completion, and parse its chunks. No I/O, no clock."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -23,9 +23,10 @@ class Endpoint:
     """A chat completions endpoint.
 
     Attributes:
-        url: Address of ``/chat/completions``.
-        step_usage: Request usage in every chunk (vLLM, SGLang), so that tokens per step are exact with speculation.
-        extra: Further fields of each request's body. They do not replace fields that Railbus sets.
+        url: URL of ``/chat/completions``.
+        step_usage: Whether to request token counts in every chunk, which vLLM and SGLang support. With speculation, the
+            number of tokens per step is exact only with these counts.
+        extra: Further fields of the body of each request. They do not replace fields that Railbus sets.
     """
 
     url: str
@@ -34,7 +35,13 @@ class Endpoint:
 
 
 def request_body(job: Job, endpoint: Endpoint, *, usage: bool) -> bytes:
-    """Return the request's body; ``usage=False`` is for servers that refuse ``stream_options``."""
+    """Return the body of a request.
+
+    Args:
+        job: The request.
+        endpoint: The endpoint that receives it.
+        usage: Whether to request token counts; False for servers that refuse ``stream_options``.
+    """
     sampling = job.sampling
     body: dict[str, Any] = {
         **endpoint.extra,
@@ -57,7 +64,7 @@ def request_body(job: Job, endpoint: Endpoint, *, usage: bool) -> bytes:
 
 
 class CompletionParser:
-    """The state of one answer while its chunks are parsed. Pure: it takes chunks and times, and returns steps."""
+    """The state of one answer while its chunks are parsed. It takes chunks and times, and returns steps."""
 
     __slots__ = ("_counted", "_finish", "_first_at", "_last", "_last_at", "_sent_at", "_usage")
 
@@ -71,16 +78,18 @@ class CompletionParser:
 
     @property
     def complete(self) -> bool:
-        """Whether the last token was read; only usage and the end of the stream may follow."""
+        """Whether the last token was read. After it, only token counts and the end of the stream may follow."""
         return self._finish is not None
 
     def read(self, chunk: CompletionChunk, now: float) -> EngineStep | None:
-        """Return the step in a chunk; None if the chunk has no text but, for example, only a role or usage.
+        """Return the step in a chunk, or None if the chunk has no text. Such a chunk has only a role or token counts.
 
-        ``now`` is a monotonic time in seconds.
+        Args:
+            chunk: The chunk.
+            now: When the chunk was received, as a monotonic time in seconds.
 
         Raises:
-            EngineError: The finish reason reports an incomplete answer.
+            EngineError: The finish reason means that the answer is incomplete.
         """
         if chunk.usage is not None:
             self._usage = _usage(chunk.usage)
@@ -103,10 +112,10 @@ class CompletionParser:
         return EngineStep(text=text, tokens=self._tokens(chunk))
 
     def end(self, *, stream_done: bool) -> GenerationResult:
-        """Return the result. Call this when the stream has ended.
+        """Return the result of the answer. Call this after the end of the stream.
 
         Raises:
-            EngineError: ``unavailable`` if the answer is incomplete.
+            EngineError: The answer is incomplete. The error class is ``unavailable``.
         """
         if self._finish is None and not (stream_done and self._first_at):
             raise EngineError(
@@ -120,7 +129,7 @@ class CompletionParser:
         )
 
     def _tokens(self, chunk: CompletionChunk) -> int:
-        """Return the number of tokens in the chunk: the server's count if every chunk has one, else 1."""
+        """Return the number of tokens in the chunk. It is 1 if the server reports no token count in this chunk."""
         tokens = 1 if chunk.usage is None else max(0, chunk.usage.completion_tokens - self._counted)
         self._counted += tokens
         return tokens

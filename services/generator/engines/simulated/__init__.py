@@ -1,1 +1,1 @@
-"""The engine ``simulated``: random words at the pace of a modelled accelerator, with scripted faults."""
+"""The engine ``simulated``. It generates random words at the pace of a modelled accelerator, with scripted faults."""

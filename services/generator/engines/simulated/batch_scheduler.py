@@ -1,11 +1,11 @@
 """Simulate continuous batching: decide which sequences share the next step, and how long the step takes.
 
-No I/O and no clock: times are arguments, in milliseconds. A step contains every decoding sequence and, within a token
-budget, parts of the remaining prompts in order of arrival (chunked prefill).
+No I/O and no clock. Times are arguments, in milliseconds. A step contains every sequence that decodes. Within a token
+budget, it also contains parts of the remaining prompts, in order of arrival (chunked prefill).
 
-Interactive sequences go before those of the batch lane, as under vLLM's priority scheduling. They are first in the
-queue and in the prefill budget. If no slot is free for one, the newest batch sequence is displaced, and its KV cache is
-computed again later.
+Interactive sequences have priority over those of the batch lane, as with vLLM's priority scheduling. They are first in
+the queue, and first to use the prefill budget. If an interactive sequence finds no free slot, the newest batch sequence
+goes back to its queue, and its KV cache is computed again later.
 """
 
 from collections import deque
@@ -20,11 +20,12 @@ from services.physics.roofline import prefill_flop, step_ms
 from services.worker.engine import EngineStep
 
 EXPECTED_ALPHA: Final = 0.6
-"""Acceptance assumed before any is measured. It is in the middle of published values for similar pairs (42-81 %)."""
+"""Acceptance rate that is assumed before one is measured. It is in the middle of the published values for similar pairs
+of models (42-81 %)."""
 
 
 class StepOutput(NamedTuple):
-    """One item that a step produced for a sequence."""
+    """One output item that a step produced, and its sequence."""
 
     sequence: SimulatedSequence
     item: OutputItem
@@ -32,7 +33,14 @@ class StepOutput(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class StepPlan:
-    """One step: decoding sequences, prefilling sequences with the tokens of each, draft length, and duration."""
+    """The plan of one step.
+
+    Attributes:
+        decodes: The sequences that generate tokens.
+        prefills: The sequences whose prompts are processed, each with its number of tokens in this step.
+        gamma: Number of tokens drafted for each decoding sequence.
+        duration_ms: Duration of the step.
+    """
 
     decodes: tuple[SimulatedSequence, ...]
     prefills: tuple[tuple[SimulatedSequence, int], ...]
@@ -42,16 +50,16 @@ class StepPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CostModel:
-    """The simulated hardware, models and limits.
+    """The simulated hardware and models, and the limits of a step.
 
     Attributes:
-        pair: Models and accelerator.
-        gamma: Tokens drafted per step, or their maximum if ``adaptive``; 0 turns speculation off.
-        adaptive: Choose each step's draft length from load and measured acceptance, up to ``gamma``.
+        pair: Target model, draft model and accelerator.
+        gamma: Number of tokens drafted in a step, or its maximum if ``adaptive``. 0 turns speculation off.
+        adaptive: Whether the draft length of each step is chosen from load and measured acceptance, up to ``gamma``.
         alpha: Probability that a drafted token is accepted.
-        batch: Maximum sequences in a step.
-        budget: Maximum prompt tokens in a step.
-        scale: Factor on the time that the physics gives for a step.
+        batch: Maximum number of sequences in a step.
+        budget: Maximum number of prompt tokens in a step.
+        scale: Factor by which the duration of a step, as computed in ``services/physics``, is multiplied.
     """
 
     pair: SpeculationPair
@@ -63,7 +71,16 @@ class CostModel:
     adaptive: bool = False
 
     def step_ms(self, decodes: int, context: int, prefills: list[tuple[SimulatedSequence, int]], gamma: int) -> float:
-        """Return the milliseconds of a step: draft steps, one pass of the target over all tokens, and overhead."""
+        """Return the duration of a step in milliseconds.
+
+        It is the sum of the draft steps, one pass of the target over all tokens, and overhead.
+
+        Args:
+            decodes: Number of sequences that decode.
+            context: Mean number of tokens in their KV caches.
+            prefills: The sequences that prefill, each with its number of tokens.
+            gamma: Number of tokens drafted for each decoding sequence.
+        """
         pair = self.pair
         step = step_ms(
             pair.target,
@@ -84,7 +101,7 @@ class CostModel:
 
 
 class BatchScheduler:
-    """The waiting queues and the running sequences. At most ``cost.batch`` sequences run."""
+    """A waiting queue for each lane, and the running sequences. At most ``cost.batch`` sequences run."""
 
     def __init__(self, cost: CostModel) -> None:
         self._cost = cost
@@ -96,33 +113,31 @@ class BatchScheduler:
 
     @property
     def running(self) -> int:
-        """Number of admitted sequences."""
         return len(self._running)
 
     @property
     def waiting(self) -> int:
-        """Number of queued sequences."""
         return len(self._waiting) + len(self._waiting_batch)
 
     def add(self, sequence: SimulatedSequence) -> None:
         self._queue_of(sequence).append(sequence)
 
     def remove(self, sequence: SimulatedSequence) -> None:
-        """Remove a sequence; do nothing if it has ended already."""
+        """Remove a sequence. Do nothing if it has already ended."""
         if self._running.pop(id(sequence), None) is None:
             queue = self._queue_of(sequence)
             if sequence in queue:
                 queue.remove(sequence)
 
     def plan(self, now_ms: float) -> StepPlan | None:
-        """Return the next step; None if no sequence can take part now."""
+        """Admit waiting sequences and return the next step, or None if no sequence can take part in a step now."""
         cost = self._cost
         while self._waiting and (len(self._running) < cost.batch or self._displace()):
             self._admit(self._waiting.popleft(), now_ms)
         while self._waiting_batch and len(self._running) < cost.batch:
             self._admit(self._waiting_batch.popleft(), now_ms)
         active = [each for each in self._running.values() if each.held_until_ms <= now_ms]
-        active.sort(key=lambda each: each.batch)  # interactive ones first; each lane in order of admission
+        active.sort(key=lambda each: each.batch)  # interactive sequences first; each lane in order of admission
         decodes = tuple(each for each in active if each.to_prefill <= 0)
         prefills: list[tuple[SimulatedSequence, int]] = []
         budget = cost.budget
@@ -138,12 +153,12 @@ class BatchScheduler:
         return StepPlan(decodes, tuple(prefills), gamma, cost.step_ms(len(decodes), context, prefills, gamma))
 
     def wake_ms(self) -> float | None:
-        """Return the time at which the next held sequence may continue; None if there is no such sequence."""
+        """Return the earliest finite ``held_until_ms`` of the running sequences; None if there is none."""
         held = [each.held_until_ms for each in self._running.values() if each.held_until_ms != float("inf")]
         return min(held, default=None)
 
     def complete(self, plan: StepPlan, now_ms: float) -> Iterator[StepOutput]:
-        """Finish a step, and yield what it produced for each sequence that was not removed."""
+        """Finish a step, and yield its output for each sequence that was not removed in the meantime."""
         for sequence, tokens in plan.prefills:
             if id(sequence) in self._running:
                 sequence.prefilled += tokens
@@ -158,13 +173,13 @@ class BatchScheduler:
         return self._waiting_batch if sequence.batch else self._waiting
 
     def _admit(self, sequence: SimulatedSequence, now_ms: float) -> None:
-        if not sequence.recomputed:  # a displaced sequence has had its scripted delay already
+        if not sequence.recomputed:  # a displaced sequence has already had its scripted delay
             sequence.admitted_ms = now_ms
             sequence.held_until_ms = now_ms + sequence.script.delay_ms(sequence.rng)
         self._running[id(sequence)] = sequence
 
     def _displace(self) -> bool:
-        """Send the newest running batch sequence back to its queue; return whether there was one."""
+        """Move the newest running batch sequence back to its queue. Return whether there was one."""
         newest = next((each for each in reversed(self._running.values()) if each.batch), None)
         if newest is None:
             return False
@@ -185,6 +200,7 @@ class BatchScheduler:
         for item in sequence.advance(gamma, self._cost.alpha, now_ms):
             if not isinstance(item, EngineStep):
                 self.remove(sequence)
-            elif item.drafted and sequence.generated < sequence.length:  # the answer's end truncates the last step
+            elif item.drafted and sequence.generated < sequence.length:
+                # The last step of an answer is not counted, because the end of the answer truncates it.
                 self._acceptance = self._acceptance.after(item.drafted, item.accepted)
             yield StepOutput(sequence, item)

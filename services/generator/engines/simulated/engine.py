@@ -16,14 +16,14 @@ from services.generator.engines.simulated.settings import SimulatedSettings
 from services.worker.engine import EngineError, EngineStats, EngineStep, GenerationResult, Job
 
 CHARACTERS_PER_TOKEN: Final = 4
-"""Characters counted as one token of a prompt, because prompts are not tokenised."""
+"""Number of characters that count as one token of a prompt, because prompts are not tokenised."""
 
 MIN_TOKENS, MAX_TOKENS = 20, 120
-"""Range of an answer's length in tokens if no script gives one. Lengths are uniformly distributed."""
+"""Minimum and maximum length of an answer in tokens, if no script sets the length. The distribution is uniform."""
 
 
 class _OutputQueue:
-    """The items of one execution that wait to be read. The length of the answer bounds their number."""
+    """The output items of one execution that are not read yet. Their number is bounded by the length of the answer."""
 
     __slots__ = ("items", "waiter")
 
@@ -44,7 +44,7 @@ class _OutputQueue:
 
 
 class SimulatedEngine:
-    """Engine ``simulated``. One task runs the steps of the whole batch."""
+    """The engine ``simulated``. One asyncio task runs the steps of the whole batch."""
 
     def __init__(self, settings: SimulatedSettings) -> None:
         self.name = "simulated"
@@ -64,7 +64,7 @@ class SimulatedEngine:
         self._stepper.add_done_callback(self._on_stepper_end)
 
     def resolve(self, model: str) -> str:
-        """Return the model's name, with the requested script.
+        """Return the model's name. If the request has a script, the name includes it.
 
         Raises:
             EngineError: Another model was requested, or the script is invalid.
@@ -88,7 +88,7 @@ class SimulatedEngine:
         return model
 
     async def generate(self, job: Job) -> AsyncGenerator[EngineStep | GenerationResult, None]:
-        """Generate words at the simulated pace. The same request id and seed give the same words."""
+        """Generate words at the simulated pace. Requests with the same id and seed get the same words."""
         if self._dead is not None:
             raise self._dead
         sequence = self._sequence(job)
@@ -139,7 +139,7 @@ class SimulatedEngine:
         )
 
     async def _run_steps(self) -> None:
-        """Run step after step, each at its due time. If a busy host makes a step late, later steps are delayed too."""
+        """Run one step after the other, each at its due time. If a busy host delays a step, so are all later steps."""
         due_ms = _now_ms()
         while self._dead is None:
             plan = self._scheduler.plan(max(due_ms, _now_ms()))
@@ -159,7 +159,7 @@ class SimulatedEngine:
             due_ms = max(due_ms, _now_ms() - plan.duration_ms)
 
     async def _wait_for_work(self) -> None:
-        """Wait until a request arrives or a held sequence may continue."""
+        """Wait until a request arrives, or until the ``held_until_ms`` of a sequence is reached."""
         wake_ms = self._scheduler.wake_ms()
         self._work.clear()
         with contextlib.suppress(TimeoutError):
@@ -167,7 +167,7 @@ class SimulatedEngine:
                 await self._work.wait()
 
     def _on_stepper_end(self, stepper: asyncio.Task[None]) -> None:
-        """Fail all open answers if the task that runs the steps crashed."""
+        """Fail all running answers if the task that runs the steps has crashed."""
         if not stepper.cancelled() and (error := stepper.exception()) is not None:
             self._die(
                 EngineError("engine_dead", f"the simulated engine failed ({type(error).__name__})", retryable=True)

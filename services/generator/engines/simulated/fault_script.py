@@ -2,17 +2,19 @@
 
 ``simulated-n50-die10`` generates an answer of 50 tokens that fails after 10 steps. The parts may come in any order::
 
-    n<k>      generate k tokens, at most max_tokens
+    n<k>      generate k tokens, or max_tokens if that is less
     slow<ms>  delay the first token by this time
-    tail<ms>  delay the first token by a heavy-tailed time (Lomax, shape 1.5) of this scale
-    mute      generate no token, and never end
-    stall<k>  generate nothing after k steps, and never end
+    tail<ms>  delay the first token by a random time (Lomax distribution with shape 1.5 and this scale)
+    mute      generate no token, and leave the answer unfinished for ever
+    stall<k>  generate nothing after k steps, and leave the answer unfinished for ever
     die<k>    fail after k steps (k = 0: before the first)
-    dead<k>   let the whole engine die after k steps
+    dead<k>   make the whole engine die after k steps
     err<code> refuse with this HTTP status
     poison<k> make token k the word FORBIDDEN
     mail<k>   make token k an e-mail address
-    leak<k>   make token k the code name that is the example of the default policy's blocklist
+    leak<k>   make token k the example code name in the blocklist of the default policy
+
+Tokens are counted from 0.
 """
 
 import random
@@ -27,7 +29,7 @@ _LOMAX_SHAPE: Final = 1.5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FaultScript:
-    """The parts of a script; None for a part that is not given."""
+    """The parts of a script. A part that the script does not have is None."""
 
     n: int | None = None
     slow: int | None = None
@@ -42,14 +44,13 @@ class FaultScript:
     leak: int | None = None
 
     def delay_ms(self, rng: random.Random) -> float:
-        """Return the delay of the first token."""
         delay = float(self.slow or 0)
         if self.tail:
             delay += self.tail * ((1 - rng.random()) ** (-1 / _LOMAX_SHAPE) - 1)
         return delay
 
     def word(self, position: int) -> str | None:
-        """Return the scripted word at a position; None if there is none."""
+        """Return the scripted word for the token at this position, counted from 0; None if there is no such word."""
         words = (
             (self.poison, "FORBIDDEN"),
             (self.mail, "anna.berg@example.org"),
@@ -58,7 +59,7 @@ class FaultScript:
         return next((word for scripted, word in words if scripted == position), None)
 
     def silent_from(self) -> int | None:
-        """Return the step after which no token is generated; None if there is no such step."""
+        """Return the number of steps after which no more tokens are generated; None if there is no such limit."""
         return 0 if self.mute is not None else self.stall
 
 
@@ -67,10 +68,10 @@ _KNOWN: Final = frozenset(field.name for field in fields(FaultScript))
 
 @lru_cache(maxsize=64)
 def parse_script(text: str) -> FaultScript:
-    """Parse a suffix. The latest 64 results are cached, because a request with a script is parsed three times.
+    """Parse the suffix of a model's name. The newest 64 results are cached, because each request needs three calls.
 
     Raises:
-        ValueError: A part is unknown; the message names it.
+        ValueError: A part is unknown. The message names it.
     """
     parts: dict[str, int] = {}
     for part in filter(None, text.split("-")):

@@ -1,4 +1,4 @@
-"""One simulated answer: its words step by step, and its end. No I/O, no clock; times are milliseconds."""
+"""Generate one simulated answer step by step. No I/O and no clock. Times are in milliseconds."""
 
 import random
 from collections import Counter
@@ -11,7 +11,7 @@ from services.generator.engines.simulated.fault_script import FaultScript
 from services.worker.engine import EngineError, EngineStep, GenerationResult
 
 OutputItem = EngineStep | GenerationResult | EngineError
-"""One output of an execution. An output other than an ``EngineStep`` is the last one."""
+"""One output of an execution. A ``GenerationResult`` or an ``EngineError`` is its last output."""
 
 WORDS: Final = (
     "river", "stone", "light", "harbour", "winter", "letter", "garden", "number", "signal", "window", "engine", "paper",
@@ -24,22 +24,23 @@ class SimulatedSequence:
     """The state of one answer.
 
     Attributes:
-        prompt: Tokens of the prompt.
-        length: Tokens of the complete answer.
-        truncated: Whether ``max_tokens`` limits the length.
-        rng: The answer's own source of randomness.
-        script: The faults to simulate.
-        batch: Whether the request is of the batch lane and therefore waits for interactive ones.
+        prompt: Number of tokens of the prompt.
+        length: Number of tokens of the complete answer.
+        truncated: Whether ``max_tokens`` made the answer shorter.
+        rng: Random number generator of this answer.
+        script: Faults to simulate.
+        batch: Whether the request is in the batch lane. If so, interactive requests have priority over it.
         arrived_ms: When the request arrived.
-        held_until_ms: The answer takes no part in steps before this time.
-        prefilled: Prompt tokens processed.
-        generated: Answer tokens generated.
-        recomputed: Answer tokens generated before the sequence was displaced. They are prefilled again with the prompt.
-        steps: Steps that generated tokens.
-        drafted: Tokens drafted in all steps.
-        admitted_ms: When the sequence joined the batch.
-        first_ms: When its first token was generated.
-        accepted: For each number of accepted draft tokens, how many steps accepted that many.
+        held_until_ms: The answer takes part in no step before this time. Infinite if it is never to continue.
+        prefilled: Number of tokens that were prefilled.
+        generated: Number of answer tokens generated.
+        recomputed: Number of answer tokens generated before the sequence lost its KV cache. They are prefilled again,
+            together with the prompt.
+        steps: Number of steps that generated tokens.
+        drafted: Number of tokens drafted in all steps.
+        admitted_ms: When the sequence first joined the batch.
+        first_ms: When the first token was generated.
+        accepted: For each number of accepted draft tokens, the number of steps that accepted this number.
     """
 
     prompt: int
@@ -70,14 +71,14 @@ class SimulatedSequence:
         return self.prompt + self.recomputed - self.prefilled
 
     def displace(self) -> None:
-        """Drop the sequence's KV cache, because another sequence needs the memory."""
+        """Drop the sequence's KV cache, because an interactive sequence needs its slot."""
         self.recomputed, self.prefilled = self.generated, 0
 
     def advance(self, gamma: int, alpha: float, now_ms: float) -> list[OutputItem]:
-        """Run one step. Return its output, followed by the result if the answer is complete.
+        """Run one step. Return its output, and the result if the answer is complete. The list is empty during a stall.
 
         Args:
-            gamma: Tokens drafted in this step; 0 in the step that ends the prefill.
+            gamma: Number of tokens drafted in this step; 0 in the step that ends the prefill.
             alpha: Probability that a drafted token is accepted.
             now_ms: When the step ends.
         """
@@ -130,7 +131,6 @@ class SimulatedSequence:
 
 
 def scripted_refusal(script: FaultScript) -> EngineError | None:
-    """Return the error with which a script refuses the request; None if it does not."""
     if script.err is None:
         return None
     error_class, retryable = classify(script.err)
@@ -146,7 +146,10 @@ def _fault(script: FaultScript, steps: int) -> EngineError | None:
 
 
 def _accepted(rng: random.Random, alpha: float, most: int) -> int:
-    """Draw how many of ``most`` drafted tokens are accepted in a row, each with probability alpha."""
+    """Return a random number of accepted tokens.
+
+    Of ``most`` drafted tokens, each is accepted with probability ``alpha``, up to the first that is not accepted.
+    """
     accepted = 0
     while accepted < most and rng.random() < alpha:
         accepted += 1

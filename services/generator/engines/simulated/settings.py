@@ -16,24 +16,25 @@ from services.runtime.errors import UserError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SimulatedSettings:
-    """The engine ``simulated``: no model, but words in the time that a model on a GPU would take.
+    """Settings of the engine ``simulated``. It runs no model, and generates words at the pace of a model on a GPU.
 
     Attributes:
-        model: The model's name. A script may follow it: ``simulated-n50-die10``.
-        sim_gpu: The GPU, from the catalogue in ``services/physics``.
-        sim_target: The model that answers, from the catalogue.
-        sim_draft: The model that drafts, from the catalogue. ``none`` turns speculation off.
-        sim_precision: Precision of the linear layers.
-        sim_gamma: Tokens drafted in a step.
-        sim_adaptive: ``on`` drafts as many tokens as pay at the present load and acceptance, at most
+        model: Name of the model in requests. A request may append a script, as in ``simulated-n50-die10``.
+        sim_gpu: Name of the GPU in the catalogue in ``services/physics``.
+        sim_target: Name of the target model in the catalogue.
+        sim_draft: Name of the draft model in the catalogue. ``none`` turns speculation off.
+        sim_precision: Numeric precision of the linear layers.
+        sim_gamma: Number of tokens drafted in a step.
+        sim_adaptive: With ``on``, the draft length of each step is chosen from load and measured acceptance, up to
             ``RAILBUS_SIM_GAMMA``.
         sim_alpha: Probability that a drafted token is accepted.
-        sim_batch: Most answers generated at the same time.
-        sim_prefill_budget: Most prompt tokens in a step.
-        sim_time_scale: Multiplies the time of a step. Below 1 the engine is faster than the formulas say.
-        sim_script: Faults in the answers to requests for ``default``, such as ``n50-die10``: 50 tokens, broken off
-            after 10 steps.
-        sim_script_rate: Share of these requests that have the faults.
+        sim_batch: Maximum number of answers generated at the same time.
+        sim_prefill_budget: Maximum number of prompt tokens in a step.
+        sim_time_scale: Factor by which the modelled duration of a step is multiplied. A factor below 1 makes the engine
+            faster.
+        sim_script: Script for answers to requests without a script. For example, ``n50-die10`` means an answer of 50
+            tokens that fails after 10 steps.
+        sim_script_rate: Share of requests without a script to which ``sim_script`` is applied.
     """
 
     model: str = field(default="simulated", metadata={"help": "name of the model"})
@@ -88,7 +89,7 @@ class SimulatedSettings:
         )
 
     def script(self) -> FaultScript:
-        """Return the script of the answers.
+        """Return ``sim_script``, parsed.
 
         Raises:
             UserError: The script is invalid.

@@ -1,1 +1,1 @@
-"""The engine ``vllm``: vLLM in this process. Imported by vLLM's own processes too, so it must import nothing."""
+"""The engine ``vllm``: vLLM in this process. This file must import nothing, because vLLM's own processes import it."""

@@ -8,18 +8,18 @@ from services.generator.engines.vllm.settings import VllmSettings
 from services.runtime.errors import UserError
 
 NGRAM_LENGTHS: Final = (2, 4)
-"""Shortest and longest n-gram that drafting looks up in the text so far."""
+"""Length in tokens of the shortest and the longest n-gram that drafting searches in the text so far."""
 
 GIB: Final = 1 << 30
 
 
 def engine_arguments(settings: VllmSettings, target: Path, *, gemma_drafts_gemma: bool) -> dict[str, Any]:
-    """Return the keyword arguments of ``AsyncEngineArgs``, without those that vLLM should choose itself.
+    """Return the keyword arguments of ``AsyncEngineArgs``. Arguments that vLLM should choose itself are left out.
 
     Args:
         settings: The operator's settings.
         target: Folder of the target model.
-        gemma_drafts_gemma: Whether the draft model has sliding-window layers; see ``vllm_hybrid_kv``.
+        gemma_drafts_gemma: Whether the draft model is a Gemma model with sliding-window layers; see ``vllm_hybrid_kv``.
     """
     speculation = speculative_config(settings)
     found: dict[str, Any] = {
@@ -34,7 +34,7 @@ def engine_arguments(settings: VllmSettings, target: Path, *, gemma_drafts_gemma
         "enforce_eager": settings.vllm_eager,
         "seed": settings.vllm_seed,
         "scheduling_policy": "priority",
-        "language_model_only": True,  # otherwise Gemma 3 cannot use FlashAttention 3; requests are text only
+        "language_model_only": True,  # requests are text only; without this, Gemma 3 cannot use FlashAttention 3
         "enable_log_requests": False,
     }
     optional: dict[str, Any] = {
@@ -52,12 +52,12 @@ def engine_arguments(settings: VllmSettings, target: Path, *, gemma_drafts_gemma
         found["disable_hybrid_kv_cache_manager"] = True
     if speculation is not None:
         found["speculative_config"] = speculation
-        found["per_request_spec_decode_metrics"] = "summary"  # vLLM refuses it without speculation
+        found["per_request_spec_decode_metrics"] = "summary"  # only here, because vLLM refuses it without speculation
     return found
 
 
 def speculative_config(settings: VllmSettings) -> dict[str, Any] | None:
-    """Return vLLM's ``speculative_config``; None without speculation.
+    """Return vLLM's ``speculative_config``, or None if speculation is off.
 
     Raises:
         UserError: The settings contradict each other.
@@ -88,12 +88,12 @@ def speculative_config(settings: VllmSettings) -> dict[str, Any] | None:
 
 
 def engine_environment(settings: VllmSettings, env: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables that vLLM reads when it is imported, without those that the operator has set."""
+    """Return the environment variables to set before vLLM is imported. Variables in ``env`` are left out."""
     variables = {
-        "VLLM_NO_USAGE_STATS": "1",  # otherwise vLLM sends usage statistics to its makers
+        "VLLM_NO_USAGE_STATS": "1",  # without this, vLLM sends usage statistics to its developers
         "DO_NOT_TRACK": "1",
-        "VLLM_CONFIGURE_LOGGING": "0",  # keep the process's own logging, which never contains prompts
-        "HF_HUB_OFFLINE": "1",  # models are local folders; no request to a model hub
+        "VLLM_CONFIGURE_LOGGING": "0",  # keep Railbus's own logging, which never contains prompts
+        "HF_HUB_OFFLINE": "1",  # models are local folders, so no request to a model hub is needed
         "TOKENIZERS_PARALLELISM": "false",
     }
     if settings.vllm_runner != "auto":
@@ -104,7 +104,7 @@ def engine_environment(settings: VllmSettings, env: Mapping[str, str]) -> dict[s
 
 
 def fixed_draft_length(settings: VllmSettings) -> int:
-    """Return the number of tokens that every step drafts; 0 if it depends on the text or the batch size."""
+    """Return the number of tokens that every step drafts; 0 if it varies with the text or the batch size, or is 0."""
     if settings.method() in {"off", "ngram", "suffix"} or settings.schedule() is not None:
         return 0
     return settings.vllm_speculative_tokens

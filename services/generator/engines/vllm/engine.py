@@ -1,7 +1,7 @@
 """The engine ``vllm``: vLLM in this process, with speculative decoding.
 
 vLLM's scheduler and workers are child processes. This process converts conversations to tokens, and engine outputs to
-steps. When the engine dies, every open answer fails with ``engine_dead``, and the process ends.
+steps. When the engine dies, every running answer fails with ``engine_dead``, and this process ends.
 """
 
 import asyncio
@@ -31,20 +31,21 @@ from services.worker.engine import (
 _log = logger("generator")
 
 PRIORITIES: Final = {"interactive": 0, "batch": MAX_PRIORITY + 1}
-"""Priority of each lane. vLLM schedules lower values first, and preempts higher values when the KV cache is full."""
+"""Priority of each lane. vLLM schedules requests with lower values first. When the KV cache is full, it preempts
+requests with higher values."""
 
 HEALTH_POLL_S: Final = 1.0
 """Seconds between two checks that the engine is alive."""
 
 CLOSE_S: Final = 2.0
-"""How many seconds the child processes may take to end before they are killed. They hold no state worth keeping."""
+"""Seconds that the child processes have to end before they are killed. They have no state that must be saved."""
 
 FIRST_TOKEN_TIMEOUT_S: Final = 300.0
-"""How many seconds the loaded engine may take for its first token. It compiles some kernels before that."""
+"""Maximum number of seconds from the load of the engine to its first token. In this time it compiles some kernels."""
 
 
 class VllmEngine:
-    """Engine ``vllm``."""
+    """The engine ``vllm``. It runs vLLM's ``AsyncLLM`` in this process."""
 
     def __init__(self, settings: VllmSettings) -> None:
         self.name = "vllm"
@@ -64,7 +65,7 @@ class VllmEngine:
         """Load the weights and generate one token.
 
         Raises:
-            UserError: Weights, GPU, memory or a chat template are missing, or the settings do not fit the model.
+            UserError: Weights, a GPU, memory or a chat template are missing, or the settings do not fit the model.
         """
         settings = self._settings
         vllm = self._vllm = await in_thread(
@@ -92,7 +93,7 @@ class VllmEngine:
         return only_model(model, self.model)
 
     async def generate(self, job: Job) -> AsyncGenerator[EngineStep | GenerationResult, None]:
-        """Generate one answer. ``aclose()`` or cancellation aborts it before the engine's next step."""
+        """Generate one answer. ``aclose()`` or cancellation aborts the answer before the engine's next step."""
         vllm = self._running()
         prompt = self._prompt(job.messages)
         parser = OutputParser(len(prompt), drafted=self._draft_length, speculative=self._speculative)
@@ -112,7 +113,7 @@ class VllmEngine:
                     return
         except vllm.dead_error:
             raise EngineError("engine_dead", "the engine's process died", retryable=True) from None
-        except vllm.request_error as error:  # the error's message may repeat the prompt
+        except vllm.request_error as error:  # its message is not used, because it may repeat the prompt
             raise EngineError(
                 "bad_request", f"the engine refused the request ({type(error).__name__})", retryable=False
             ) from None
@@ -121,10 +122,10 @@ class VllmEngine:
         raise EngineError("internal", "the engine ended the answer without a result", retryable=True)
 
     async def score(self, text: str) -> NegativeLogLikelihood:
-        """Score a text: send it as a prompt and add up the log-probabilities of its tokens.
+        """Score a text. It is sent as a prompt, and the log-probabilities of its tokens are added up.
 
         Raises:
-            EngineError: The engine died or refused.
+            EngineError: The engine died or refused the request.
         """
         vllm = self._running()
         tokens = self._tokenizer.encode(text)[: self._limit - 1]
@@ -151,13 +152,12 @@ class VllmEngine:
         return NegativeLogLikelihood(nats=-sum(found), tokens=len(found))
 
     async def wait_until_dead(self) -> None:
-        """Return once the engine has died."""
         engine = self._running().engine
-        while not engine.errored:  # noqa: ASYNC110 - vLLM has no event for it
+        while not engine.errored:  # noqa: ASYNC110 - vLLM does not signal it
             await asyncio.sleep(HEALTH_POLL_S)
 
     def stats(self) -> EngineStats:
-        """Return the load. ``running`` includes waiting requests, because vLLM does not report them separately."""
+        """Return the load. ``running`` includes the waiting requests, because vLLM reports only their sum."""
         return EngineStats(running=0 if self._vllm is None else self._vllm.engine.get_num_unfinished_requests())
 
     async def close(self) -> None:
@@ -165,18 +165,18 @@ class VllmEngine:
         vllm, self._vllm = self._vllm, None
         if vllm is not None:
             if vllm.engine.output_handler is not None:
-                vllm.engine.output_handler.cancel()  # it would log the shutdown as a failure
-            logging.getLogger("vllm").setLevel(logging.ERROR)  # it logs a warning for each process that it kills
+                vllm.engine.output_handler.cancel()  # this task would log the shutdown as a failure
+            logging.getLogger("vllm").setLevel(logging.ERROR)  # vLLM logs a warning for each process that it kills
             with contextlib.suppress(UserError):
                 await in_thread(partial(vllm.engine.shutdown, timeout=CLOSE_S), timeout_s=CLOSE_S + 2)
-            vllm.engine.shutdown = lambda: None  # its finalizer would call this again at interpreter shutdown
+            vllm.engine.shutdown = lambda: None  # the finalizer would call it again when the interpreter exits
 
     async def _warm_up(self) -> None:
-        """Generate one token, so that the process reports ready only when it can answer.
+        """Generate one token, so that the process reports that it is ready only when it can answer.
 
         Raises:
             EngineError: The engine failed.
-            TimeoutError: The token took too long.
+            TimeoutError: There was no token within ``FIRST_TOKEN_TIMEOUT_S``.
         """
         job = Job(
             request_id="start", run="start", model=self.model,
@@ -196,7 +196,7 @@ class VllmEngine:
         """Convert the conversation to tokens with the model's chat template.
 
         Raises:
-            EngineError: ``bad_request`` if the template refuses the conversation, or it is too long.
+            EngineError: The template refuses the conversation, or the prompt is too long. The class is ``bad_request``.
         """
         turns = [{"role": each.role, "content": each.content} for each in messages]
         try:
@@ -217,7 +217,12 @@ class VllmEngine:
 
 
 def sampling_arguments(sampling: Sampling, *, room: int) -> dict[str, Any]:
-    """Return the keyword arguments of ``SamplingParams``; ``room`` is the number of tokens left in the context."""
+    """Return the keyword arguments of ``SamplingParams``.
+
+    Args:
+        sampling: The request's sampling parameters.
+        room: Number of tokens that the model's context has left after the prompt.
+    """
     found: dict[str, Any] = {
         "max_tokens": min(sampling.max_tokens, room),
         "temperature": sampling.temperature,

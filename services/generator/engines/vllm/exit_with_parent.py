@@ -1,8 +1,8 @@
-"""End vLLM's processes when the generator ends, even if it is killed. Otherwise they would keep the GPU's memory.
+"""End vLLM's processes when the generator ends, even if the generator is killed. Otherwise they would keep GPU memory.
 
-vLLM's workers end with vLLM's scheduler process. But the scheduler survives when its parent, the generator, is killed,
-and so the weights stay in memory. So each worker watches the generator's process and exits with it; the scheduler then
-exits too.
+vLLM's worker processes end when vLLM's scheduler process ends. But the scheduler survives when its parent, the
+generator, is killed, and then the weights stay in memory. So each worker process watches the generator's process, and
+exits when that has ended. Then the scheduler exits too.
 """
 
 import os
@@ -13,23 +13,23 @@ from pathlib import Path
 from typing import Final, Self
 
 PARENT_PID_VARIABLE: Final = "ENGINE_OWNER_PID"
-"""Environment variable with the generator's process id. It has no RAILBUS_ prefix, because bench results contain all
-variables with that prefix."""
+"""Environment variable with the generator's process id. It has no prefix ``RAILBUS_``, because benchmark results
+contain all variables with that prefix."""
 
 EXIT_WITH_PARENT_WORKER: Final = "services.generator.engines.vllm.exit_with_parent.ExitWithParentWorker"
 """Value for vLLM's ``worker_extension_cls``: vLLM instantiates the class in every worker process."""
 
 POLL_INTERVAL_S: Final = 1.0
-"""Seconds between two checks of the parent if the kernel has no ``pidfd_open``."""
+"""Seconds between two checks whether the parent lives, if ``pidfd_open`` is not available."""
 
 
 def mark_as_parent() -> None:
-    """Make this process the parent of the engines started from now on."""
+    """Mark this process as the parent. Workers that are started later exit when it ends."""
     os.environ[PARENT_PID_VARIABLE] = str(os.getpid())
 
 
 def watch_parent() -> None:
-    """Start a thread that exits this process when the marked parent has ended; do nothing if none is marked."""
+    """Start a thread that exits this process when the marked parent has ended. Do nothing if no parent is marked."""
     parent = os.environ.get(PARENT_PID_VARIABLE)
     if parent is not None:
         threading.Thread(target=_exit_with, args=(int(parent),), name="parent", daemon=True).start()
@@ -40,7 +40,7 @@ def _exit_with(parent: int) -> None:
         descriptor = os.pidfd_open(parent)
     except ProcessLookupError:
         os._exit(1)
-    except OSError:  # some sandboxes lack the call
+    except OSError:  # some sandboxes do not allow ``pidfd_open``
         while Path(f"/proc/{parent}").exists():
             time.sleep(POLL_INTERVAL_S)
     else:
@@ -54,6 +54,5 @@ class ExitWithParentWorker:
     """A worker extension that ends the worker's process when its parent process ends."""
 
     def __new__(cls, *_args: object, **_kwargs: object) -> Self:
-        """Watch the parent from the worker's creation on."""
         watch_parent()
         return super().__new__(cls)

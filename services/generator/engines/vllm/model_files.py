@@ -1,4 +1,4 @@
-"""Check a model's folder before loading vLLM, because loading takes up to a minute."""
+"""Check a model's folder before vLLM is loaded, because loading takes up to a minute."""
 
 from pathlib import Path
 from typing import Any, Final
@@ -10,15 +10,15 @@ from services.runtime.errors import UserError
 WEIGHT_PATTERNS: Final = ("*.safetensors", "*.bin", "*.pt")
 
 SLIDING_WINDOW_TYPES: Final = ("gemma2", "gemma3", "gemma3_text")
-"""Model types with sliding-window layers. vLLM cannot group their KV caches if the draft model has such layers too."""
+"""Model types with sliding-window layers. vLLM cannot group their KV caches if the draft model also has such layers."""
 
 
 def read_model_config(folder: Path, variable: str, *, weights: bool = True) -> dict[str, Any]:
-    """Check the folder and return its ``config.json``.
+    """Check a model's folder and return its ``config.json``.
 
     Args:
         folder: The model's folder.
-        variable: The setting that names the folder, for messages.
+        variable: The environment variable that names the folder, for error messages.
         weights: Whether the folder must contain weights.
 
     Raises:
@@ -43,7 +43,6 @@ def read_model_config(folder: Path, variable: str, *, weights: bool = True) -> d
 
 
 def uses_sliding_window(config: dict[str, Any]) -> bool:
-    """Return whether the model has sliding-window layers like Gemma's."""
     return config.get("model_type") in SLIDING_WINDOW_TYPES
 
 

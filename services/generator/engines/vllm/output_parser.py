@@ -11,15 +11,15 @@ _ENDS: Final[dict[str, FinishReason]] = {"stop": "stop", "length": "length", "re
 class OutputParser:
     """The state of one answer while its outputs are parsed.
 
-    vLLM reports how many tokens it drafted and accepted only once, for the whole answer. For a step it
-    reports only the tokens. A step of n tokens has n - 1 accepted ones (except the first step), but its drafted tokens
-    are known only if every step drafts the same number. So the rest of the totals is counted in the last step. If the
-    steps together already exceed the totals, nothing is added. That happens when outputs were read late and vLLM merged
-    them.
+    vLLM reports the numbers of drafted and accepted tokens only once, as totals of the whole answer. For a step, it
+    reports only the generated tokens. Of the n tokens of a step, n - 1 were drafted and accepted, except in the first
+    step. The number of drafted tokens is known only if every step drafts the same number. So the last step is given the
+    difference between the totals and the sums over the earlier steps. If a sum already exceeds its total, the last step
+    is given 0. That happens if outputs were read late, because vLLM merges outputs that nobody has read.
 
     Args:
         prompt_tokens: Tokens of the prompt.
-        drafted: Number of tokens that every step drafts, if it is fixed; else 0.
+        drafted: Number of tokens that every step drafts; 0 if the number varies.
         speculative: Whether speculation is on.
     """
 
@@ -34,10 +34,10 @@ class OutputParser:
         self._accepted = 0
 
     def step(self, output: Any) -> EngineStep | None:
-        """Return the step in a ``RequestOutput`` of kind delta; None if it has no token.
+        """Return the step in a ``RequestOutput`` of kind ``DELTA``, or None if the output has neither token nor text.
 
         Raises:
-            EngineError: The finish reason reports an incomplete answer.
+            EngineError: The finish reason means that the answer is incomplete.
         """
         completion = output.outputs[0]
         if output.finished and completion.finish_reason not in _ENDS:
@@ -58,7 +58,7 @@ class OutputParser:
         return EngineStep(text=completion.text, tokens=tokens, drafted=drafted, accepted=accepted)
 
     def done(self, output: Any) -> GenerationResult:
-        """Return the result from the finished ``RequestOutput``."""
+        """Return the result in the last ``RequestOutput`` of an answer."""
         completion = output.outputs[0]
         totals = completion.spec_decode_metrics
         return GenerationResult(
@@ -79,7 +79,7 @@ class OutputParser:
 
 
 def speculation_totals(metrics: Any) -> Speculation:
-    """Convert a ``RequestSpecDecodeMetrics``; entry j of its histogram counts the steps that accepted j tokens."""
+    """Convert a ``RequestSpecDecodeMetrics``. Entry j of its histogram counts the steps that accepted j tokens."""
     histogram = list(metrics.histogram)
     return Speculation(
         steps=sum(histogram),
@@ -90,7 +90,7 @@ def speculation_totals(metrics: Any) -> Speculation:
 
 
 def timings_of(stats: Any) -> Timings:
-    """Convert a ``RequestStateStats``, whose clock is monotonic. A phase without both events counts as 0."""
+    """Convert a ``RequestStateStats``, whose times are monotonic. The duration is 0 if a start or an end is missing."""
     if stats is None:
         return Timings()
     return Timings(

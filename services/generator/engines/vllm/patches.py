@@ -1,9 +1,9 @@
 """Fix a defect of vLLM's CPU build inside its own processes.
 
-vLLM 0.32 expands each request's temperature, top-k and top-p to the tokens drafted for it. Its CPU kernel writes the
-result into a copy that is never read, so uninitialised memory is used as the temperature. So with speculation and
-non-greedy sampling, answers do not follow the target's distribution. ``tests/vllm/test_lossless.py`` shows the defect
-and the fix. GPUs use other kernels.
+With speculation, vLLM 0.32 repeats each request's temperature, top-k and top-p for each of its drafted tokens. The CPU
+kernel for this writes the result into a copy that is never read, and uninitialised memory is used as the temperature.
+So answers do not follow the target's distribution, unless sampling is greedy. ``tests/vllm/test_lossless.py`` shows the
+defect and the fix. GPUs use other kernels.
 """
 
 from typing import Any, Final, Self
@@ -18,14 +18,14 @@ SKIP_DRAFT_EXECUTOR: Final = "services.generator.engines.vllm.executor.SkipDraft
 
 
 def expand_batch_to_tokens(values: Any, ends: Any, total: int, replace_from: int = 0, replace_to: int = 0) -> Any:
-    """Repeat each request's value for every token drafted for it.
+    """Repeat the value of each request once per token of the request.
 
     Args:
         values: One value per request.
-        ends: Index after each request's last token.
-        total: Tokens of all requests.
+        ends: For each request, the index after its last token.
+        total: Number of tokens of all requests.
         replace_from: The value to replace. vLLM replaces a temperature of 0, because it divides by the temperature.
-        replace_to: Its replacement.
+        replace_to: The new value.
     """
     replaced = values.masked_fill(values == replace_from, replace_to)
     counts = ends.long().diff(prepend=ends.new_zeros(1).long())
@@ -33,16 +33,15 @@ def expand_batch_to_tokens(values: Any, ends: Any, total: int, replace_from: int
 
 
 def apply_patches() -> None:
-    """Replace vLLM's function in this process."""
+    """Replace vLLM's ``expand_batch_to_tokens`` in this process."""
     from vllm.v1.sample import rejection_sampler
 
     rejection_sampler.expand_batch_to_tokens = expand_batch_to_tokens
 
 
 class PatchedWorker(ExitWithParentWorker):
-    """A worker extension that applies the patches, and ends the worker's process with its parent."""
+    """A worker extension that applies the patches, and ends the worker's process when its parent process ends."""
 
     def __new__(cls, *_args: object, **_kwargs: object) -> Self:
-        """Apply the patches before the worker is created."""
         apply_patches()
         return super().__new__(cls)

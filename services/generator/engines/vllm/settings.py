@@ -10,51 +10,56 @@ from services.runtime.errors import UserError
 Method = Literal["auto", "off", "draft_model", "ngram", "suffix", "medusa", "eagle", "eagle3", "mtp", "dflash"]
 
 NEEDS_DRAFT: Final[frozenset[Method]] = frozenset({"draft_model", "medusa", "eagle", "eagle3", "dflash"})
-"""Methods whose drafter has weights of its own. MTP heads are part of the target's; n-gram and suffix have none."""
+"""Methods that need ``vllm_draft``, because their drafter has separate weights. The weights of MTP heads are part of
+the target's, and the methods n-gram and suffix have no weights."""
 
 _RANGE: Final = re.compile(r"(\d{1,6})-(\d{1,6}):(\d{1,2})")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VllmSettings:
-    """The engine ``vllm``, inside the generator. ``infra/profiles`` has settings for H100, H200, A100 and CPU.
+    """Settings of the engine ``vllm``. ``infra/profiles`` has complete settings for H100, H200, A100 and CPU.
 
     Attributes:
-        model: The model's name, besides ``default``. Not set: the name of the folder.
-        model_path: Folder of the model: ``config.json``, tokenizer and safetensors files.
-        vllm_device: ``gpu`` refuses to start without a GPU. ``auto`` takes what the installed vLLM was built for.
+        model: Name of the model in requests; ``default`` works too. If not set, it is the name of the model's folder.
+        model_path: Folder of the target model, with ``config.json``, tokenizer and safetensors files.
+        vllm_device: ``gpu`` refuses to start without a GPU. ``cpu`` requires vLLM's CPU build. ``auto`` uses the device
+            that the installed vLLM was built for.
         vllm_draft: Folder of the draft model.
-        vllm_method: How tokens are drafted. ``auto`` means ``draft_model`` if there is a draft model, otherwise
-            ``off``.
-        vllm_speculative_tokens: Tokens drafted in a step.
-        vllm_speculative_tokens_by_batch: Tokens drafted in a step by the size of the batch, such as ``1-8:5 9-32:3
-            33-256:0``.
-        vllm_draft_sampling: ``greedy`` drafts the likeliest token, ``probabilistic`` samples. Neither changes the
-            distribution of the answers.
-        vllm_quantization: Quantisation of the model's linear layers, such as ``fp8``. ``none`` leaves them as they are
-            stored.
-        vllm_draft_quantization: The same for the draft model. It does not follow the model's.
-        vllm_dtype: Type of activations and of weights that are not quantised.
-        vllm_kv_dtype: Type of the KV cache, such as ``fp8``.
-        vllm_attention_backend: vLLM's attention backend, such as ``FLASH_ATTN``. Not set: vLLM chooses.
-        vllm_flash_attention: Version of FlashAttention. Not set: vLLM chooses.
-        vllm_tensor_parallel: GPUs that share the model's layers.
-        vllm_prefix_caching: Keep the KV cache of prompts for later prompts that begin alike.
-        vllm_max_len: Most tokens of prompt and answer together. 0 means the model's own limit.
-        vllm_max_seqs: Most answers in a batch.
-        vllm_batched_tokens: Most tokens in a step, which bounds how long a prefill delays other answers. 0 lets vLLM
-            choose.
-        vllm_memory: Share of the GPU's memory for weights, activations and KV cache.
-        vllm_kv_gib: Size of the KV cache. 0 takes what ``RAILBUS_VLLM_MEMORY`` leaves. On a CPU it must be set.
-        vllm_block_size: Tokens in a block of the KV cache. 0 lets vLLM choose.
-        vllm_runner: vLLM's model runner. They support different kinds of draft models.
-        vllm_hybrid_kv: Smaller caches for sliding-window layers. ``auto`` means on, except with a Gemma draft model.
-        vllm_eager: Run without compilation and CUDA graphs. The engine starts sooner and answers more slowly.
-        vllm_optimization: vLLM's optimisation level: 0 starts soonest, 3 compiles most. ``auto`` is vLLM's choice.
-        vllm_cpu_cores: Cores of a CPU build's threads, such as ``0-1``. Not set: vLLM chooses.
-        vllm_load_format: ``dummy`` makes up weights, for measuring speed without a model.
-        vllm_seed: Seed of requests that have none of their own.
-        vllm_start_timeout_s: Longest time from start to ready. Compiling a large model takes minutes.
+        vllm_method: Method of drafting. ``auto`` means ``draft_model`` if ``vllm_draft`` is set, otherwise ``off``.
+        vllm_speculative_tokens: Number of tokens drafted in a step.
+        vllm_speculative_tokens_by_batch: Number of tokens drafted in a step, for each range of batch sizes, such as
+            ``1-8:5 9-32:3 33-256:0``. If set, it replaces ``vllm_speculative_tokens``.
+        vllm_draft_sampling: With ``greedy``, the draft model proposes the likeliest token. With ``probabilistic``, it
+            samples. Neither changes the distribution of the answers.
+        vllm_quantization: Quantisation of the target's linear layers, such as ``fp8``. ``none`` keeps the stored
+            weights.
+        vllm_draft_quantization: Quantisation of the draft model's linear layers. It does not depend on
+            ``vllm_quantization``.
+        vllm_dtype: Data type of activations, and of weights that are not quantised.
+        vllm_kv_dtype: Data type of the KV cache, such as ``fp8``.
+        vllm_attention_backend: vLLM's attention backend, such as ``FLASH_ATTN``. If not set, vLLM chooses.
+        vllm_flash_attention: Version of FlashAttention. If not set, vLLM chooses.
+        vllm_tensor_parallel: Number of GPUs over which each layer of the model is split.
+        vllm_prefix_caching: Whether the KV cache of a prompt is kept for later prompts with the same beginning.
+        vllm_max_len: Maximum number of tokens of prompt and answer together. 0 means the model's own limit.
+        vllm_max_seqs: Maximum number of answers in a batch.
+        vllm_batched_tokens: Maximum number of tokens in a step. It limits how long a prefill can delay other answers.
+            0 lets vLLM choose.
+        vllm_memory: Share of the GPU's memory that vLLM uses for weights, activations and KV cache.
+        vllm_kv_gib: Size of the KV cache in GiB. 0 means the memory that weights and activations leave of
+            ``RAILBUS_VLLM_MEMORY``. On a CPU, 0 means 1 GiB.
+        vllm_block_size: Number of tokens in a block of the KV cache. 0 lets vLLM choose.
+        vllm_runner: Version of vLLM's model runner. The versions support different kinds of draft models.
+        vllm_hybrid_kv: Whether sliding-window layers get smaller caches. ``auto`` means on, except if the draft model
+            is a Gemma model with such layers.
+        vllm_eager: Whether to run without compilation and CUDA graphs. The engine then starts sooner and is slower.
+        vllm_optimization: vLLM's optimisation level. 0 starts soonest, and 3 compiles most. ``auto`` lets vLLM choose.
+        vllm_cpu_cores: CPU cores for the threads of vLLM's CPU build, such as ``0-1``. If not set, vLLM chooses.
+        vllm_load_format: Format of the weights. ``dummy`` means random weights, to measure speed without a model.
+        vllm_seed: Seed for requests without a seed.
+        vllm_start_timeout_s: Maximum number of seconds until the engine is ready. Compiling a large model takes
+            minutes.
     """
 
     model: str | None = field(default=None, metadata={"help": "name of the model"})
@@ -112,10 +117,10 @@ class VllmSettings:
     )
 
     def method(self) -> Method:
-        """Return the method, with ``auto`` resolved.
+        """Return the method of drafting. ``auto`` is replaced by the method that it stands for.
 
         Raises:
-            UserError: The method needs a drafter and there is none, or there is one that it does not use.
+            UserError: The method needs ``vllm_draft`` and it is not set, or it is set and the method does not use it.
         """
         method = self.vllm_method
         if method == "auto":
@@ -127,10 +132,13 @@ class VllmSettings:
         return method
 
     def schedule(self) -> list[tuple[int, int, int]] | None:
-        """Return gamma by batch size, as inclusive ranges from 1 on; None if it is always the same.
+        """Return the number of drafted tokens by batch size; None if it is the same for all batch sizes.
+
+        Each entry has the first and the last batch size of a range, and the number of tokens. The first range begins
+        at 1.
 
         Raises:
-            UserError: The text is invalid.
+            UserError: ``vllm_speculative_tokens_by_batch`` is invalid.
         """
         text = self.vllm_speculative_tokens_by_batch
         if not text:

@@ -1,4 +1,4 @@
-"""Load vLLM in a thread, because loading blocks for seconds to minutes."""
+"""Load vLLM in a thread, because the call blocks for seconds to minutes."""
 
 import asyncio
 import contextlib
@@ -29,12 +29,12 @@ INSTALL: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadedVllm:
-    """A running engine and the parts of vLLM that go with it.
+    """A running engine, and the classes of vLLM that are needed to use it.
 
     Attributes:
         engine: A running ``AsyncLLM``.
-        sampling: ``SamplingParams`` with the kind of output set.
-        dead_error: Exception that every answer raises once the engine has died.
+        sampling: ``SamplingParams`` with ``output_kind`` set to ``DELTA``.
+        dead_error: Exception that every answer raises after the engine has died.
         request_error: Exception that an answer raises if its request is invalid.
     """
 
@@ -45,7 +45,7 @@ class LoadedVllm:
 
 
 def prepare_arguments(settings: VllmSettings) -> dict[str, Any]:
-    """Check settings and files as far as possible without vLLM, and return the engine's arguments.
+    """Check settings and files as far as this is possible without vLLM, and return the arguments for the engine.
 
     Raises:
         UserError: A setting is wrong, or a file is missing.
@@ -62,10 +62,10 @@ def prepare_arguments(settings: VllmSettings) -> dict[str, Any]:
 
 
 def load_vllm(settings: VllmSettings, arguments: dict[str, Any]) -> LoadedVllm:
-    """Start the engine. This call blocks.
+    """Start the engine. The call blocks while the engine loads.
 
     Raises:
-        UserError: The engine cannot run here with these settings and files; the message says why.
+        UserError: The engine cannot run on this machine with these settings and files. The message has the reason.
     """
     os.environ.update(engine_environment(settings, os.environ))
     mark_as_parent()
@@ -102,7 +102,7 @@ def _engine(settings: VllmSettings, arguments: dict[str, Any]) -> LoadedVllm:
     if settings.vllm_device == "cpu" and found != "cpu":
         raise UserError(f"RAILBUS_VLLM_DEVICE=cpu: this vLLM is built for {found}; install its CPU build")
     if found == "cpu" and not settings.vllm_kv_gib:
-        arguments = arguments | {"kv_cache_memory_bytes": GIB}  # otherwise vLLM takes a share of all memory
+        arguments = arguments | {"kv_cache_memory_bytes": GIB}  # without this, vLLM takes a share of all memory
     patched = found == "cpu" and "speculative_config" in arguments
     if patched:
         arguments = arguments | {"distributed_executor_backend": SKIP_DRAFT_EXECUTOR}
@@ -117,7 +117,7 @@ def _engine(settings: VllmSettings, arguments: dict[str, Any]) -> LoadedVllm:
 
 
 async def in_thread(work: Callable[[], Returned], *, timeout_s: float) -> Returned:
-    """Run a blocking call in a daemon thread, so that the process can end while it runs.
+    """Run a blocking call in a daemon thread, so that the process can end during the call.
 
     Raises:
         UserError: The call took longer than ``timeout_s``.
@@ -133,7 +133,7 @@ async def in_thread(work: Callable[[], Returned], *, timeout_s: float) -> Return
                 result.set_result(value)  # type: ignore[arg-type]  # None only if Returned is None
 
     def report(value: Returned | None, error: BaseException | None) -> None:
-        with contextlib.suppress(RuntimeError):  # the loop is closed: the result is not awaited any more
+        with contextlib.suppress(RuntimeError):  # the loop is closed, so nothing awaits the result any more
             loop.call_soon_threadsafe(set_result, value, error)
 
     def run() -> None:

@@ -1,4 +1,4 @@
-"""Translate vLLM's start errors into one sentence with a remedy. No I/O."""
+"""Translate the errors of a failed start of vLLM into one sentence with a remedy. No I/O."""
 
 import re
 from collections.abc import Callable, Sequence
@@ -77,7 +77,8 @@ _KNOWN: Final[tuple[tuple[re.Pattern[str], _Sentence], ...]] = (
         lambda _: "RAILBUS_VLLM_QUANTIZATION: this vLLM does not support it on this machine",
     ),
 )
-"""Known causes of a failed start, by pattern. The first match counts, so more specific patterns come first."""
+"""Known reasons of a failed start. Each has a pattern and a sentence for the operator. The first pattern that matches
+is used, so more specific patterns come first."""
 
 _TRACEBACK_END: Final = re.compile(r"^(?:\([^)]*\) )?(?:[\w]+\.)*(\w*(?:Error|Exception|Exit|Warning))\b:? ?(.*)")
 _NOT_THE_CAUSE: Final = re.compile(r"Engine core initialization failed|Failed core proc|resource_tracker|leaked")
@@ -86,7 +87,11 @@ MAX_REASON_CHARS: Final = 300
 
 
 def start_failure_reason(lines: Sequence[str]) -> str:
-    """Return why vLLM did not start. ``lines`` are its last lines of output, newest last."""
+    """Return a sentence with the reason why vLLM did not start.
+
+    Args:
+        lines: The last lines of vLLM's output, newest last.
+    """
     text = "\n".join(lines)
     for pattern, sentence in _KNOWN:
         found = pattern.search(text)

@@ -1,4 +1,4 @@
-"""Capture stderr while the engine starts. vLLM's processes share it with this process."""
+"""Capture stderr while the engine starts. vLLM's processes write to the stderr of this process."""
 
 import os
 import threading
@@ -7,20 +7,21 @@ from types import TracebackType
 from typing import Final, Self
 
 MAX_LINES: Final = 400
-"""Number of newest lines that are kept, so that the cause of a failed start can be found in them."""
+"""Number of newest lines that are kept. The reason of a failed start is searched in them."""
 
 OWN_LOG_MARKER: Final = b" railbus."
-"""Text that every line of our own log contains. Such lines are shown at once."""
+"""Text that every line of Railbus's own log contains. Such lines are forwarded at once."""
 
 
 class StderrCapture:
-    """A context that keeps the lines written to stderr in the block, and forwards all later lines.
+    """A context manager that keeps the lines written to stderr in its block, and forwards all later lines.
 
     A pipe replaces stderr. Processes started in the block inherit the pipe for their whole life, and a thread forwards
-    its lines. Lines written in the block are kept and not forwarded, except those of our own log.
+    its lines. Lines written in the block are kept and not forwarded, except lines of Railbus's own log. If the block
+    raises, the same holds for later lines.
 
     Args:
-        verbose: Forward all lines at once.
+        verbose: Whether to forward all lines at once, also those written in the block.
     """
 
     def __init__(self, *, verbose: bool) -> None:
@@ -37,16 +38,16 @@ class StderrCapture:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        os.dup2(self._stderr, 2)  # this process writes to stderr again; the engine's processes keep the pipe
+        os.dup2(self._stderr, 2)  # this process gets its stderr back; the engine's processes keep the pipe
         self._verbose = self._verbose or kind is None
 
     @property
     def captured_lines(self) -> list[str]:
-        """The newest lines, oldest first."""
+        """Up to ``MAX_LINES`` newest lines, oldest first."""
         return list(self._lines)
 
     def _forward(self, reading: int) -> None:
-        """Forward lines until every process that holds the pipe has ended."""
+        """Forward lines until every process that can write to the pipe has ended."""
         with os.fdopen(reading, "rb") as lines:
             for line in lines:
                 self._lines.append(line.decode(errors="replace").rstrip("\n"))
