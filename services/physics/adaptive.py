@@ -101,7 +101,10 @@ class AcceptanceEstimate:
 
 
 def probe_after(pair: SpeculationPair, *, batch: int, context: int = 512) -> int:
-    """Return the number of idle steps after which ``PROBE_GAMMA`` drafts cost at most ``PROBE_SHARE`` of the time."""
+    """Return how many steps to run without drafting before the next probe.
+
+    With this number, a probe of ``PROBE_GAMMA`` draft tokens takes at most ``PROBE_SHARE`` of the total time.
+    """
     plain = pair.step_ms(batch=batch, context=context)
     return ceil((pair.cycle_ms(PROBE_GAMMA, batch=batch, context=context) - plain) / (PROBE_SHARE * plain))
 

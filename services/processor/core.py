@@ -52,8 +52,8 @@ class Core:
     """Makes the decisions of a service. A subclass overrides the methods that it needs.
 
     ``number`` is a partition number. Times are microseconds since the epoch on the clock of this process. ``now_us`` is
-    the current time, for the events that are written. ``at_us`` is the time at which a record was appended. All records
-    of the partition number that were appended before ``known_us`` have been read.
+    the current time, for the events that are written. ``at_us`` is the time at which a record was appended. Every
+    record of partition ``number`` that was appended before ``known_us`` has been read.
     """
 
     @property

@@ -136,7 +136,10 @@ def _blocked(ended: Mapping[str, RailReport]) -> bool:
 
 
 def _in_time(ended: RailReport, deadline_s: float) -> RailReport:
-    """Return the report, or a timeout if the rail ended late because it blocked the event loop until its end."""
+    """Return the report, or a timeout if the rail ended after its deadline.
+
+    A rail that blocks the event loop ends late without a timeout, because the timeout needs the event loop, too.
+    """
     if ended.result == "blocked" or ended.ms <= deadline_s * 1_000:
         return ended
     return no_answer(ended.rail, "timeout", ended.ms, f"no answer within {deadline_s * 1_000:.0f} ms")

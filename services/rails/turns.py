@@ -35,9 +35,11 @@ RECENT_S: Final = 10.0
 
 
 class TenantShares:
-    """Tracks which tenants had more than their share of the time. They rest until they are back at their share. Pure.
+    """Tracks how much of this process's time each tenant has used. No I/O, no clock.
 
-    The shares of all tenants together are half of the time. A tenant that is alone has no limit and never rests.
+    Half of the time is divided equally among the tenants that use it. The other half stays free, so that a tenant
+    within its share need not wait. A tenant that has used more than its share rests: its texts wait until it is back at
+    its share. A tenant that is alone has no limit and never rests.
 
     Args:
         credit_s: Seconds by which a tenant may be ahead of its share.

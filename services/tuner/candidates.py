@@ -31,7 +31,7 @@ class Surroundings:
 
 
 def defaults(around: Surroundings) -> dict[str, str]:
-    """Return the default values of unset variables, so that a change to a default value is not tried."""
+    """Return the default values of variables. A change that sets a variable to its default is not tried."""
     return {
         "simulated": {
             "RAILBUS_SIM_GAMMA": "4", "RAILBUS_SIM_PRECISION": "fp8", "RAILBUS_SIM_PREFILL_BUDGET": "2048",

@@ -16,8 +16,8 @@ class HeldEvents:
     """Events of a request that are not folded yet, because the client has not read the ops of earlier events.
 
     Attributes:
-        recall_pending: Whether one of the events is a recall. It may take back text of the history that is not sent
-            yet, so the caller must send no more of the history before it calls ``next_ops``.
+        recall_pending: Whether one of the events is a recall. If so, the caller must call ``next_ops`` before it sends
+            more of the history, because the recall may take back text of the history that was not sent yet.
     """
 
     __slots__ = ("_events", "recall_pending")

@@ -68,7 +68,7 @@ class DeliveryStats:
         self.record_applied(item.op, now_us, item.recalled_at)
 
     def record_applied(self, op: Op, at_us: int, recalled_at: int = 0) -> None:
-        """Apply an op that was sent on this connection or an earlier one to the statistics of visible text.
+        """Update the statistics of visible text by an op that was sent, on this connection or on an earlier one.
 
         Args:
             op: The op.

@@ -84,9 +84,9 @@ class Subscription:
             the stream ends.
         ended: Set when the stream ends.
         reason: Why the stream ended; None before.
-        ended_us: When the last bytes were about to be written, in microseconds since the epoch, or when the stream
-            ended if none are written; 0 before. The last bytes are written after the end if the stream ended before its
-            writer was attached, for example for a denied prompt.
+        ended_us: The time just before the last bytes were written, in microseconds since the epoch. If no bytes are
+            written, the time at which the stream ended. 0 until then. The last bytes may be written some time after the
+            stream ended: the stream of a denied prompt ends before it has a writer.
         quiet_since_us: When the stream last wrote to the client, by ``steady_us``.
         opened_us: When the stream was opened, by ``steady_us``. If no router closes the request, the stream ends when
             the total deadline has passed since then. Times of other hosts are not used, because clocks differ.

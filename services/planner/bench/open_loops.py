@@ -119,7 +119,7 @@ def summary(result: BenchResult, slo: BenchSlo) -> tuple[LoadSummary, ...]:
 
 
 def ratios(result: BenchResult) -> tuple[ArmRatio, ...]:
-    """Return the ratios of every other arm to the plain arm."""
+    """Return, for each arm except the plain one, the ratios of its latencies to those of the plain arm."""
     plain = _streams(result, PLAIN)
     found = []
     for arm in result.arms:

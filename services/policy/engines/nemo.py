@@ -66,7 +66,8 @@ async def build_engine(files: Files, side: Side, custom: Mapping[str, Any]) -> I
 
     Args:
         files: The policy's files, with ``nemo/config.yml``.
-        side: The side whose rails are loaded; the actions of the other side's rails exist only in another service.
+        side: ``input`` or ``output``. Only the rails of this side are loaded, because the actions of the other side's
+            rails are registered only in another service.
         custom: Values that actions find in ``config.custom_data``.
 
     Raises:

@@ -34,7 +34,10 @@ class Breaker:
         self._probes_served = 0
 
     def admits(self, now_us: int) -> Literal["yes", "probe", "no"]:
-        """Return whether a new request should try the self-hosted engines. The outcome of a ``probe`` counts."""
+        """Return whether a new request should try the self-hosted engines.
+
+        ``probe`` means yes, and the outcome of this request helps to decide whether the breaker closes.
+        """
         if self.state == "closed":
             return "yes"
         if now_us >= self._until_us:

@@ -55,7 +55,12 @@ class SpendTracker:
         second.usd += usd
 
     def correct(self, usd: float, at_us: int) -> None:
-        """Add the difference between a fallback's price and its estimate, which was spent at ``at_us``."""
+        """Replace a fallback's estimated price by its actual price.
+
+        Args:
+            usd: Actual price minus estimated price.
+            at_us: When the estimated price was added.
+        """
         if at_us // 1_000_000 in self._seconds:
             second = self._at(at_us)
             second.usd = max(0.0, second.usd + usd)
