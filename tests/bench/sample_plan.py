@@ -35,13 +35,13 @@ def prompts(count: int, tokens: int, seed: int) -> list[str]:
     return [" ".join(rng.choice(WORDS) for _ in range(rng.randint(tokens // 2, tokens * 3 // 2))) for _ in range(count)]
 
 
-def ways(at_once: int, output: int) -> list[tuple[int, int]]:
+def ways(at_once: int, output: int, short: int) -> list[tuple[int, int]]:
     """Return requests at once and tokens of an answer of six ways.
 
     Half as many at once with half the tokens would take the same time: the middle number is another.
     """
     fewer = max(2, 3 * at_once // 8)
-    return [(each, tokens) for tokens in (output, output // 2) for each in (at_once, fewer, 1)]
+    return [(each, tokens) for tokens in (output, short) for each in (at_once, fewer, 1)]
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -52,6 +52,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--requests", type=int, default=120)
     parser.add_argument("--prompt", type=int, default=200)
     parser.add_argument("--output", type=int, default=40)
+    parser.add_argument("--short", type=int, help="tokens of the three ways with shorter answers (half of --output)")
     parser.add_argument("--tree", action="store_true", help="a tree serves; the ways are jobs")
     args = parser.parse_args(arguments)
     if not args.tree:
@@ -86,7 +87,7 @@ def report(args: argparse.Namespace, tree: Tree | None) -> None:
     engine = sampled_engine(run_loops(asked, loops, limit_s=250, request_s=60, env=env))
     steps = ", ".join(f"{step:.1f} ms with {n}" for n, step in engine.steps)
     print(f"sample of {args.sample}: a prompt's token {engine.token_prompt_ms:.4f} ms, a step {steps}")
-    every = ways(args.at_once, args.output)
+    every = ways(args.at_once, args.output, args.short or args.output // 2)
     runs = []
     for number, (at_once, output) in enumerate(every):
         if args.tree:  # every way for about as long
