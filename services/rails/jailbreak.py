@@ -265,7 +265,7 @@ class JailbreakClassifier:
             pool.shutdown(wait=False, cancel_futures=True)
 
     def _new_pools(self) -> list[ProcessPoolExecutor]:
-        """Return a list of pools, one for each place of ``Turns``. Each has one process, for the texts of that place."""
+        """Return a list of pools, one for each place of ``Turns``. Each has one process for the texts of its place."""
         context = multiprocessing.get_context("spawn")
         return [
             ProcessPoolExecutor(1, mp_context=context, initializer=jailbreak_model.init_worker, initargs=(nice,))
