@@ -1,4 +1,4 @@
-"""Parts of an ``Account`` from which the tracer makes a request's trace, without reading its chunks.
+"""Parts of an ``Account`` from which the tracer makes a request's trace, without reading the answer's chunks.
 
 Points in time are append times of events by the broker's clock, in microseconds since the epoch.
 """

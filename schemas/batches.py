@@ -46,7 +46,7 @@ class BatchCreated(BatchEvent):
 
     Attributes:
         input_file: Id of the file with the lines.
-        window_open: Maximum number of the job's requests that may be submitted and not closed at the same time.
+        window_open: Maximum number of the job's requests that are open (submitted and not closed yet) at the same time.
         line_attempts: Maximum number of requests that may be submitted for one line.
         completion_ms: Time from the submission of the job until lines that are not done are given up, in milliseconds.
         bad_lines: What happens if a line is not a valid request. ``report`` writes an error for each such line and runs
@@ -80,7 +80,7 @@ class OpenLine:
     Attributes:
         line: Number of the line in the order of submission.
         attempt: Number of the line's newest request.
-        on_log: Whether this request was read back from the log. If not, it may have to be written again.
+        on_log: Whether this request was read back from the log. If not, the request may have to be written again.
     """
 
     line: LineNumber
@@ -133,13 +133,14 @@ class BatchProgress(BatchEvent):
 
     Attributes:
         epoch: Number that each batch service raises by one when it takes over the job.
-        next_line: Number of the first line that was not submitted, in the order of submission.
+        next_line: Number of the first line that was not submitted yet. Lines are numbered in the order of submission.
         open: The submitted lines that are not done.
         parts: The files with the results of the lines that are done.
         totals: Sums over the lines that are done.
-        stream_offsets: For each partition of ``railbus.streams``, an offset. No event of an open line is before it.
+        stream_offsets: For each partition of ``railbus.streams``, an offset. All events about open lines are at this
+            offset or behind it.
         request_offsets: For each partition of ``railbus.requests.batch``, an offset. Requests that are submitted later,
-            and submitted requests that were not read back from the log, are not before it.
+            and submitted requests that were not read back from the log, are at this offset or behind it.
     """
 
     epoch: Annotated[int, Meta(ge=1, le=2**32)]

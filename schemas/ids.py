@@ -1,4 +1,7 @@
-"""Request ids are UUIDv7 (RFC 9562, section 5.7). The time in an id tells from which time on to search the log."""
+"""Request ids are UUIDv7 (RFC 9562, section 5.7).
+
+An id contains the time at which it was created, so a search of the log for the request can start at this time.
+"""
 
 import re
 import uuid

@@ -78,7 +78,7 @@ class Kind:
 
     Attributes:
         cls: The event's class. The class name is also the name of the kind.
-        version: Version of the wire format that this code writes. It reads this version and all earlier ones.
+        version: Version of the wire format that this code writes. This code reads it and all earlier versions.
         access: The topics that may hold the kind, and who may use it on each of them.
         prompts: Names of the fields with text that a user typed. Tools show these fields only on request.
     """
@@ -100,7 +100,7 @@ class Kind:
 
 
 def _access_on(topic: Topic, *, by: tuple[RoleName, ...], to: tuple[RoleName, ...]) -> TopicAccess:
-    """Return the access on one topic. The router, the archiver and the operator may read every topic."""
+    """Return the access on one topic. The router, the archiver and the operator are added to the readers ``to``."""
     return TopicAccess(topic, frozenset(by), frozenset((*to, "router", "audit", "operator")))
 
 

@@ -14,10 +14,11 @@ Fallback = Literal["cancel", "race", "off"]
 Egress = Literal["allowed", "forbidden"]
 
 MAX_PROMPT_CHARS = 262_144
-"""Maximum number of code points of a message. Even with 3 bytes per character it is below the broker's record limit."""
+"""Maximum number of code points of a message. Even with 3 bytes per character, such a message is below the broker's
+record limit."""
 
 MAX_WAITED_MS = 10_000
-"""Maximum of ``waited_ms`` that counts for attempt 1, so that a writer can make deadlines earlier only by this much."""
+"""For attempt 1, a larger ``waited_ms`` counts as this value. So a writer can make deadlines only this much earlier."""
 
 LONGEST_TOTAL_MS: Final = 300_000
 """Default of ``RAILBUS_TOTAL_MAX_MS``, the longest total deadline of an interactive request, in milliseconds."""
@@ -110,14 +111,15 @@ class Request(Event):
             by which the ledger judges the request. If this is None, or if the policy has no such class in this lane,
             the class is ``chat`` for the interactive lane and ``batch`` for the batch lane.
         priority: Priority within the lane, if the engine has priorities; 0 is served first.
-        attempt: 1 in the request as it is received. The router publishes the request again with 2 and higher.
+        attempt: Number of the attempt that this record starts. It is 1 in the request as it is received. The router
+            publishes the request again for attempts 2 and later.
         delivery: How much of the answer may be shown before it is checked.
         deadlines: The times at which verdict, first token and end are due.
         fallback: What happens if the first-token deadline is missed. ``cancel`` replaces attempt 1 by an attempt in the
-            cloud, ``race`` runs an attempt in the cloud beside it, ``off`` starts no attempt in the cloud.
+            cloud, ``race`` runs an attempt in the cloud beside attempt 1, ``off`` starts no attempt in the cloud.
         egress: ``forbidden`` marks a prompt that must never leave the premises.
-        waited_ms: Time from the receipt of the request until this record was written, in milliseconds. Every deadline
-            counts from the append time less this time. For attempt 1, at most 10 seconds are subtracted.
+        waited_ms: Time from the receipt of the request until this record was written, in milliseconds. The deadlines
+            count from the record's append time less ``waited_ms``. For attempt 1, at most 10 seconds are subtracted.
     """
 
     model: Name = "default"
@@ -137,7 +139,8 @@ class Request(Event):
 def received_us(request: Request, appended_us: int) -> int:
     """Return the time of a request's receipt, on the clock of ``appended_us``. Its deadlines count from this time.
 
-    The clocks of two hosts are never compared, because the record contains a duration (``waited_ms``). It is bounded.
+    This time is ``appended_us`` less the duration ``waited_ms``, so the clocks of two hosts are never compared. The
+    subtracted duration is bounded.
     """
     most_ms = MAX_WAITED_MS if request.attempt == 1 else request.deadlines.total_ms
     return appended_us - int(min(request.waited_ms, most_ms) * 1_000)

@@ -57,8 +57,9 @@ class Detached(Event):
         reason: Why the connection ended.
         ops: Number of ops that were sent.
         ops_hash: SHA-256 in hex over the JSON lines of the ops as sent, so that a replay can prove what was sent.
-        last: ``partition:offset:index`` of the last op that was sent; None if no op was.
-        first_text_ms: Time from the request's receipt until text was first sent, in milliseconds; None if none was.
+        last: ``partition:offset:index`` of the last op that was sent; None if no op was sent.
+        first_text_ms: Time from the request's receipt until text was first sent, in milliseconds; None if no text
+            was.
         exposed_tokens: Maximum number of tokens that were shown beyond the cleared text.
         exposure_ms: Longest time for which recalled text was shown, in milliseconds.
         recalled_tokens: Maximum number of visible tokens that one recall removed.
@@ -77,11 +78,13 @@ class Detached(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptAccount:
-    """Costs and results of one attempt. Times are in microseconds since the epoch, None if not reached.
+    """Costs and results of one attempt.
+
+    Times are in microseconds since the epoch. The time of something that did not happen is None.
 
     Attributes:
         attempt: Number of the attempt.
-        run: Id of the execution that became the voice, or of the first that started.
+        run: Id of the attempt's first execution; None if none started.
         model: The model that answered.
         engine: The engine that ran it.
         trigger: Why the router started the attempt; None for attempt 1.
@@ -162,7 +165,7 @@ class Account(Event):
         first_text_ms: Time from receipt until the log allowed text to be shown; None if it never did.
         governance_first_text_ms: Delay of the first visible text because of rails and safety.
         governance_total_ms: Delay of the last visible text because of rails and safety.
-        hidden_rails_ms: Time of the rails that the answer did not wait for.
+        hidden_rails_ms: Time in which the rails ran and the answer did not wait for them.
         generation_ms: Time from the voice's first chunk to its last.
         longest_pause_ms: Longest time between two chunks of the voice.
         tokens: Number of the voice's tokens before ``Closed``.
@@ -170,12 +173,12 @@ class Account(Event):
         clock_skew_ms: The least difference between the clocks of edge and broker that explains the recorded times.
             ``post_ms`` is corrected by it.
         voice: Number of the attempt that was the voice at the end.
-        route: Where that attempt ran; ``none`` if there was no answer.
+        route: Where the attempt ``voice`` ran; ``none`` if there was no answer.
         fallbacks: Number of attempts that went to the cloud.
         retries: Number of further attempts on the self-hosted engines.
         policy_version: Version of the policy that judged the request; None if none did.
-        open_since: A time by the broker's clock. No event that was appended earlier is about another request of this
-            partition that is not closed yet, so the partition's next owner reads the log from this time on. None in
+        open_since: A time by the broker's clock. All events about the other open requests of this partition were
+            appended at this time or later, so the partition's next owner reads the log from this time on. None in
             accounts by an older router version.
         cause: The reason why the request was closed, as a code for programs.
         request: The parameters of the request; None without a ``Request``. In accounts by an older router version,
@@ -229,7 +232,8 @@ class WindowSums:
         denied: Number of requests with the outcome ``denied``.
         cancelled: Number of requests with the outcome ``cancelled``.
         failed: Number of requests with the outcome ``failed``, ``expired`` or ``rejected``.
-        judged: Number of requests to which the objectives of their class apply: completed, recalled and failed ones.
+        judged: Number of requests to which the objectives of their class apply. Only requests that are counted in
+            ``completed``, ``recalled`` or ``failed`` are judged.
         good: Number of these requests that met all objectives. They were completed or recalled, in time.
         delivered: Number of requests whose client received the whole answer.
         fell_back: Number of requests with an attempt in the cloud.
@@ -238,7 +242,7 @@ class WindowSums:
         tokens: Number of tokens of the answers.
         prompt_tokens: Number of tokens of the prompts, counted for each attempt.
         recalled_tokens: Number of visible tokens that recalls removed.
-        exposure_ms: Time for which recalled text was shown.
+        exposure_ms: Sum, over the requests, of the longest time for which recalled text was shown.
         speculated: Number of requests that are counted in ``earned_ms``.
         spent_first_ms: Latency that governance added before the first visible text.
         lost_ms: Time in attempts that were given up.
@@ -277,7 +281,8 @@ class Window(AnyEvent):
 
     Attributes:
         tenant: Tenant of these requests.
-        start_at: Start of the window, in microseconds since the epoch. A request is in the window when it was closed.
+        start_at: Start of the window, in microseconds since the epoch. A request belongs to the window in which
+            it was closed.
         end_at: End of the window, in microseconds since the epoch.
         requests: Number of requests that were closed in the window.
         earned_ms: Time that speculative decoding saved. It is summed over requests for whose model the time between two
@@ -288,7 +293,7 @@ class Window(AnyEvent):
         route: Where the answers of these requests came from.
         model: The model that answered; None if none did.
         policy_version: Version of the policy that judged these requests.
-        part: Number of the partition that holds the accounts.
+        part: Number of the partition that has the accounts of these requests.
         final: Whether this is the last record of this window and part.
         wanted_share: Share of these requests that must be good; None if their class has no objectives, or in windows by
             an older ledger version.

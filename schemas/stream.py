@@ -269,7 +269,7 @@ class Cleared(RunEvent):
 
     Attributes:
         seq: ``seq`` of the last chunk that is checked; -1 if the run has no chunk.
-        final: No further event of safety about this run follows.
+        final: Whether this is the last event of safety about this run.
         policy_version: Content hash of the policy by which the text was checked.
     """
 

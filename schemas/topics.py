@@ -16,8 +16,8 @@ class Topic:
 
     Attributes:
         key: The field of the event that is the record's key.
-        spread: All topics with ``requests`` have the same number of partitions, so that partition p of each has the
-            records of the same requests. A topic with ``single`` has one partition.
+        spread: How many partitions the topic has. All topics with ``requests`` have the same number of partitions, so
+            that partition p of each has the records of the same requests. A topic with ``single`` has one partition.
         about: What the topic holds, as a sentence.
     """
 
@@ -28,7 +28,7 @@ class Topic:
     about: str
 
     def partitions(self, count: int) -> int:
-        """Return this topic's number of partitions, if the topics with ``spread`` ``requests`` have ``count`` each."""
+        """Return this topic's number of partitions: ``count`` if ``spread`` is ``requests``, 1 if it is ``single``."""
         return count if self.spread == "requests" else 1
 
 

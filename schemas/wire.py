@@ -49,7 +49,7 @@ _KNOWN: Final = {
     for name, kind in KINDS.items()
     for version in range(1, kind.version + 1)
 }
-"""The kinds by the values of the first two headers, in the order in which ``encode`` writes them."""
+"""Every kind of record that can be read, by the values of the kind header and the version header."""
 
 LARGE_BYTES: Final = 16_384
 
@@ -135,7 +135,7 @@ def traceparent_in(headers: Headers) -> str | None:
 
 
 class ManyDecoder:
-    """Decodes many records that have the same kind and version. Work that depends only on these is done once.
+    """Decodes many records of one kind and version. Work that depends only on the kind and version is done once.
 
     Args:
         headers: The headers of one of the records.

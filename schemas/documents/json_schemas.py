@@ -85,4 +85,4 @@ _CLASSES: Final[dict[str, type]] = {
     for name, cls in vars(module).items()
     if inspect.isclass(cls) and is_dataclass(cls)
 }
-"""All dataclasses that the modules of the kinds define or import, by name: the kinds and the types of their fields."""
+"""By name, all dataclasses that the modules with the events define or import. They include the types of all fields."""

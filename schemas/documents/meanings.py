@@ -145,4 +145,4 @@ MEANINGS: Final[Mapping[str, Mapping[str, str]]] = {
         "refuse": "One line that is no request ends the job before anything runs.",
     },
 }
-"""Name of the enumeration -> its values -> what each means."""
+"""For each enumeration, by its name: what each of its values means."""

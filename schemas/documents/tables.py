@@ -62,7 +62,7 @@ def _events() -> str:
 
 
 def _roles(found: Iterable[str]) -> str:
-    """Join the roles, each once, in the registry's order."""
+    """Return the names of the roles, each once and in the registry's order, joined by commas."""
     names = set(found)
     return ", ".join(role for role in ROLES if role in names) or "none yet"
 

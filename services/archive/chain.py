@@ -61,12 +61,12 @@ class ChainBreak(NamedTuple):
 
 
 def genesis(topic: str, partition: int) -> bytes:
-    """Return the digest before the first record of a partition."""
+    """Return the digest with which a partition's chain begins. The first record's digest covers it."""
     return hashlib.sha256(f"railbus archive 1\n{topic}\n{partition}\n".encode()).digest()
 
 
 def digest(before: bytes, archived: ArchivedRecord) -> bytes:
-    """Return the digest of a record that follows ``before``."""
+    """Return the digest of a record, given the digest ``before`` of the record before it."""
     record, fields, sealed = archived
     key, value, headers = record.key, record.value, record.headers
     parts = [

@@ -42,8 +42,8 @@ WAIT_S: Final = 30.0
 """Maximum time to wait for another process that writes keys, in seconds."""
 
 WITHOUT_REQUEST: Final = ""
-"""The request id under which keys of values without a request are kept, such as dead letters. There is one such key
-for each tenant, and one for all values without a tenant."""
+"""The request id under which the keys of values without a request, such as dead letters, are kept. There is one such
+key for each tenant, and one for all values without a tenant."""
 
 
 class KeyStore:
@@ -139,7 +139,7 @@ def _seal(record: StoredRecord, fields: QueryFields, keys: KeyStore) -> Archived
 
 
 def owner_of(request_id: str | None, tenant: str | None) -> tuple[str, str]:
-    """Return the request id and the tenant whose key seals a value."""
+    """Return the request id and the tenant under which the key of a value is kept."""
     return request_id or WITHOUT_REQUEST, tenant or ""
 
 

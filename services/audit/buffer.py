@@ -23,7 +23,8 @@ class PartitionBuffer:
         next_offset: All records before this offset were added to the buffer or are archived.
         start: All records before this offset were taken out of the buffer or are archived.
         units: Size of the buffered records.
-        since_us: When a record was added to the empty buffer, in microseconds; None while the buffer is empty.
+        since_us: Time of the first addition since the buffer was last empty, in microseconds; None while the buffer
+            is empty.
     """
 
     next_offset: int
@@ -49,7 +50,7 @@ class PartitionBuffer:
             self.since_us = now_us
 
     def take(self) -> tuple[int, list[StoredRecord]]:
-        """Remove and return the records of the oldest day, with the offset after the records that were taken before."""
+        """Remove the records of the oldest day. Return ``start`` as it was before, and these records."""
         records = self._records
         day = records[0].timestamp_ms // DAY_MS if records else 0
         end = next((i for i, record in enumerate(records) if record.timestamp_ms // DAY_MS != day), len(records))

@@ -83,7 +83,8 @@ class ArchiveService:
         """Archive until cancelled. Then write the buffered records.
 
         Raises:
-            UserError: The broker refuses the credentials, or the newest file of a partition has another archiver's key.
+            UserError: The broker refuses the credentials, or the newest file of a partition is not signed with this
+                archiver's key.
         """
         try:
             async with asyncio.TaskGroup() as tasks:
@@ -114,7 +115,7 @@ class ArchiveService:
         self._count()
 
     async def _take_changes(self) -> None:
-        """Start or stop reading partitions, in the order of the assignments."""
+        """Start to read each gained partition, and stop reading each lost one, in the order of these changes."""
         while True:
             (name, number), gained = await self._changes.get()
             await self._tail.unfollow(TOPIC_NAMED[name], number)

@@ -12,14 +12,15 @@ class Settings:
 
     Attributes:
         archive: Folder of the archive, or a URI that pyarrow reads, such as ``s3://bucket/path``. All archivers of one
-            log have the same.
+            log have the same archive.
         audit_key: PEM file of the Ed25519 key that signs checkpoints; made if it does not exist. Keep it outside the
             archive, because whoever has the key can write and sign another history.
-        audit_anchors: File with the newest checkpoint of each partition that this archiver wrote. On another host than
-            the archive, the file proves that no records were cut off at the end. If it is not set, no file is written.
+        audit_anchors: File with the newest checkpoint of each partition that this archiver wrote. If the file is on
+            another host than the archive, it proves that no records were cut off at the archive's end. If this is not
+            set, no file is written.
         audit_seal_keys: SQLite file with one key for each request. Texts are encrypted with these keys, and
-            ``railbus audit forget`` destroys keys. If it is not set, texts are not encrypted. Several archivers share
-            one file.
+            ``railbus audit forget`` destroys keys. If it is not set, texts are not encrypted. All archivers
+            of one archive share one file.
         audit_flush_ms: A file is written when its oldest record was buffered for this time, in milliseconds.
         audit_file_mb: A file is written when this number of megabytes is buffered for it.
         audit_buffer_mb: Maximum number of megabytes that are buffered for all files. At this limit reading pauses.

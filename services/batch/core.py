@@ -30,13 +30,13 @@ from services.jobs.result_lines import LineAnswer, LineError
 from services.stream import AS_STARTED, Governance, Screen
 
 RETRY_US: Final = 1_000_000
-"""Time in microseconds before a line is retried for the first time. It doubles with each attempt."""
+"""Time in microseconds before the first retry of a line. Before each further retry, the time is twice as long."""
 
 SLICE: Final = 64
 """Maximum number of new lines of one job that one step submits."""
 
 CANCEL_GRACE_US: Final = 30_000_000
-"""Maximum time in microseconds that a cancelled or expired job waits until its requests are closed."""
+"""Maximum time in microseconds that a cancelled or expired job waits for its requests to be closed."""
 
 Positions = Mapping[str, Sequence[int]]
 """The next offset to read of each partition, by topic name."""
@@ -97,7 +97,7 @@ class BatchCore:
         return [JobCheckpoint(job.batch_id, self._progress(job, 0, None))]
 
     def confirmed(self, batch_id: str) -> None:
-        """Record that the takeover is on the log.
+        """Note that the takeover is on the log.
 
         The caller must then read from the job's offsets to the end of the log, and call ``caught_up``.
         """
@@ -112,7 +112,7 @@ class BatchCore:
         self._jobs.clear()
 
     def update(self, state: JobState, now_us: int, expired: bool) -> list[Effect]:
-        """Apply a user's pause, resume or cancellation to the job, or its expiry."""
+        """Update a job after a user has paused, resumed or cancelled it, or after it has expired."""
         job = self.job(state.batch_id)
         if job is None:
             return []
@@ -269,7 +269,7 @@ class BatchCore:
         return [RecordResult(job.batch_id, place, number, result)]
 
     def _time_out(self, job: JobRun, now_us: int) -> list[Effect]:
-        """Give up requests that were not closed in time, because the log has lost them or no router runs."""
+        """Give up requests that were not closed in time. This happens if the log has lost them, or no router runs."""
         effects: list[Effect] = []
         if now_us < job.sweep_us:
             return effects

@@ -1,4 +1,4 @@
-"""The figures of all unfinished jobs, for the operator's log, and the gauges that show them."""
+"""The figures of all unfinished jobs, and the gauges that show these figures to an operator."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -28,8 +28,10 @@ class JobFigures:
         lines_left: Number of lines without a result. A job whose lines were not counted yet adds none.
         oldest_s: Age of the oldest job, in seconds.
         time_used: Share of the time from submission to expiry that has passed, for the job where this share is largest.
-        lines_open: Lines that this service has submitted, or will try again, and that have no result.
-        window: Maximum number of lines that may be unfinished in this service now.
+        lines_open: Number of submitted lines without a result, in the jobs that this service runs. Lines that wait for
+            a retry count too.
+        window: Sum of the windows of this service's jobs, without paused, cancelled and expired jobs. The window of a
+            job is the maximum number of its lines that may be unfinished now.
     """
 
     by_status: Mapping[JobStatus, int]

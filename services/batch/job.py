@@ -66,9 +66,10 @@ class JobRun:
         created: The event that submitted the job.
         good: Number of lines that are valid requests.
         bad: Number of lines that are not valid requests.
-        window: Maximum number of unfinished lines now. It shrinks when requests expire in a queue, and otherwise grows.
-        recovered_from: Index of a line. All earlier lines were submitted before the last checkpoint of the service
-            that ran the job before.
+        window: Maximum number of unfinished lines now. It shrinks after a request was closed for a cause in
+            ``CROWDED_CAUSES``, and grows after one that was closed for another cause.
+        recovered_from: Index of a line; 0 for a new job. When the previous service of the job wrote its last
+            checkpoint, it had submitted every line with a smaller index.
         waiting: Lines that wait for a retry.
     """
 
@@ -112,7 +113,7 @@ class JobRun:
         )  # fmt: skip
 
     def restore(self, before: BatchProgress) -> None:
-        """Restore the state from the newest progress event of the job. Its unfinished lines are restored separately."""
+        """Restore everything except the unfinished lines from the job's newest progress event."""
         totals = before.totals
         self.epoch, self.next_line, self.recovered_from = before.epoch, before.next_line, before.next_line
         self.parts = before.parts
@@ -137,12 +138,12 @@ class JobRun:
         self.completion_tokens += result.usage.completion_tokens
 
     def adapt_window(self, *, crowded: bool, submitted_us: int, now_us: int) -> None:
-        """Widen the window by one line, or halve it if ``crowded``.
+        """Widen the window by one line after a request was closed, or halve the window if ``crowded``.
 
         Args:
-            crowded: Whether a request was closed for a cause in ``CROWDED_CAUSES``.
-            submitted_us: Time at which this request was submitted. If that was before the window was last halved, the
-                window does not change.
+            crowded: Whether the request was closed for a cause in ``CROWDED_CAUSES``.
+            submitted_us: Time at which the request was submitted. If the window has been halved since then, it is not
+                halved again.
             now_us: The current time.
         """
         if not crowded:
@@ -151,7 +152,11 @@ class JobRun:
             self.window, self.shrunk_us = max(1.0, self.window / 2), now_us
 
     def is_over(self, now_us: int, grace_us: int) -> bool:
-        """Return whether all lines are done, or a cancelled or expired job has waited for ``grace_us``."""
+        """Return whether the job is over.
+
+        A job is over once all its lines are done. A cancelled or expired job is over once all its submitted lines are
+        done, or at the latest ``grace_us`` after it was cancelled or expired.
+        """
         if self.ending is None:
             return not self.open and self.next_line >= self.good
         return not self.open or now_us >= self.ending_us + grace_us

@@ -14,7 +14,7 @@ RETRY_OUTCOMES: Final[frozenset[Outcome]] = frozenset({"failed", "expired", "can
 """Outcomes after which another request for the line may succeed, unless the engine reported a permanent error."""
 
 CROWDED_CAUSES: Final = frozenset({"deadline", "no_verdict", "no_first_token", "too_many_open", "stalled"})
-"""Causes that indicate too many unfinished requests. The job's window shrinks after a request is closed with one."""
+"""Causes that indicate too many unfinished requests. If a request is closed for one of them, the window shrinks."""
 
 _CODES: Final[dict[Outcome, str]] = {
     "denied": "denied", "recalled": "recalled", "failed": "failed", "expired": "expired", "cancelled": "cancelled",
@@ -39,8 +39,8 @@ class LineAttempt:
         screen: The text that a client may see.
         stream_offset: The events of the request are at or after this offset of their partition of the stream topic.
         request_offset: The request is at or after this offset of its partition of the batch lane's request topic.
-        submitted_us: Time at which the request was submitted. It is 0 during a takeover if the service before
-            submitted the request.
+        submitted_us: Time at which the request was submitted. During a takeover, it is 0 for a request that is known
+            from the job's newest progress event.
         on_log: Whether the request or an event about it was read from the log.
         failure: The newest ``Failed`` event of the request.
         folded_offset: Offset of the newest event that was folded.
@@ -91,7 +91,7 @@ Decision = Literal["open", "done", "retry"]
 
 
 def decide(line: LineState, most_attempts: int, *, ending: bool) -> tuple[Decision, int, LineResult | None]:
-    """Return the decision about a line, the number of the attempt behind it, and the line's result if it is done.
+    """Return the decision about a line, the number of the attempt that decides, and the result of a line that is done.
 
     Args:
         line: The line.

@@ -27,7 +27,7 @@ class JobFiles:
     """The input file of a job, and the part file to which this service appends results.
 
     Args:
-        plan: Result of the preparation of the job's input, such as its number of valid lines.
+        plan: What the preparation of the job's input has found, for example the number of valid lines.
         part: Name of the new part file.
     """
 

@@ -161,7 +161,7 @@ class BatchService:
         self._wanted = frozenset(prefix.encode() for prefix in self._core.prefixes)
 
     def _on_change(self, state: JobState) -> None:
-        """Apply the new state of a job, as read from the log."""
+        """React to a job's new state on the log. Drop the job here if another service has taken it over."""
         job, progress = self._core.job(state.batch_id), state.progress
         if job is not None and progress is not None and progress.source != self._source and progress.epoch >= job.epoch:
             _log.warning("%s: %s has taken the job over", state.batch_id, progress.source)
@@ -267,12 +267,12 @@ class BatchService:
         self._wake.set()
 
     def _rewind(self, progress: BatchProgress) -> None:
-        """Read again from a job's offsets, because its records were skipped while the job was unknown."""
+        """Read again from a job's offsets, because the job's records were skipped before the core knew the job."""
         topics = ((STREAMS, progress.stream_offsets), (REQUESTS_BATCH, progress.request_offsets))
         self._tail.rewind({(topic, number): start for topic, starts in topics for number, start in enumerate(starts)})
 
     async def _follow(self, progress: BatchProgress | None) -> Positions:
-        """Follow all partitions from a job's offsets, or from their ends. Return the start offset of each."""
+        """Follow all partitions, from a job's offsets or, for a new job, from their ends. Return the start offsets."""
         begins: dict[str, list[int]] = {}
         for topic, offsets in (
             (STREAMS, progress.stream_offsets if progress else ()),

@@ -16,14 +16,15 @@ class Settings:
 
     Attributes:
         batch_dir: Folder of the jobs' files. All batch services, edges and users of ``railbus batch`` must share it.
-        batch_instance: Name of this batch service, which no other one may have. A restart with the same name within the
-            session timeout causes no rebalance.
+        batch_instance: Name of this batch service. No other batch service may have the same name. A restart with the
+            same name within the session timeout causes no rebalance.
         batch_total_ms: Total deadline of each request of a job, in milliseconds, clamped to the policy's bounds.
-        batch_stall_ms: Maximum time in milliseconds between two chunks of an answer. After it, another attempt is
-            started, for example because the generator was killed. The router waits at least ten seconds.
+        batch_stall_ms: Maximum time in milliseconds between two chunks of an answer. If no chunk comes in this time,
+            for example because the generator was killed, the router starts another attempt. The router waits at least
+            ten seconds.
         batch_line_timeout_ms: Time in milliseconds after which a request that was not closed is given up.
         input_gate: With ``hold``, no answer counts before the verdict of a rails service, even if the worker's
-            ``Started`` event requires none.
+            ``Started`` event requires no verdict.
         output_check: With ``on``, no answer counts before a safety service has checked it, even if the worker's
             ``Started`` event requires no check.
     """
@@ -44,7 +45,8 @@ class Settings:
     def deadlines(self) -> Deadlines:
         """Return the deadlines of each request.
 
-        A request may wait in queues for the total deadline. The stall deadline counts only once an attempt has started.
+        A request may wait in queues until its total deadline. The stall deadline applies only after an attempt has
+        started.
         """
         total_ms = self.batch_total_ms
         return Deadlines(verdict_ms=total_ms, ttft_ms=total_ms, stall_ms=self.batch_stall_ms, total_ms=total_ms)

@@ -29,12 +29,12 @@ class Attainment(NamedTuple):
 
     @property
     def attained(self) -> bool | None:
-        """Return whether the share is reached; None without requests."""
+        """Return whether the wanted share of the requests was good; None if no request was judged."""
         return None if not self.judged else self.good >= self.wanted * self.judged
 
     @property
     def sure(self) -> bool:
-        """Return whether the result is certain, that is, the wanted share is outside of the confidence interval."""
+        """Return whether the result is certain, that is, ``wanted`` is outside of the share's ``interval``."""
         bounds = interval(self.good, self.judged)
         return bounds is not None and not bounds[0] < self.wanted <= bounds[1]
 
@@ -78,7 +78,7 @@ def attainments(windows: Iterable[Window], *, since_at: int = 0) -> list[Attainm
 
 
 def interval(good: int, judged: int) -> tuple[float, float] | None:
-    """Return Wilson's 95 % interval for a share; None without requests."""
+    """Return Wilson's 95 % interval for the share of good requests; None if no request was judged."""
     if not judged:
         return None
     share, z2 = good / judged, _Z_95**2

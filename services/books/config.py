@@ -54,7 +54,7 @@ class BooksConfig:
         objectives: The objectives of each class of requests.
         wanted_shares: Share of a class's requests that must be good. It is 0.99 for a class that is not named.
         slo_first_ms: Objective for the first visible text of an interactive request whose class is not known.
-        slo_total_ms: Objective for the whole answer of such a request.
+        slo_total_ms: Objective for the whole answer of an interactive request whose class is not known.
         plain_token_ms: Time between two tokens without speculation, by model; "" stands for any other model.
         usd_per_engine_s: Price of one second of one request on a self-hosted engine: the GPU's price per second,
             divided by the usual number of concurrent requests.
@@ -82,7 +82,7 @@ class BooksConfig:
         return Objectives() if lane == "batch" else Objectives(first_ms=self.slo_first_ms, total_ms=self.slo_total_ms)
 
     def wanted_share_of(self, service_class: str | None, lane: Lane) -> float | None:
-        """Return the share of such requests that must meet their objectives; None if they have no objectives."""
+        """Return the share of a class's requests in a lane that must be good; None if they have no objectives."""
         if not self.objectives_of(service_class, lane).any:
             return None
         return self.wanted_shares.get(service_class or "", DEFAULT_SHARE)

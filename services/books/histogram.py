@@ -29,7 +29,7 @@ def bucket_of(value: float) -> int:
 
 
 def value_of(bucket: int) -> float:
-    """Return a bucket's representative value. No other value in the bucket differs by more than ``RELATIVE_ERROR``."""
+    """Return a bucket's representative value. Every value in the bucket is within ``RELATIVE_ERROR`` of it."""
     return 0.0 if bucket <= LOWEST else 2 * _BASE**bucket / (_BASE + 1)
 
 

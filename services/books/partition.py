@@ -25,12 +25,13 @@ from services.books.entry import Entry, facts_of, receipt_of
 from services.books.totals import Cell, Share, Totals, share_of
 
 DELETES_EACH: Final = 8
-"""Number of entries of sealed windows that are deleted for each event read. It is above one, so that the number of
-entries to delete becomes smaller."""
+"""Number of entries of sealed windows that are deleted for each event read. An event adds at most one entry, so
+deletions are faster than additions."""
 
 
 _MARK: Final = b"/s"
-"""End of the key of a partition's mark. The key of an entry ends with a request id, the key of a window with JSON."""
+"""End of the key under which a partition's ``sealed_s`` is kept. No other key ends like this: the key of an entry ends
+with a request id, and the key of a window with JSON."""
 
 Source = Literal["accounts", "receipts"]
 """The topics from which a request's entry is joined."""
@@ -47,7 +48,8 @@ def newest_of_each(changes: Iterable[TableChange]) -> list[TableChange]:
     """Return the last change of each key, in order. A batch writes only these changes.
 
     The module's rules hold for every prefix of these changes as well, because no change moves from one side of a
-    ``sealed_s`` mark to the other. Events whose changes a prefix lacks were read in this batch, so they are read again.
+    ``sealed_s`` mark to the other. If a prefix lacks the change for an event, the event was read in this batch, and it
+    is read again.
     """
     found: list[TableChange] = []
     since_mark: dict[bytes, bytes | None] = {}
@@ -117,7 +119,8 @@ class PartitionBooks:
         """Record that a topic was read completely up to ``at_ms``, so that a silent topic keeps no window open.
 
         A window is old only when both topics were read far enough. ``at_ms`` must be a value that ``newest_ms`` had
-        before the caller asked the broker for the topic's end. Records that are appended later are not older than it.
+        before the caller asked the broker for the topic's end. So records behind that end were not appended before
+        ``at_ms``.
         """
         self._know(source, at_ms)
 
@@ -226,7 +229,7 @@ class PartitionBooks:
         return changes + self._forget(upto_s)
 
     def _drop_orphans(self, upto_s: int) -> None:
-        """Drop receipts without an account that are so old that an account would come too late."""
+        """Drop receipts without an account that are so old that an account that came now would not count any more."""
         while self._orphans:
             request_id = next(iter(self._orphans))
             if self.entries[request_id].read_ms >= upto_s * 1_000:

@@ -240,7 +240,10 @@ def _waited_us(facts: Facts, receipt: Receipt) -> int | None:
 
 
 def _earned_us(facts: Facts, config: BooksConfig) -> int | None:
-    """Return the time that speculation saved. None if nothing was drafted, or the plain time is not known."""
+    """Return the time that speculation saved; None if that is not known.
+
+    It is not known if nothing was drafted, or if the model's time between two tokens without speculation is not known.
+    """
     plain_ms = config.plain_ms(facts.model)
     if not facts.speculated or plain_ms is None:
         return None

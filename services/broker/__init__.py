@@ -9,10 +9,11 @@ consumer groups are restored, and the members of a stable group continue without
 segment files with sparse indexes. Only the newest records of each partition are in memory, at most 64 MiB for all
 partitions together. With `message.timestamp.type=LogAppendTime`, the timestamps in a partition never decrease. Kafka's
 timestamps decrease when the clock is set back. A topic with `cleanup.policy=compact` keeps the newest record of each
-key. Its segments are closed at 256 KiB, and the closed segments are compacted once half of their bytes are new.
+key. Its segments are closed at 256 KiB. Its closed segments are compacted as soon as at least half of their bytes have
+not been compacted yet.
 
-The broker does **not** support the following. If a client requests such a feature, the broker reports that it is not
-supported:
+The broker does **not** support the following. If a client requests one of these features, the broker reports that the
+feature is not supported:
 
 * replication: one node leads every partition; a replication factor other than 1 is rejected;
 * transactions: a transactional id is rejected; idempotent producers are fully supported;
@@ -20,13 +21,14 @@ supported:
 * durability beyond the operating system: with a data directory, every batch is written to the operating system before
   it is acknowledged, so a killed process loses nothing. Files are synced to the disk only at a clean stop.
 
-Without a data directory, memory is bounded. `retention.bytes` limits the records of each partition (256 MiB by
+Without a data directory, all records are in memory. `retention.bytes` limits the records of each partition (256 MiB by
 default), and `--memory-bytes` limits the records of all partitions together (1 GiB by default). Beyond these limits,
-the oldest segments are dropped. With buffers and the memory that the allocator retains, the process may take up to
-twice as much. With a data directory, records are dropped only by the retention of their topic (1 GiB per partition by
-default). The numbers of connections, groups, members, producers and partitions, and the size of requests, are limited
-too. Each limit is defined in the module that enforces it.
+the oldest segments are dropped. The process may take up to twice the memory of its records, because of buffers and of
+memory that the allocator retains. With a data directory, records are dropped only by the retention of their topic
+(1 GiB per partition by default). The numbers of connections, groups, members, producers and partitions, and the size of
+requests, are always limited. Each limit is defined in the module that enforces it.
 
-The hot paths, produce and fetch, use `struct` directly. This package uses only aiokafka's record codec
-(`aiokafka.record`), for checksums and compressed batches. Only `services.bus` uses aiokafka's clients.
+The hot paths, produce and fetch, use `struct` directly. The only part of aiokafka that this package uses is the record
+codec (`aiokafka.record`): it computes checksums, and decodes and rebuilds batches. Only `services.bus` uses aiokafka's
+clients.
 """

@@ -1,7 +1,8 @@
 """Fetch sessions (KIP-227): the broker remembers the partitions of a consumer, and returns only changed ones.
 
 Without a session, a consumer names all its partitions in each request and gets all of them in each response, even if
-only a few have new records. A request may use a session from any connection by the session's id, as in Kafka.
+only a few have new records. As in Kafka, a session does not belong to a connection: a request contains the id of its
+session, and may come over any connection.
 """
 
 import secrets
@@ -19,7 +20,7 @@ A consumer that gets no session names all its partitions in each request.
 """
 
 MOST_PARTITIONS: Final = 100_000
-"""Maximum number of partitions in all sessions together. They take about 20 MB of memory."""
+"""Maximum number of partitions in all sessions together. At this maximum, the sessions take about 20 MB of memory."""
 
 IDLE_S: Final = 120.0
 """Time in seconds. A session that was unused for this long may be removed for a new one, as in Kafka."""
@@ -36,8 +37,9 @@ class FetchedPartition:
         offset: Offset of the first record to return.
         max_bytes: Maximum number of bytes of this partition's records in one response.
         log: The log of the partition; None if the partition does not exist.
-        told_end: Log end in the session's last response for this partition; -1 before the first, or after an error.
-        told_start: Log start in the session's last response for this partition; -1 as for ``told_end``.
+        told_end: End of the log, as the session's last response with this partition reported it. It is -1 before the
+            first such response, and if the last one reported an error.
+        told_start: Start of the log, as the same response reported it, or -1 in the same cases.
     """
 
     __slots__ = ("log", "max_bytes", "offset", "partition", "told_end", "told_start", "topic")
@@ -66,7 +68,8 @@ class FetchSession(LogWaiter):
     Attributes:
         session_id: Id of the session, above 0.
         next_epoch: Session epoch that the next fetch request must have.
-        partitions: The partitions by topic and partition number. A response is filled in this order.
+        partitions: The partitions. The key is topic and partition number. A response is filled in the order of this
+            dict.
         waiting: The fetch that waits for new records; None if there is none.
         used_s: Time of the last use, in seconds on the monotonic clock.
     """
@@ -147,7 +150,11 @@ class FetchSessions:
         return session
 
     def open(self, partitions: list[FetchedPartition]) -> FetchSession | None:
-        """Return a new session; None if the maximum number of sessions or partitions is reached."""
+        """Return a new session; None if there is no room for it.
+
+        To make room, sessions that were unused for ``IDLE_S`` are closed. If there are still too many sessions or
+        partitions, there is no room.
+        """
         now_s = time.monotonic()
         while self._full(len(partitions)):
             oldest = next(iter(self._by_id.values()), None)
@@ -162,7 +169,11 @@ class FetchSessions:
         return session
 
     def update(self, session: FetchSession, asked: list[FetchedPartition], forgotten: list[tuple[bytes, int]]) -> bool:
-        """Update the partitions of a session. If they would exceed `MOST_PARTITIONS`, close it and return false."""
+        """Update the partitions of a session, and return true.
+
+        If the new partitions would bring all sessions together above `MOST_PARTITIONS`, close this session instead, and
+        return false.
+        """
         more = sum((each.topic, each.partition) not in session.partitions for each in asked)
         if more and self._partitions + more > MOST_PARTITIONS:
             self.close(session.session_id)

@@ -12,12 +12,12 @@ class LogWaiter:
     __slots__ = ()
 
     def on_growth(self) -> None:
-        """React to new records in one of the partitions, or to its deletion."""
+        """React to new records in one of the partitions, or to the deletion of one."""
         raise NotImplementedError
 
 
 class LogWaiters:
-    """All waiters of one broker. It must be used from one event loop only."""
+    """All waiters of one broker. An object of this class must be used from one event loop only."""
 
     def __init__(self) -> None:
         self._by_log: dict[PartitionLog, dict[LogWaiter, None]] = {}

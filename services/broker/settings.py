@@ -36,7 +36,10 @@ class BrokerSettings:
 
     @property
     def default_retention(self) -> int:
-        """Return the `retention.bytes` of a topic that sets none. It is smaller in memory than on disk."""
+        """Return the `retention.bytes` of a topic that sets none.
+
+        If the setting `retention_bytes` is None, the value depends on whether there is a data directory.
+        """
         if self.retention_bytes is not None:
             return self.retention_bytes
         return MEMORY_RETENTION_BYTES if self.data_dir is None else DISK_RETENTION_BYTES

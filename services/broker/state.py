@@ -24,7 +24,7 @@ RETENTION_INTERVAL_S = 1.0
 
 
 class BrokerState:
-    """All state of one broker. It must be used from one event loop only."""
+    """All state of one broker. An object of this class must be used from one event loop only."""
 
     def __init__(self, settings: BrokerSettings) -> None:
         self.settings = settings
@@ -57,7 +57,10 @@ class BrokerState:
         return found.partition(partition) if found is not None else None
 
     def appended(self, log: PartitionLog, size: int) -> None:
-        """Wake the waiters of a log after an append. After many appended bytes, also call `drop_expired`."""
+        """Wake the waiters of a log after an append of `size` bytes.
+
+        Once more than a sixteenth of `memory_bytes` has been appended since the last `drop_expired`, call it too.
+        """
         self.waiters.wake(log)
         self._bytes_since_check += size
         if self._bytes_since_check > self.settings.memory_bytes // 16:

@@ -7,15 +7,15 @@ synchronous, and the read loop never awaits the work on a record.
 * Delivery is at least once. An event is on the log twice only if a producer opened a new session while a batch was
   unanswered, or if a caller posted it twice. A worker gets a record again if a rebalance or a crash comes before the
   commit. Folds ignore records that they have already read.
-* ``post`` returns when the event is buffered. It waits while the buffer is full (32 MiB). As long as the process lives,
-  a buffered event survives any outage of the broker. ``stop`` waits ten seconds for acknowledgements, and logs how many
-  events have none.
-* The chunks of a run after its first may wait for ``RAILBUS_KAFKA_LINGER_MS`` to share a batch. All other events are
+* ``post`` waits while the buffer is full (32 MiB), and returns when the event is buffered. As long as the process
+  lives, a buffered event survives any outage of the broker. ``stop`` waits ten seconds for acknowledgements, and logs
+  how many events have none.
+* The second and later chunks of a run may wait for ``RAILBUS_KAFKA_LINGER_MS`` to share a batch. All other events are
   sent at once, together with the chunks that are waiting.
-* ``services.bus.read`` fetches over aiokafka's connections with its own read loop. aiokafka's consumer needed three
-  times the CPU, and a new ``follow`` had to wait until the pending long poll ended.
-* A ``GroupReader`` without a handler reads nothing. An edge uses it only to be assigned its home partitions, to
-  which its new requests go.
+* ``services.bus.read`` fetches over aiokafka's connections with its own read loop. With aiokafka's consumer, reading
+  took three times the CPU, and a new ``follow`` waited until the pending long poll ended.
+* A ``GroupReader`` without a handler reads nothing. An edge has one only so that the group assigns home partitions to
+  the edge. New requests of this edge go to its home partitions.
 """
 
 from services.bus.errors import BusError, EventRejected, NotAcknowledged, ProducerClosed

@@ -16,7 +16,7 @@ class ProducerClosed(BusError):
 
 
 class NotAcknowledged(BusError):
-    """The producer stopped before the broker acknowledged the event; it may or may not be on the log."""
+    """The producer stopped before the broker acknowledged the event. The event may be on the log or not."""
 
 
 class EventRejected(BusError):

@@ -8,10 +8,10 @@ from services.runtime.metrics import READS_PAUSED
 class InFlightLimit:
     """A limited number of slots for records that a handler is working on.
 
-    The handler acquires a slot for each record that it keeps, and releases the slot when the record is done. While no
-    slot is free, the read loop delivers nothing, and it never delivers more records at once than slots are free. So the
-    handler keeps at most ``limit`` records. In addition, each broker's latest fetch response may be in memory
-    undelivered, at most ``services.bus.read.fetch_connection.ANSWER_BYTES``.
+    The handler acquires a slot for each record that it keeps, and releases the slot when the record is done. The read
+    loop delivers nothing while no slot is free, and never more records at once than there are free slots. So the
+    handler keeps at most ``limit`` records. In addition, one undelivered fetch response of each broker may be in
+    memory. It has at most ``services.bus.read.fetch_connection.ANSWER_BYTES``.
     """
 
     __slots__ = ("_free", "_limit", "_waiters")

@@ -10,8 +10,8 @@ from schemas.registry import RoleName, read_kinds
 from schemas.topics import Topic
 
 UNKNOWN_OFFSET = -1
-"""Replaces the offset of an event if a retry found that the event is already on the log, and the broker no longer knows
-its offset."""
+"""Stands for an offset that nobody knows. A retry has found that the event is already on the log, but the broker no
+longer knows at which offset."""
 
 
 class Position(NamedTuple):
@@ -106,6 +106,6 @@ TopicPartitions = frozenset[Partition]
 
 
 def filter_for_role(role: RoleName, *topics: Topic) -> RecordFilter:
-    """Return a filter that accepts the kinds of events which, by the registry, a role reads on these topics."""
+    """Return a filter that accepts the kinds of events that a role reads on these topics, according to the registry."""
     kinds = read_kinds(role, *topics)
     return lambda kind, _key: kind in kinds

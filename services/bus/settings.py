@@ -28,10 +28,10 @@ class BusSettings:
             cluster has at least three brokers, else one on each broker.
         min_insync_replicas: Number of replicas that must have a record before it is acknowledged, for topics that a
             service creates. 0 means two if there are three replicas or more, else one.
-        linger_ms: Maximum time that the producer collects chunks of an answer into one batch. The first chunk of an
-            answer and all other events are sent at once. With 64 streams of 50 chunks a second, a value of 10 ms costs
-            80 us of CPU per chunk in producer, broker and two readers together; 5 ms costs 130 us
-            (tests/bench/bus_hop.py).
+        linger_ms: Maximum time in milliseconds for which the producer collects chunks of an answer into one batch. The
+            first chunk of an answer and all events except chunks are sent at once. With 64 streams of 50 chunks a
+            second, a value of 10 ms costs 80 us of CPU per chunk in producer, broker and two readers together; 5 ms
+            costs 130 us (tests/bench/bus_hop.py).
         session_timeout_ms: A group member that sends no heartbeat for this many milliseconds loses its partitions.
         security_protocol: As in Kafka's ``security.protocol``.
         sasl_mechanism: As in Kafka's ``sasl.mechanism``.

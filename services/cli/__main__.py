@@ -36,7 +36,9 @@ FIRST_STEP: Final = "`railbus up --ask` starts everything and asks a sample ques
 
 
 def main(argv: Sequence[str] | None = None, interrupt_handler: Any = None) -> int:
-    """Run one subcommand and return its exit code: 2 for a user's mistake, 130 for Ctrl-C, others by the subcommand.
+    """Run one subcommand and return its exit code.
+
+    It is 2 for a user's mistake and 130 for Ctrl-C. In all other cases it is the value that the subcommand returns.
 
     Args:
         argv: The arguments after the program's name; None takes those of the process.
@@ -71,7 +73,10 @@ def main(argv: Sequence[str] | None = None, interrupt_handler: Any = None) -> in
 
 @contextmanager
 def _silent_interrupts(handler: Any) -> Iterator[None]:
-    """Let Ctrl-C end the process without a traceback while the block runs; then set ``handler`` for SIGINT."""
+    """Let Ctrl-C end the process without a traceback while the block runs; then set ``handler`` for SIGINT.
+
+    If ``handler`` is not Python's own handler, nothing is changed.
+    """
     if handler is not signal.default_int_handler:
         yield
         return

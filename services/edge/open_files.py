@@ -11,7 +11,7 @@ _log = logger("edge")
 
 MAX_BACKLOG: Final = 1_024
 MIN_BACKLOG: Final = 128
-"""Minimum length of the listen backlog. The edge may accept all of it at once, before it closes any connection."""
+"""Minimum length of the listen backlog. Files are reserved for it, because all of it may be accepted at once."""
 
 OWN_FILES: Final = 64
 """Open files other than client connections: brokers, Redis, the listening socket, standard streams."""

@@ -57,9 +57,9 @@ class Settings:
         body_memory_mb: Maximum size, in MiB, of all bodies and messages that are arriving or not on the log yet. Beyond
             it, the incomplete ones whose first bytes came earliest are dropped with 503. The process may need twice
             this memory for them.
-        trusted_proxies: Addresses or networks of the proxies in front of this edge, separated by commas. On connections
-            from them, ``max_address_connections`` counts the client's address that the header ``proxy_header`` of a
-            request names. If not set, all clients of a proxy count under the proxy's address.
+        trusted_proxies: Addresses or networks of the proxies in front of this edge, separated by commas. A connection
+            from a proxy counts towards ``max_address_connections`` of the client's address, which the request names in
+            the header ``proxy_header``. If not set, all clients of a proxy count under the proxy's address.
         proxy_header: The header to which the proxies append the address of their client.
         request_timeout_ms: Maximum time for a client to send the head of its first request, and to send each body.
         hello_timeout_ms: Maximum time for a client to send the first valid message on a websocket. Where keys are

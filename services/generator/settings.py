@@ -14,11 +14,11 @@ class GeneratorSettings:
 
     Attributes:
         engine: Name of the engine that generates the answers.
-        generator_slots: Maximum number of answers generated at the same time. 0 means as many as the engine can run.
+        generator_slots: Maximum number of answers generated at the same time. 0 means the engine's capacity.
         generator_batch_slots: Maximum number of slots that the batch lane may use. 0 means three quarters of the slots.
-            If there is more than one slot, one stays free for interactive requests.
-        generator_queue: Maximum number of accepted requests that wait for a slot. While this number waits, the
-            generator reads no more requests.
+            If there is more than one slot, batch requests never take the last free one.
+        generator_queue: Maximum number of accepted requests that wait for a slot. While this maximum
+            is reached, the generator reads no more requests.
         generator_drain_ms: Maximum time that running answers may take to finish after the generator was told to stop.
             Requests that have not started are handed to another generator at once.
         generator_instance: A name that no other generator has. A restart under the same name within the consumer

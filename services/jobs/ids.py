@@ -2,8 +2,8 @@
 
 A request's id is the job's id with the line's position and the attempt in its last digits. So the id of the request for
 a line is known before the request is written. If the batch service is killed after it wrote a request and before it
-recorded that, it finds the request on the log by this id. A request that is written twice has the same id both times,
-so it counts as one request. The timestamp in a request's id is the timestamp in the job's id.
+recorded this write, it finds the request on the log by this id. A request that is written twice has the same id both
+times, so it counts as one request. The timestamp in a request's id is the timestamp in the job's id.
 """
 
 from typing import Final, NamedTuple

@@ -130,13 +130,13 @@ def _changed(job: JobState, event: BatchControl | BatchProgress | BatchFinished,
 
 
 def holds(event: BatchProgress, newest: BatchProgress | None) -> bool:
-    """Return whether a progress event counts.
+    """Return whether a progress event is accepted.
 
-    It counts unless another batch service had taken over the job before the event was appended.
+    It is accepted unless another batch service had taken over the job before the event was appended.
 
     Args:
         event: The progress event.
-        newest: The last progress event of the job that counted; None if there was none.
+        newest: The last accepted progress event of the job; None if there was none.
     """
     if newest is None or event.epoch > newest.epoch:
         return True

@@ -32,8 +32,8 @@ def prefix_key(texts: Iterable[str]) -> bytes:
 def prefix_order(keys: Sequence[bytes]) -> list[int]:
     """Return the indices of the keys in an order in which keys with a common prefix are neighbours.
 
-    Groups of such keys are in the order of their first keys, and the keys of a group are ordered in the same manner.
-    So prompts without a common prefix keep their order.
+    The groups of neighbours are ordered by the index of the first key of each group. Within a group, the same rule is
+    applied to longer prefixes. So prompts without a common prefix keep their order.
     """
     ranked = sorted(range(len(keys)), key=keys.__getitem__)
     found: list[int] = []

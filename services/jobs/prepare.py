@@ -131,7 +131,7 @@ def _name_hash(custom_id: str) -> int:
 
 
 def _duplicates(file: BinaryIO, scan: _Scan) -> list[LineFault]:
-    """Return a fault for each line whose ``custom_id`` an earlier line has, up to ``MAX_FAULTS``.
+    """Return a fault for each line that has the ``custom_id`` of an earlier line, up to ``MAX_FAULTS`` faults.
 
     Only lines with equal hashes are read again, to compare the ids themselves.
     """

@@ -10,7 +10,7 @@ from services.bus import BusSettings, Received, TailReader, UnreadableRecord, fi
 from services.jobs.job_state import Jobs, JobState
 
 POLL_S: Final = 0.02
-"""Seconds between two checks of the reader's position. It is polled, because the bus does not signal its changes."""
+"""Seconds between two checks of the reader's position. The position is polled, because the bus does not signal it."""
 
 
 class JobReader:

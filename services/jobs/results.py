@@ -34,8 +34,8 @@ def part_record(place: int, *, is_answer: bool, line: bytes) -> bytes:
 def part_records(file: BinaryIO, length: int) -> Iterator[tuple[int, bool, int, bytes]]:
     """Yield the records of a part file.
 
-    Each has the line's position in the order of submission, whether the result is an answer, the offset of the result
-    line in the file, and the result line.
+    Each record has the line's position in the order of submission, whether the result is an answer, the offset of the
+    result line in the file, and the result line.
 
     Args:
         file: The part file.

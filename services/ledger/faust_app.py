@@ -34,11 +34,12 @@ from services.runtime.metrics import LEDGER_LATE, LEDGER_OPEN, MALFORMED, SKIPPE
 COMMIT_S: Final = 1.0
 
 LINGER_S: Final = 0.005
-"""Time for which the producer waits for further changes of a batch, because it gets them one after the other."""
+"""Time for which the producer waits for further changes of a batch, because the changes of a batch are given to it one
+after the other."""
 
 ACK_TIMEOUT_S: Final = 60.0
-"""Maximum time for the broker to acknowledge changes. After it the process ends. The next one starts at the table's
-offsets."""
+"""Maximum time for the broker to acknowledge changes. If they are not acknowledged by then, the process ends. The next
+process starts at the offsets in the table."""
 
 ENDS_S: Final = 10.0
 """Maximum time for the broker to return the end offsets of its topics."""
@@ -243,7 +244,7 @@ class LedgerApp:
     async def _seek_if_it_stands(self, tp: TP, read: int) -> None:
         """Seek to the next record if none was read for ``STAND_S``, because Faust may have skipped the last records.
 
-        No later record would show this gap.
+        ``_is_next`` notices skipped records only if a later record comes.
         """
         stands = self._stands.get(tp)
         if stands is None or stands.offset != read or not self.ready:

@@ -33,13 +33,14 @@ FETCH_S: Final = 1.0
 
 COLLECT_MS: Final = 250
 COLLECT_BYTES: Final = 65_536
-"""The broker answers a fetch once it has this many bytes, or after this time, because each answer costs both sides."""
+"""The broker answers a fetch once it has ``COLLECT_BYTES`` of records, or after ``COLLECT_MS``, because each answer
+costs the broker and the ledger work."""
 
 YIELD_EACH: Final = 100
 """Number of records after which other tasks may run."""
 
 BeginAt = Callable[[str, int], int | None]
-"""Function from topic and partition number to the offset to start at; None for a topic of Faust itself."""
+"""Maps a topic and a partition number to the offset at which to start; None for a topic of Faust itself."""
 
 
 class FlowControl(FlowControlEvent):
@@ -92,7 +93,7 @@ class BookedConsumer(Consumer):
         self._thread._ensure_consumer().seek(partition, offset)  # noqa: SLF001
 
     async def _drain_messages(self, fetcher: Any) -> None:
-        """Pass fetched records on until stopped. Faust seeks again to records that a suspended flow dropped."""
+        """Pass fetched records on until stopped. If a suspended flow drops records, Faust later seeks back to them."""
         try:
             while not (self.should_stop or fetcher.should_stop):
                 await asyncio.sleep(0)
@@ -107,7 +108,10 @@ class BookedConsumer(Consumer):
                 raise
 
     async def _hand_out(self, handing: Coroutine[Any, Any, Any]) -> None:
-        """Run the coroutine's first step without a task. Usually the queue is not full, so this step is the last."""
+        """Run the coroutine ``handing``, and its first step without a task.
+
+        Usually the queue has room, and the coroutine ends in its first step, so that no task is needed.
+        """
         try:
             waits_for = handing.send(None)
         except StopIteration:
@@ -115,7 +119,7 @@ class BookedConsumer(Consumer):
         await self.wait_first(_rest(handing, waits_for), self.suspend_flow.wait())
 
     def _new_offset(self, tp: TP) -> int | None:
-        """Return the offset after the newest acknowledged event, to commit it; None if there is none.
+        """Return the offset to commit, which follows the newest acknowledged event; None if none was acknowledged.
 
         No earlier event is left out, because events are acknowledged in order and gaps were handled before.
         """

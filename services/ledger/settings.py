@@ -21,7 +21,7 @@ class Settings:
             (``NAME-entries-changelog``). With another name, the ledger starts new sums from the oldest
             account on the log.
         ledger_window_s: Width of a window, in seconds.
-        ledger_keep_s: Time after its end, in seconds, in which a window accepts late and repeated events. The ledger
+        ledger_keep_s: For this time after its end, in seconds, a window accepts late and repeated events. The ledger
             remembers every request for this time, at about 1 KB each.
         ledger_show_s: Time, in seconds, for which ``GET /ledger`` shows a window. On ``railbus.ledger`` a window stays
             for the topic's retention time.

@@ -78,7 +78,7 @@ class AcceptanceEstimate:
 
     @classmethod
     def expected(cls, alpha: float) -> "AcceptanceEstimate":
-        """Return the estimate before the first draft."""
+        """Return the estimate before the first draft, if the acceptance is expected to be ``alpha``."""
         fraction("alpha", alpha)
         return cls(PRIOR_DRAFTS * alpha, PRIOR_DRAFTS * (1 - alpha))
 

@@ -26,7 +26,7 @@ from services.physics.roofline import (
 )
 
 BATCH_MEMORY: Final = 0.8
-"""Share of the memory for weights and KV caches. Activations, graphs and fragmentation take the other part."""
+"""Share of the memory that weights and KV caches may take. Activations, graphs and fragmentation take the remainder."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -37,7 +37,7 @@ def chance_of_waiting_at_most(wait_ms: float, service_ms: float, utilisation: fl
     """Return P(wait <= t) in an M/D/1 queue: random arrivals, one server, constant service time.
 
     (1 - rho) x sum over k = 0 .. floor(t/D) of (rho (k - t/D))^k / k! x exp(-rho (k - t/D)), Erlang 1909, Crommelin
-    1932. The terms alternate in sign and cancel, so they are added with as many extra digits as the sum may lose.
+    1932. The terms alternate in sign and cancel, so they are added with enough extra digits to make up for the loss.
     """
     positive("service_ms", service_ms)
     if wait_ms < 0:
@@ -68,15 +68,16 @@ def mean_wait_ms(service_ms: float, utilisation: float) -> float:
 def response_variation(utilisation: float) -> float:
     """Return the coefficient of variation of wait plus service in an M/D/1 queue, a lower bound for any engine.
 
-    Var W = E[W]^2 + lambda E[S^3] / (3 (1 - rho)) (Kleinrock 1975, section 5.7): 0.51 at half load, although the
-    service time is constant. A variation below 0.1 % can be measured only on an idle server.
+    The variance of the wait is Var W = E[W]^2 + lambda E[S^3] / (3 (1 - rho)) (Kleinrock 1975, section 5.7). At half
+    load, the coefficient is 0.51, although the service time is constant. A coefficient below 0.1 % can be measured only
+    on an idle server.
     """
     wait = mean_wait_ms(1.0, utilisation)
     return sqrt(wait * wait + utilisation / (3 * (1 - utilisation))) / (1 + wait)
 
 
 def highest_utilisation(deadline_ms: float, service_ms: float, *, share: float = 0.99) -> float:
-    """Return the highest load at which the ``share`` of requests meets the deadline for the first token; 0 if none.
+    """Return the highest load at which ``share`` of the requests meet the deadline for the first token; 0 if none.
 
     The first token is generated after the wait and one service (the prefill), so the wait may take the deadline
     minus the service time.

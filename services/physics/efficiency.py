@@ -1,9 +1,9 @@
 """Constants with intervals: the share of a data sheet's rates that an engine achieves, and its fixed times.
 
-Every constant is a time or a share, which a calibration can fit too. The constants are fitted to the published rows in
-``tests/data/published``: static batches in TensorRT-LLM 0.9, and closed loops over HTTP on NVIDIA NIM. An interval is
-the range of the constant in fits that leave out a source, a GPU or a model. It is wider if nothing measured the
-constant.
+Every constant is a time or a share. Such quantities can also be fitted to the user's own measurements by a calibration.
+The constants here are fitted to the published rows in ``tests/data/published``: static batches in TensorRT-LLM 0.9, and
+closed loops over HTTP on NVIDIA NIM. The interval of a constant is its range in fits that leave out a source, a GPU or
+a model. The interval is wider if nothing measured the constant.
 """
 
 from collections.abc import Mapping
@@ -122,7 +122,7 @@ SEQUENCE_US: Final[Mapping[Engine, Constant]] = MappingProxyType(
         "llama.cpp": Constant(0.0, 0.0, 30.0, "as tensorrt-llm; no row of its own"),
     }
 )
-"""Time of a step for each sequence, by engine."""
+"""Time that each sequence adds to a step, in microseconds, by engine."""
 
 LLAMA_CPP_STEP_FLOPS: Final = Constant(
     0.065, 0.05, 0.09, "verifying 4 and 8 tokens took 1.28 and 1.72 plain steps: llama.cpp, A100, 34B Q8_0"

@@ -40,11 +40,11 @@ def burst(
     budget: int = PREFILL_BUDGET,
     efficiency: Efficiency,
 ) -> Burst:
-    """Return the delays if ``batch`` prompts are prefilled in order, with as many per step as the budget holds.
+    """Return the delays if ``batch`` prompts are prefilled in order.
 
-    A step prefills whole prompts. A prompt that is longer than the budget has its own step. Sequences whose prompts
-    share a step form a group and stay together. When the answers of a group end, its next prompts are prefilled. So
-    each answer waits once for the prefill of every other group.
+    A step prefills whole prompts, up to the budget. A prompt that is longer than the budget has its own step.
+    Sequences whose prompts share a step form a group and stay together. When the answers of a group end, the next
+    prompts of this group are prefilled. So each answer waits once for the prefill of every other group.
     """
     whole("batch", batch, least=1)
     spent, firsts, stalls = 0.0, 0.0, 0.0

@@ -31,7 +31,7 @@ PIPELINE_BALANCE: Final = Constant(0.9, 0.75, 1.0, "stages of unequal time wait 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
-    """How accelerators share the work: ``replicas`` engines of ``pipeline`` stages of ``tensor`` accelerators."""
+    """The use of accelerators: ``replicas`` engines, each of ``pipeline`` stages, each of ``tensor`` accelerators."""
 
     tensor: int = 1
     pipeline: int = 1
@@ -86,8 +86,8 @@ def communication_ms(
 ) -> float:  # fmt: skip
     """Return the milliseconds that a step of ``tokens`` tokens spends in communication.
 
-    Each layer needs two all-reduces, each of which sends 2 (n - 1) / n times its bytes over the link (Patarasuk and
-    Yuan 2009). Between two pipeline stages there is one send.
+    Each layer needs two all-reduces. An all-reduce of m bytes sends 2 (n - 1) / n x m bytes over the link (Patarasuk
+    and Yuan 2009). Between two pipeline stages there is one send.
     """
     message = tokens * model.hidden * ACTIVATION_BYTES
     rate = gpu.link_bandwidth * link_share

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 
 RESAMPLES: Final = 400
-"""Number of bootstrap resamples. It gives two digits of the ends of an interval."""
+"""Number of bootstrap resamples. With this number, two digits of the ends of an interval are reliable."""
 
 BLOCK: Final = 8
 """Number of neighbouring requests that are resampled together, because they waited in the same queue."""

@@ -81,7 +81,7 @@ def _example_faults(spec: PatternSpec) -> list[tuple[str, str]]:
 
 
 def admission_faults(policy: Policy) -> list[PolicyFault]:
-    """Check that Rego answers for a tenant that no file names."""
+    """Return a fault if Rego gives no usable answer for a tenant that no file names."""
     try:
         policy.admit(_PROBE)
     except RulingError as error:
@@ -90,7 +90,10 @@ def admission_faults(policy: Policy) -> list[PolicyFault]:
 
 
 def finding_faults(policy: Policy) -> list[PolicyFault]:
-    """Check that Rego answers for each category of the patterns, and for a category that no file names."""
+    """Return a fault for each category and side for which Rego gives no usable answer.
+
+    The categories are those of the patterns, two that the safety service uses, and one that no file names.
+    """
     faults: list[PolicyFault] = []
     categories = {rule.category for rule in policy.rules} | {"no_such_category", "unchecked", "flood"}
     for category in sorted(categories):

@@ -95,7 +95,7 @@ class Policy:
         return own or rails.on_broken
 
     def listen(self, listener: DecisionListener) -> None:
-        """Call the listener with every later decision, including cached decisions."""
+        """Call the listener with every decision of Rego from now on, including cached decisions."""
         self._listeners.append(listener)
 
     def _ask(self, entry_point: str, asked: dict[str, Any], read: Callable[[Any], T]) -> T:
@@ -132,12 +132,18 @@ class Policy:
         return texts["stop"] if ruling.action == "stop" else texts.get(category, texts["default"])
 
     def tighten(self, asked: Delivery, admission: Admission) -> Delivery:
-        """Return the delivery nearest to the requested one that the policy and ``admission`` allow."""
+        """Return the least strict delivery that the request, the policy and ``admission`` all allow."""
         return tighten(asked, self.document.delivery, admission.delivery)
 
 
 def tighten(asked: Delivery, bounds: DeliveryBounds, floor: DeliveryFloor) -> Delivery:
-    """Return the delivery nearest to the requested one, and never looser, within policy's bounds and Rego's floor."""
+    """Return the least strict delivery that all arguments allow. If they allow no mode, the mode is ``gated``.
+
+    Args:
+        asked: The requested delivery. The result is never less strict.
+        bounds: The policy's bounds, with the modes that it allows.
+        floor: The least strict delivery that Rego allows.
+    """
     strictness = max(_STRICTNESS[asked.mode], _STRICTNESS[floor.mode])
     allowed = [mode for mode in bounds.modes if _STRICTNESS[mode] >= strictness]
     exposure = min(asked.max_exposure_tokens, bounds.max_exposure_tokens)

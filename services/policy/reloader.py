@@ -51,7 +51,7 @@ class PolicyReloader:
     def poll(self) -> Policy | None:
         """Return a new policy if the files have changed, else None.
 
-        A change is read only when the files are unchanged for two polls, so that no unfinished edit is read.
+        Changed files are read at the second successive poll that finds them the same. So no unfinished edit is read.
         """
         return self._read() if self._change.poll(fingerprint(self._root)) else None
 

@@ -58,7 +58,10 @@ class Core:
 
     @property
     def backlog(self) -> int:
-        """Return the number of records that were read and are not processed yet. Reading pauses at a limit."""
+        """Return the number of records that were read and are not processed yet.
+
+        Reading pauses while the sum of this number and the number of queued writes is at ``ProcessorConfig.limit``.
+        """
         return 0
 
     @property
@@ -83,7 +86,8 @@ class Core:
     def alarm_us(self, number: int, now_us: int) -> int | None:  # noqa: ARG002
         """Return the time of the next decision that depends on time alone; None if there is none.
 
-        A time after ``now_us`` may be too early. A time up to ``now_us`` is exact.
+        If the returned time is not after ``now_us``, the decision is due. If it is after ``now_us``, the decision may
+        become due even later. When the returned time comes, the processor calls this method again.
         """
         return None
 

@@ -31,7 +31,7 @@ class FairQueue(Generic[T]):
         self._count += 1
 
     def get(self, busy: Container[str] = ()) -> tuple[str, T] | None:
-        """Remove and return the next item of the next tenant that is not in ``busy``; None if there is none."""
+        """Remove the next item of the next tenant not in ``busy``. Return both, or None if there is no such tenant."""
         for tenant in self._by_tenant:
             if tenant not in busy:
                 break
@@ -45,7 +45,7 @@ class FairQueue(Generic[T]):
         return tenant, item
 
     def turn(self, most: int) -> tuple[str, list[T]] | None:
-        """Remove and return up to ``most`` items of the next tenant; None if the queue is empty."""
+        """Remove up to ``most`` items of the next tenant. Return tenant and items; None if the queue is empty."""
         if not self._by_tenant:
             return None
         tenant = next(iter(self._by_tenant))

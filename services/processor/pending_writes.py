@@ -22,7 +22,8 @@ class PendingWrites:
 
     Args:
         producer: None for a core that writes nothing to the log.
-        holds: Returns whether this process still holds the request's partition. If not, the write is dropped.
+        holds: Called with a request id. Returns whether this process still holds the partition of the request. If not,
+            a write about the request is dropped.
         on_sent: Called after each write that left the queue.
         on_finished: Called with the position of a record once its write is acknowledged, dropped or refused for good.
         on_written: Called with every write that was given to the producer.
@@ -111,7 +112,10 @@ class PendingWrites:
             self._posting = False
 
     def _is_void(self, write: Write) -> bool:
-        """Return whether another member now holds the write's partition. If so, finish the write without sending it."""
+        """Return whether the write must not be sent, because this process no longer holds the partition of its request.
+
+        If so, finish the write.
+        """
         event = write.event
         if not isinstance(event, Event) or self._holds(event.request_id):
             return False

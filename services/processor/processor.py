@@ -39,9 +39,9 @@ LAG_INTERVAL_S: Final = 1.0
 """Interval between two requests to the broker for the end of the log, in seconds."""
 
 STALE_S: Final = 10.0
-"""Time in seconds. A processor is not ready if it has not reached the end of the log for this long.
+"""Time in seconds. A processor with ``rewind_ms`` is not ready if it has not reached the end of the log for this long.
 
-If it continues at committed offsets, it is not ready if the broker has not answered for this long.
+A processor without ``rewind_ms`` is not ready if the broker has not answered for this long.
 """
 
 
@@ -50,17 +50,18 @@ class ProcessorConfig:
     """Which topics a processor reads, and how.
 
     Attributes:
-        topics: The topics to read. Topics with the same number of partitions are assigned together.
+        topics: The topics to read. From all topics with the same number of partitions, a member gets the same partition
+            numbers.
         rewind_ms: When a partition number is gained, reading starts this many milliseconds before the newest record.
             With None, reading continues at the committed offset, and offsets of records that are done are committed.
-        progress_topic: With ``rewind_ms``: the topic to which the group writes its results. The newest record in it
-            shows when the group last worked. If that is longer ago than ``rewind_ms``, more records are read.
+        progress_topic: With ``rewind_ms``: the topic to which the group writes its results. If the group has
+            paused, reading starts ``rewind_ms`` before the newest record of this topic instead. See ``GroupReader``.
         record_filter: Records for which it returns false are skipped without decoding.
         include_newer: Whether to read records of a newer format too, as ``UnreadableRecord``.
         instance_id: Instance id for static membership in the group.
-        limit: Maximum number of records read and not processed, unsent writes included.
+        limit: Maximum number of records that were read and are not processed, plus the writes in the queue.
         drain_s: Maximum time for work in progress after a stop is requested, in seconds.
-        least_bytes: As for ``GroupReader``.
+        least_bytes: The broker answers a fetch at this number of bytes, or after a limited time. See ``GroupReader``.
         clock: Returns microseconds since the epoch. Setting the host's clock must not change it.
     """
 
@@ -151,8 +152,8 @@ class Processor:
     def ready(self) -> bool:
         """Return whether the group was joined and all held partition numbers are caught up.
 
-        Within the last ``STALE_S``, the broker must also have answered, or, with ``rewind_ms``, the end of the log must
-        have been reached.
+        With ``rewind_ms``, the processor must also have reached the end of the log within the last ``STALE_S``. Without
+        ``rewind_ms``, the broker must have answered within the last ``STALE_S``.
         """
         seen_us = self._answered_us if self._config.rewind_ms is None else self._known_us
         fresh = self._clock() - seen_us < STALE_S * 1e6
@@ -313,7 +314,7 @@ class Processor:
         self._set_alarm()
 
     def _set_alarm(self, changed: Iterable[int] | None = None) -> None:
-        """Set a timer for the next alarm. If an alarm is due, read its partition number to the end, then call ``tick``.
+        """Set a timer for the next alarm. For an alarm that is due, read its partitions to the end, then call ``tick``.
 
         Args:
             changed: Partition numbers whose alarm may have changed since the last call. None means all.
@@ -355,7 +356,8 @@ class Processor:
     async def _report_lag(self) -> None:
         """Measure the lag, the time up to which all records were read, and the time of the broker's last answer.
 
-        Each measurement costs a request to the broker. While reading keeps up with the log, one request serves all.
+        All three are measured again and again, until cancelled. While reading keeps up with the log, one request to the
+        broker gives all three. Otherwise, the lag costs a request of its own.
         """
         group, began_us = self._config.group, self._clock()
         to_end: asyncio.Future[None] | None = None

@@ -8,7 +8,10 @@ from schemas.registry import RoleName
 from schemas.requests import Request
 
 WINDOW_US: Final = 30_000_000
-"""Minimum time in microseconds for which a source is measured. By then, one of its events was sent without delay."""
+"""Minimum time in microseconds for which a source is measured before its skew is known.
+
+The time is long enough that at least one event of the source is sent without delay.
+"""
 
 LEAST_SAMPLES: Final = 3
 
@@ -43,7 +46,10 @@ class SkewMeter:
         self._sources: OrderedDict[str, _Source] = OrderedDict()
 
     def note(self, event: AnyEvent, timestamp_ms: int, now_us: int) -> tuple[str, float] | None:
-        """Measure one event. Return its source and skew in milliseconds if the skew is large, once per source."""
+        """Measure one event. Return its source and the source's skew in milliseconds if the skew is large; else None.
+
+        A skew is large if it is at least ``WARN_MS``, ahead or behind. Each source is returned only once.
+        """
         written_us = _written_us(event)
         if written_us is None or not isinstance(event, Event) or timestamp_ms <= 0:
             return None
@@ -66,7 +72,10 @@ class SkewMeter:
         return name, source.skew_ms
 
     def worst_ms(self) -> dict[str, float]:
-        """Return the largest skew of each service in milliseconds. Unknown sources count as the service ``other``."""
+        """Return, for each service, the largest skew of its sources, ahead or behind, in milliseconds.
+
+        Sources of unknown services count as the service ``other``.
+        """
         worst: dict[str, float] = {}
         for name, source in self._sources.items():
             service = name.partition("/")[0]

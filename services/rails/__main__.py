@@ -12,7 +12,7 @@ from services.runtime.process import say_ready
 from services.runtime.settings import load_settings
 
 GIL_SWITCH_S: Final = 0.0005
-"""Maximum time in seconds for which a thread that reads a text may keep the interpreter from the event loop.
+"""Maximum time in seconds for which a thread that reads a text may use the interpreter while the event loop waits.
 
 With Python's default of 5 ms, a request would wait that long at each of about thirty points.
 """

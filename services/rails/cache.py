@@ -43,7 +43,7 @@ RailAnswers = dict[str, RailAnswer]
 
 
 def key_of(policy: Policy, request: Request) -> str:
-    """Return the key of a prompt: the same for the same policy, tenant, model and messages."""
+    """Return the key of a request's prompt, which depends on the policy, the tenant, the model and the messages."""
     words = msgspec.json.encode((request.model, [(message.role, message.content) for message in request.messages]))
     return f"railbus:rails:{policy.version}:{request.tenant}:{hashlib.sha256(words).hexdigest()}"
 
@@ -76,7 +76,7 @@ class LocalCache:
 
 
 class RailCache:
-    """The cache of one rails process. If Redis is slow, unreachable or has invalid data, nothing is found in it.
+    """The cache of one rails process. If Redis is slow, unreachable or has invalid data, it counts as empty.
 
     It has one connection, which is opened in the background. Without a connection, only the local cache is used. Keys
     that are looked up during a round trip share the next round trip.
@@ -101,7 +101,7 @@ class RailCache:
         await asyncio.wait([self._reconnect()], timeout=CONNECT_S)
 
     async def find(self, key: str, rails: tuple[str, ...]) -> RailAnswers | None:
-        """Return the answers of exactly these rails, if they are cached."""
+        """Return the cached answers; None if there are none, or if they are not the answers of exactly ``rails``."""
         answers = self._local.find(key, time.monotonic())
         if answers is None:
             answers = await self._find_in_redis(key)

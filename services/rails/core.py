@@ -1,4 +1,4 @@
-"""Decide which requests the rails evaluate, once each. Pure."""
+"""Decide which requests the rails evaluate. A request that one process reads twice is evaluated once. Pure."""
 
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Sequence
@@ -22,7 +22,7 @@ class EvaluateRequest:
     """An effect: the rails must evaluate this request.
 
     Attributes:
-        crowded: Whether it must be denied unread, because too many of its tenant's requests wait.
+        crowded: Whether the request must be denied unread, because too many requests of its tenant wait.
     """
 
     place: RecordPosition
@@ -39,8 +39,8 @@ class RailsCore(Core):
 
     Args:
         room: Maximum number of requests that are evaluated at the same time.
-        most_waiting: Maximum number of requests of one tenant that wait to be evaluated. Further ones are denied. None
-            means that there is no maximum.
+        most_waiting: Maximum number of requests of one tenant that wait to be evaluated; None for no maximum. Further
+            requests of the tenant are denied.
         classes: Returns the policy's classes of requests, which have the bounds of a request's deadlines.
     """
 

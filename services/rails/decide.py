@@ -42,7 +42,7 @@ def decide(
     Args:
         policy: The policy in force.
         request: The request.
-        reports: How each rail ended. If several refuse the prompt, the reason of the first one counts.
+        reports: How each rail ended. If several rails refuse the prompt, the reason of the first of them counts.
         admission: Rego's answer on the request; None if it gave none.
     """
     admission = admission or UNKNOWN_ADMISSION
@@ -83,7 +83,7 @@ def _refused(policy: Policy, reports: Sequence[RailReport]) -> str | None:
 
 
 def _egress(request: Request, reports: Sequence[RailReport], admission: Admission) -> Egress:
-    """Return ``allowed`` only if all rails answered, and no rail forbids it, nor the request or the admission."""
+    """Return ``forbidden`` if a rail did not answer, or if a rail, the request or the admission forbids egress."""
     answers = [one.answer.egress if one.answer is not None else "forbidden" for one in reports]
     answers += [request.egress, admission.egress]
     return "forbidden" if "forbidden" in answers else "allowed"

@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 BATCH_DEADLINE_S: Final = 60.0
 """Deadline of every rail for a batch request, in seconds.
 
-It is long, because a batch request waits while interactive requests have their turns. The rail must not fail for that.
+It is long, because a batch request waits while interactive requests have their turns. A rail must not fail because of
+this wait.
 """
 
 ADMISSION = "admission"
@@ -85,7 +86,10 @@ class RailsEvaluator:
         return JAILBREAK in self._specs
 
     async def evaluate(self, request: Request, *, batch: bool = False) -> Evaluation:
-        """Evaluate a request within the policy's deadlines. A batch request gives way to others and has more time."""
+        """Evaluate a request within the policy's deadlines.
+
+        A batch request gives way to interactive requests, so each rail has ``BATCH_DEADLINE_S`` for it.
+        """
         began = time.perf_counter()
         admitted: list[Admission] = [] if ADMISSION in self._specs else [Admission(allow=True)]
         content = self._content_rails(request, batch=batch)
@@ -103,7 +107,7 @@ class RailsEvaluator:
         return Evaluation(decided, key, answers)
 
     async def judge_again(self, request: Request, left_out: Collection[str] = ()) -> VerdictContent:
-        """Evaluate a recorded request. The rails run one after another, each to its end, whatever the others answer.
+        """Evaluate a recorded request. The rails run one after another, even if an earlier one has refused the prompt.
 
         Args:
             request: The request.

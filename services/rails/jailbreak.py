@@ -120,9 +120,9 @@ class PendingScore:
 class JailbreakClassifier:
     """Scores texts in a bounded number of processes.
 
-    If several tenants are active, no tenant may use all processes, so a text of another tenant is scored at once. It is
-    scored in the first process, to which the other processes give way. The texts of the tenant that sends most are
-    scored in the other processes.
+    If several tenants are active, no tenant may use all processes, so that a process is free for the texts of the other
+    tenants. The tenant that had the most time gets the first process only if no other process is free. By default, the
+    first process has a higher CPU priority than the other processes.
 
     Args:
         processes: Number of processes. Each scores one text at a time.
@@ -196,7 +196,7 @@ class JailbreakClassifier:
         self._end_pools()
 
     async def _score(self, tenant: str, window: str) -> float:
-        """Return an excerpt's score from the cache, from a running computation for the tenant, or from a new one."""
+        """Return an excerpt's score: from the cache, from a computation that runs for the tenant, or from a new one."""
         digest = hashlib.blake2b(window.encode(errors="surrogatepass"), digest_size=16).digest()
         kept = self._kept.get(digest)
         if kept is not None:
@@ -265,7 +265,7 @@ class JailbreakClassifier:
             pool.shutdown(wait=False, cancel_futures=True)
 
     def _new_pools(self) -> list[ProcessPoolExecutor]:
-        """Return a list of pools, one for each place of ``Turns``. Each has one process, for the texts of that place."""
+        """Return a list of pools, one for each place of ``Turns``. Each has one process for the texts of its place."""
         context = multiprocessing.get_context("spawn")
         return [
             ProcessPoolExecutor(1, mp_context=context, initializer=jailbreak_model.init_worker, initargs=(nice,))

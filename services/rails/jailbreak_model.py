@@ -176,7 +176,7 @@ def _exit_with(sentinel: int) -> None:
 
 
 def _spans(encoding: Encoding, end: int) -> Iterator[tuple[int, int]]:
-    """Yield windows that begin and end at word boundaries, as long as words are shorter than a stride."""
+    """Yield windows. They begin and end at word boundaries, except where a word is longer than a stride."""
     words, offsets = encoding.word_ids, encoding.offsets
     begin = 0
     while len(words) - begin > WINDOW_TOKENS:

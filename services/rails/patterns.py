@@ -47,7 +47,7 @@ class PromptScan:
         self._slices = self._read(automaton, messages)
 
     def step(self) -> bool:
-        """Read about ``SLICE_WORK`` characters, or fewer if they are expensive to read. Return whether any are left."""
+        """Read about ``SLICE_WORK`` characters, or fewer if they are expensive to read. Return whether text is left."""
         return next(self._slices, False)
 
     def _read(self, automaton: Automaton, messages: tuple[Message, ...]) -> Iterator[bool]:
@@ -117,7 +117,7 @@ def apply_rulings(policy: Policy, tenant: str, spans: Iterable[PromptSpan]) -> R
 
     Raises:
         RulingError: Rego gave no usable answer.
-        RailFailed: Rego wants a finding masked that has no span.
+        RailFailed: Rego wants to mask a finding, but the finding has no span.
     """
     edits: list[Edit] = []
     actions: dict[str, str] = {}  # by rule

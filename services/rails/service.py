@@ -37,16 +37,17 @@ DRAIN_S: Final = 2.0
 again."""
 
 READ_ROOMS: Final = 4
-"""Number of requests read ahead, as a multiple of those evaluated concurrently, so that tenants can take turns."""
+"""Maximum number of requests that are read and not done, as a multiple of the number evaluated concurrently. Requests
+are read ahead, so that tenants can take turns."""
 
 WAITING_ROOMS: Final = 2
-"""Maximum number of waiting requests of one tenant, as a multiple of those evaluated concurrently.
+"""Maximum number of waiting requests of one tenant, as a multiple of the number evaluated concurrently.
 
 Further requests of this tenant are denied unread.
 """
 
 BATCH_ROOMS: Final = 4
-"""Number of batch requests evaluated concurrently for each process of their classifier, so that no process is idle."""
+"""Batch requests evaluated concurrently for each process of the batch classifier, so that no process is idle."""
 
 BATCH_NICE: Final = 19
 """Nice level of the batch requests' classifier, which gets only the CPU time that everything else leaves."""

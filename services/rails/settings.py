@@ -14,8 +14,9 @@ class Settings:
     Attributes:
         policy: Folder of the policy.
         rails_room: Maximum number of interactive requests that are judged at the same time. One tenant may have at most
-            three quarters of this number, and tenants take turns. Of each tenant, twice this number may wait. Further
-            requests of the tenant are denied at once. Batch requests are not denied, but wait on the log.
+            three quarters of this number, and tenants take turns. In addition, twice this number of requests of each
+            tenant may wait. Further requests of the tenant are denied at once. Batch requests are not denied, but wait
+            on the log.
         rails_classifiers: Number of processes of the jailbreak classifier. Each reads one prompt at a time, and needs
             one core and 240 MB of memory. With two or more processes, one tenant cannot occupy all of them. All but the
             first process have a lower CPU priority.

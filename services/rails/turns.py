@@ -37,9 +37,9 @@ RECENT_S: Final = 10.0
 class TenantShares:
     """Tracks how much of this process's time each tenant has used. No I/O, no clock.
 
-    Half of the time is divided equally among the tenants that use it. The other half stays free, so that a tenant
-    within its share need not wait. A tenant that has used more than its share rests: its texts wait until it is back at
-    its share. A tenant that is alone has no limit and never rests.
+    Half of the time is divided equally among the tenants that use this process. The other half stays free, so that a
+    tenant within its share need not wait. A tenant that has used more than its share rests: its texts wait until it is
+    back at its share. A tenant that is alone has no limit and never rests.
 
     Args:
         credit_s: Seconds by which a tenant may be ahead of its share.
@@ -47,7 +47,7 @@ class TenantShares:
 
     def __init__(self, credit_s: float = CREDIT_S) -> None:
         self._credit_s = credit_s
-        self._even_at_s: dict[str, float] = {}  # when the tenant's turns will have been no more than its share
+        self._even_at_s: dict[str, float] = {}  # the time at which the tenant is back at its share
         self._recent_s: dict[str, float] = {}  # when each tenant's last turn ended
 
     def had(self, tenant: str, took_s: float, now_s: float) -> None:
@@ -85,15 +85,15 @@ class TenantShares:
 
 
 class Turns:
-    """Hands out turns. Each tenant's requests of one lane are served in order. The caller limits how many wait.
+    """Hands out turns. Within a lane, each tenant's requests are served in order. The caller limits how many wait.
 
     With one place, a turn uses time of this process. A request passes through about thirty callbacks of the event loop.
     If a turn ran between every two callbacks, the request would wait for thirty turns. So if several tenants are
     active, a tenant that had more than its share rests.
 
     With more places, a turn is work in other processes. If several tenants are active, no tenant may have all places,
-    so that a tenant never waits until the work of others has ended. The tenant that had most time leaves the first
-    place to the others.
+    so that a tenant never waits until the work of another tenant has ended. The tenant that had the most time gets the
+    first place only if no other place is free.
 
     Args:
         places: Maximum number of concurrent turns. Each concurrent turn has a place, numbered from 0.
@@ -161,12 +161,12 @@ class Turns:
         return self._shares.has_others(tenant, now_s) and self._shares.had_most(tenant, now_s)
 
     def _full(self, now_s: float) -> Container[str]:
-        """Return the tenants that have all places but one, if others are active. The last place is for the others."""
+        """Return the tenants that get no further place: they have all places but one, and other tenants are active."""
         full = [tenant for tenant, count in self._held.items() if count >= self._places - 1 > 0]
         return {tenant for tenant in full if self._shares.has_others(tenant, now_s)}
 
     def _come_back(self, after_s: float) -> None:
-        """Hand out turns again after ``after_s`` seconds, when the rest of the first tenant ends."""
+        """Hand out turns again after ``after_s`` seconds, when the first of the resting tenants rests no more."""
         if self._timer is not None:
             self._timer.cancel()
         self._timer = asyncio.get_running_loop().call_later(after_s, self._hand_out)

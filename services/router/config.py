@@ -83,25 +83,26 @@ class RouterConfig:
             limits how far back the log is read, and how long closed requests are remembered.
         max_open: Maximum number of open interactive requests in one partition; further ones are closed as ``failed``.
         max_batch_open: Maximum number of open batch requests in one partition; further ones are closed as ``failed``.
-        fallback: Where requests go that the self-hosted engines cannot serve; ``off`` means nowhere.
+        fallback: Where the router sends a request that the self-hosted engines cannot serve; ``off`` means nowhere.
         max_fallbacks: Maximum number of attempts of one request in the cloud.
         max_retries: Maximum number of further attempts of one interactive request on the self-hosted engines, after a
             stall or a dead worker.
-        max_batch_retries: Maximum number of such attempts of one batch request, which is also retried after any failure
-            that may pass. Its retries use no budget, because nobody waits for the answer.
+        max_batch_retries: Maximum number of further attempts of one batch request on the self-hosted engines. A batch
+            request is also retried after any failure that may pass. Its retries use no budget, because nobody waits for
+            the answer.
         retry_limits: The budget of the retries of interactive requests.
-        ttft: Range of an interactive request's first-token deadline, within its class's bounds.
+        ttft: Range of the first-token deadlines of interactive requests. It applies after the bounds of the class.
         ttft_ms_per_1000_chars: Milliseconds added to the first-token deadline for each 1,000 characters of prompt, for
             its prefill.
-        stall: Range of an interactive request's stall deadline, within its class's bounds.
-        breaker_trip: How many of the last ten requests must be late or failed before new ones go straight to the cloud;
+        stall: Range of the stall deadlines of interactive requests. It applies after the bounds of the class.
+        breaker_trip: If this many of the last ten requests were late or failed, new requests go straight to the cloud.
             0 means that they never do.
         limits: The fallback budget.
         when_spent: What happens to a late or stalled request when a budget is spent: ``wait`` or ``close``. A request
             whose attempt has failed is closed either way.
         prices: Prices of the cloud model.
-        prompt_chars: Maximum number of characters of prompts, over all requests, that the router keeps for fallbacks. A
-            request whose prompt does not fit has no fallback.
+        prompt_chars: Maximum total length, in characters, of the prompts that the router keeps for fallbacks. A request
+            whose prompt does not fit has no fallback.
     """
 
     input_gate: InputGate = "off"
@@ -136,7 +137,7 @@ class RouterConfig:
         return 2 * self.total_max_ms * 1_000
 
     def deadlines_of(self, request: Request) -> Deadlines:
-        """Return the deadlines that apply to a request, within its class's bounds and, if interactive, the settings."""
+        """Return a request's deadlines within the bounds of its class; for an interactive request, ``narrow`` them."""
         deadlines = self.classes.deadlines_of(request)
         return deadlines if request.lane == "batch" else self.narrow(deadlines)
 

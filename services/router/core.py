@@ -29,7 +29,7 @@ LETTERS_MS: Final = 2 * DAY_MS
 """Milliseconds for which dead letters are remembered. A router never reads more of the log again than this."""
 
 MAX_LETTERS: Final = 100_000
-"""Maximum number of dead letters remembered. Beyond it, the oldest may be written a second time after a restart."""
+"""Maximum number of dead letters remembered. A forgotten one may be written a second time after a restart."""
 
 _REQUEST_TOPICS: Final = frozenset(writes("app"))
 """Topics to which applications write requests. An unreadable request on one of them must be closed."""
@@ -55,7 +55,7 @@ class RouterCore(Core):
 
     @property
     def open(self) -> int:
-        """Return how many requests have no account yet."""
+        """Return the number of requests that have no account yet."""
         return sum(len(partition.requests) for partition in self._partitions.values())
 
     @property

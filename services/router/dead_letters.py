@@ -18,7 +18,7 @@ from services.bus import Received, UnreadableRecord
 MAX_VALUE: Final = 600_000
 """Maximum number of bytes of a record's value in a dead letter.
 
-Encoded as base64, and together with the other fields, this stays below the size limit of an event.
+With a value of this size, encoded as base64, a dead letter is still smaller than the size limit of an event.
 """
 
 MAX_EXTRA: Final = 30_000

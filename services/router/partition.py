@@ -1,4 +1,4 @@
-"""The requests of one partition number. They are folded from several topics, and each has a timer. Pure."""
+"""The requests of one partition number, folded from several topics. Each request has a timer. Pure."""
 
 import heapq
 from dataclasses import replace
@@ -76,10 +76,10 @@ class RouterPartition:
         self._budgets = AttemptBudgets(shared.budget.open(), shared.retry_budget.open(), shared.breaker)
 
     def alarm_us(self, now_us: int) -> int | None:
-        """Return when a timer may be due, or when the log must be read to its end; None if there is no request.
+        """Return the earlier of two times: when a timer may be due, and when the log must be read to its end.
 
-        The time is exact if it is not after ``now_us``. A later time may be too early, because a timer that was moved
-        is corrected only when it is popped from the heap.
+        Return None if there is no request. A result that is not after ``now_us`` is exact. A result after ``now_us``
+        may be too early, because the heap still has the old time of a timer that was moved to a later time.
         """
         if not self.requests:
             return None
@@ -181,7 +181,7 @@ class RouterPartition:
         return len(self.requests) - self._batch_open > self._config.max_open
 
     def _count(self, event: Event, at_us: int) -> None:
-        """Count an event for the budgets. At start, the account of its request may have been read before it."""
+        """Count an event for the budgets. At start, the account of the event's request may have been read earlier."""
         if isinstance(event, Request) and event.attempt == 1:
             if event.lane == "batch":
                 return  # a batch request uses no budget and adds to none
@@ -274,10 +274,10 @@ class RouterPartition:
         return self._newest_context
 
     def _finish(self, state: RequestState, now_us: int) -> None:
-        """Forget a request that is done. Keep its id for another ``window_us``, as further events of it may be read.
+        """Forget a request that is done. Keep its id for another ``window_us``, as more of its events may be read.
 
-        The id is dropped when the log was read up to the end of this period. The clock alone does not count, because
-        after an outage a router reads events long after they were appended.
+        The id is dropped when the log was read up to the end of this period. It is not enough that the clock has passed
+        the end, because after an outage a router reads events long after they were appended.
         """
         self._release(state)
         self._batch_open -= state.lane == "batch"

@@ -21,14 +21,15 @@ class Settings:
 
     Attributes:
         input_gate: With ``hold``, a request that gets no verdict in time is closed, whatever a worker says. Set ``off``
-            only if no rails service runs, and then for the edges and workers too.
+            only if no rails service runs. Then set it to ``off`` for the edges and workers too.
         output_check: With ``on``, an answer is complete once a safety service has cleared it, whatever a worker says.
-            Set ``off`` only if no safety service runs, and then for the edges and workers too.
+            Set ``off`` only if no safety service runs. Then set it to ``off`` for the edges and workers too.
         client_grace_ms: A request is closed when its last client has been disconnected for longer than this.
         policy: Folder of the policy. The router reads its ``[deadlines]`` and ``[classes]``, and reads them again after
             each change. The deadlines of every request stay within them.
-        total_max_ms: Longest total deadline of an interactive request, if it is to be shorter than the policy's. A
-            longer deadline is shortened to this. A router that starts reads the log of the last two such periods.
+        total_max_ms: Longest total deadline of an interactive request. A longer deadline is shortened to this. If it is
+            not set, the policy's longest total deadline applies. A starting router reads back the log for twice this
+            time.
         router_max_open: Maximum number of open interactive requests in one partition. Further requests are closed as
             ``failed``.
         router_max_batch_open: Maximum number of open batch requests in one partition. Further requests are closed as
@@ -39,15 +40,15 @@ class Settings:
         fallback: Where requests go that the self-hosted engines cannot serve in time: nowhere, or to Vertex AI.
         fallback_attempts: Maximum number of attempts of one request in the cloud.
         fallback_ratio: Maximum share of a minute's requests that may go to the cloud.
-        fallback_free: Number of requests that may go to the cloud each minute even if that share is used up.
+        fallback_free: Number of requests that may go to the cloud each minute even if ``fallback_ratio`` is reached.
         fallback_usd_per_hour: Maximum cost of fallbacks in an hour, in US dollars. A sixtieth of it may be spent in
             each minute. 0 means no limit.
-        retries: Maximum number of further attempts of one request on the self-hosted engines, after its answer stalled
-            or its worker died. They come before the cloud.
+        retries: Maximum number of further attempts of one interactive request on the self-hosted engines, after its
+            answer stalled or its worker died. These attempts come before an attempt in the cloud.
         batch_retries: Maximum number of further attempts of one batch request, after a failure that may pass, after its
             worker died, or after the worker was silent for the stall deadline of the request's class.
-        retry_ratio: Maximum ratio of such further attempts to requests, within a minute.
-        retry_free: Number of such further attempts that are allowed each minute even if that ratio is reached.
+        retry_ratio: Maximum ratio of the retries of interactive requests to interactive requests, within a minute.
+        retry_free: Number of these retries that are allowed each minute even if ``retry_ratio`` is reached.
         breaker_trip: If this many of the last ten requests were late or failed, new requests go straight to the cloud.
             0 turns this off.
         fallback_spent: What happens to a late or silent request if the budget for its next attempt is spent. With

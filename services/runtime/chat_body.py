@@ -1,4 +1,4 @@
-"""The body of a chat completion request, as OpenAI's clients send it over HTTP or as a line of a batch file.
+"""The body of a chat completion request. OpenAI's clients send it over HTTP, or in a line of a batch file.
 
 The limits on the fields are those of the ``Request`` event. This module does no I/O.
 """

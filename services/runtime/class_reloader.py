@@ -74,7 +74,10 @@ class ClassReloader:
         self._log.info("the policy's classes are now %s", ", ".join(classes.names))
 
     def _check_longest(self, classes: ServiceClasses) -> None:
-        """Refuse a longer ``total_ms`` than at the start, when services chose how far back they read the log."""
+        """Refuse interactive classes with a longer ``total_ms`` than the classes that this service started with.
+
+        At their start, services choose how far back they read the log, and ``total_ms`` determines how far that is.
+        """
         longest_ms = classes.longest_total_ms("interactive")
         if longest_ms > self._longest_ms:
             raise UserError(

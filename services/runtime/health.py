@@ -48,7 +48,7 @@ async def serve_health(
         return web.Response(text="ok\n")
 
     async def readyz(_: web.Request) -> web.Response:
-        """Answer 200 when the service has joined its group and caught up with the log, otherwise 503."""
+        """Answer 200 if the service has joined its group and caught up with the log, otherwise 503."""
         return web.Response(text="ready\n") if ready() else web.Response(text="not ready\n", status=503)
 
     async def metrics(_: web.Request) -> web.Response:

@@ -1,7 +1,7 @@
 """The bounds of deadlines in a policy, and the folder of the default policy.
 
-``service_classes`` reads the bounds from the policy.
-``services.policy`` reads all other parts of a policy. Its dependencies are not in the images of edge and router.
+The module ``service_classes`` reads these bounds and the classes from a policy. The package ``services.policy`` reads
+all other parts of a policy. The images of edge and router do not have the dependencies of ``services.policy``.
 """
 
 from pathlib import Path

@@ -42,8 +42,8 @@ def run(main: Callable[[], Coroutine[Any, Any, None]], name: str) -> NoReturn:
     code. Later signals are ignored, but the process ends at the latest ``GRACE_S`` after the first signal.
 
     Raises:
-        SystemExit: Always. The code is 0 if main ended or was stopped, 2 after a user's mistake, 1 after a crash. A
-            ``UserError`` and an ``UnavailableError`` are printed as one line, without a traceback.
+        SystemExit: Always. The code is 0 if main ended or was stopped, 2 after a ``UserError``, and 1 after any other
+            error. A ``UserError`` and an ``UnavailableError`` are printed as one line, without a traceback.
     """
     try:
         configure_logging()

@@ -25,19 +25,19 @@ Names = Annotated[tuple[Name, ...], Meta(max_length=10_000)]
 Priority = Annotated[int, Meta(ge=0, le=MAX_PRIORITY)]
 
 CHAT: Final = "chat"
-"""The class of interactive requests that name no class."""
+"""The default class of the lane ``interactive``."""
 
 BATCH: Final = "batch"
-"""The class of batch requests that name no class."""
+"""The default class of the lane ``batch``."""
 
 DEFAULT_NAMES: Final[Mapping[Lane, str]] = {"interactive": CHAT, "batch": BATCH}
 
 
 class Objective(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A time that most requests of a class must not exceed.
+    """A time that a certain percentage of the requests of a class must not exceed.
 
     Attributes:
-        percentile: Percentage of the requests that must keep the time, such as 99.
+        percentile: The percentage, such as 99.
         ms: The time, in milliseconds.
     """
 
@@ -167,7 +167,8 @@ BATCH_BOUNDS: Final = DeadlineBounds(
 
 Batch requests may wait, so each deadline may be a day. Their verdicts take longer: the rails judge batch requests after
 all others, and load the classifiers for them only at the first batch prompt. So the minimum of ``verdict_ms`` is 30 s.
-The default in ``Deadlines``, for an app that sets no deadline, is one second."""
+If an app sets no ``verdict_ms``, the request has the default, one second, which is then raised to this minimum.
+"""
 
 _LANE_DEADLINES: Final[Mapping[Lane, Deadlines]] = {
     "interactive": Deadlines(),

@@ -94,7 +94,8 @@ def _parse(field: Field[Any], hint: Any, text: str) -> Any:
 def _convert(hint: Any, text: str) -> Any:
     """Convert the text to the type of the setting; None if the text is no value of this type.
 
-    No text is converted to the value None. An unset optional setting is handled by the caller.
+    So None always means that the text is wrong. If the variable of an optional setting is unset, the caller uses the
+    default and does not call this function.
     """
     if get_origin(hint) in {types.UnionType, Union}:
         values = (_convert(option, text) for option in get_args(hint) if option is not type(None))

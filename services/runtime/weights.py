@@ -28,7 +28,7 @@ from services.runtime.errors import UserError
 POLL_S: Final = 0.2
 
 STALL_S: Final = 180.0
-"""Maximum time in seconds without a new byte before a download fails. The retries of pip end earlier."""
+"""A download that receives no byte for this time, in seconds, fails. pip gives up its own retries earlier."""
 
 _BLOCK: Final = 1 << 20
 
@@ -182,7 +182,7 @@ def find(weights: Weights, folder: Path) -> Path | None:
 async def ensure(weights: Weights, folder: Path, stream: IO[str] | None = None) -> Path:
     """Return the file; download it first if this machine does not have it.
 
-    Only one process downloads; others that want the same file wait for it. Cancellation ends the download.
+    Only one process downloads a file; other processes wait for this download. Cancellation ends the download.
 
     Args:
         weights: The weights to return.

@@ -36,7 +36,7 @@ _TURN_COST: Final = 256
 @final
 @dataclass(frozen=True, slots=True)
 class _UnreadText:
-    """The unread text of a request, which is longer than one slice."""
+    """A request with text that is not read yet, because it is longer than one slice."""
 
     request: RequestCheck
 
@@ -225,7 +225,7 @@ class SafetyCore(Core):
         outputs: list[RunOutput],
         effects: list[Effect],
     ) -> None:
-        """Perform outputs that are not on the log yet. While the partition catches up, hold them back."""
+        """Perform outputs that are not on the log yet. While the partition catches up, hold all outputs back."""
         if partition.catching_up:
             partition.hold(request, attempt, outputs)
             return

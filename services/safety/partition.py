@@ -38,7 +38,7 @@ class SafetyPartition:
     Attributes:
         requests: Open requests by id, oldest first.
         queued: Number of the partition's events in the core's queue.
-        catching_up: Whether events are still read that were on the log when the partition was assigned to this process.
+        catching_up: Whether this process still reads events that were on the log when it was assigned the partition.
         lost: Whether the partition is no longer assigned to this process.
         read_us: Append time of the newest event that was read, in microseconds since the epoch.
         dropped: Number of requests that were dropped because too many were open.
@@ -83,8 +83,8 @@ class SafetyPartition:
     def drop_settled(self, request: RequestCheck) -> None:
         """Forget the attempts of a request whose final clearance is on the log, because their check is complete.
 
-        Otherwise all requests that were answered in the part of the log that is read again would be kept until catching
-        up ends, and requests that are still open would be dropped because of ``MAX_OPEN``.
+        If they were kept until the partition has caught up, the answered requests in the part of the log that is read
+        again could be more than ``MAX_OPEN``. Then requests that are still open would be dropped.
         """
         request.drop_settled()
         held = self._held.pop(request.request_id, ())
@@ -107,7 +107,7 @@ class SafetyPartition:
 
     @property
     def expires_us(self) -> int | None:
-        """When the oldest request expires; None without any."""
+        """Time at which the oldest request expires, in microseconds since the epoch; None if there is no request."""
         return next(iter(self.requests.values())).expires_us if self.requests else None
 
     def expire(self, known_us: int) -> int:

@@ -18,7 +18,7 @@ Line = tuple[int, str, str]
 
 
 def shrink(plan: Plan, promise: str, parts: WorldClasses | None = None) -> Plan:
-    """Return the plan without the faults that are not needed to break the promise. Requests and answers are kept."""
+    """Return the plan without the faults that are not needed to break ``promise``. Requests and answers are kept."""
     index = 0
     while index < len(plan.faults):
         smaller = plan.without(index)
@@ -31,10 +31,10 @@ def shrink(plan: Plan, promise: str, parts: WorldClasses | None = None) -> Plan:
 
 
 def draw_timeline(lines: list[Line], sentence: str) -> str:
-    """Return a timeline of the request that the violation's sentence names. It also has all lines that name no request.
+    """Return a timeline with all lines about the request that ``sentence`` names, and all lines that name no request.
 
-    Each process and each partition number has a column. A line has its mark in the column of the process or partition
-    number that it is about: X for a fault, ! for the violation, and o for other lines.
+    ``sentence`` describes the violation. Each process and each partition number has a column. A line has its mark in
+    the column of the process or partition number that it is about: X for a fault, ! for the violation, o otherwise.
     """
     named = re.search(r"request (\d+)", sentence)
     chosen = [line for line in lines if _matters(line, None if named is None else named[1])]

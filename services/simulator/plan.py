@@ -34,15 +34,15 @@ request of a newer version is appended. ``stray``: a verdict on a request that n
 other nodes, each with its own clock, become the leaders of some partitions."""
 
 UPGRADE_FAULTS = ("upgrade",)
-"""From this fault on, safety runs the next version. Edges that were started before cannot read its recalls. They are
-replaced when all faults have ended."""
+"""From this fault on, safety runs the next version. Edges that were started before this fault cannot read
+the recalls of that version. These edges are replaced when all faults have ended."""
 
 POLICY_FAULTS = ("policy",)
 """From this fault on, another policy is in force. Each process of safety loads it at a different time."""
 
 
 MEETING = frozenset({"kill", "pause", "restart", "join", "leave", "cut", "slow"})
-"""Faults of processes that may be planned near the end of another fault, such as when a deadline is close."""
+"""Kinds of fault of processes that may be planned close to another fault; see ``_met``."""
 
 SAFETY_FAULTS = frozenset({*POLICY_FAULTS, *UPGRADE_FAULTS})
 
@@ -156,7 +156,7 @@ class Plan:
 
 
 def draw(seed: int, kinds: tuple[str, ...] = FAULT_KINDS) -> Plan:
-    """Return the plan of a seed. Only these kinds of fault occur in it."""
+    """Return the plan of a seed. All its faults are of the kinds in ``kinds``."""
     dice = random.Random(f"plan/{seed}")  # noqa: S311 - a schedule is no secret
     span_ms = dice.choice((6_000, 6_000, 3_000))
     requests = tuple(_request(dice, number, span_ms) for number in range(dice.randrange(20, 23)))
@@ -220,8 +220,8 @@ def _node_skews_us(dice: random.Random, kinds: tuple[str, ...]) -> tuple[int, ..
 def _with_backlog(dice: random.Random, request: PlannedRequest) -> PlannedRequest:
     """Return the request, changed for a run with a backlog.
 
-    The first ``BACKLOG`` requests become batch requests that take longer than a router reads back. The others become
-    interactive requests with a short total deadline.
+    The first ``BACKLOG`` requests become batch requests, whose answers take longer than the time that a router reads
+    back. All other requests become interactive, with a short total deadline.
     """
     if request.number < BACKLOG:
         pieces = tuple(f"~ backlog {request.number}.{index} " for index in range(12))
@@ -267,7 +267,10 @@ def _roam(dice: random.Random, request: PlannedRequest) -> Fault:
 
 
 def _met(dice: random.Random, kinds: list[str], services: tuple[str, ...], faults: list[Fault]) -> Iterator[Fault]:
-    """Yield further faults of processes, near another fault, or near the end of a fault of a request."""
+    """Yield further faults of processes.
+
+    Each starts near the start of another fault, or near the end of a fault of a request, when a deadline is close.
+    """
     for fault in faults:
         if fault.kind == "roam" and dice.random() < 0.3:  # the text that the client has seen is unchecked
             at_us = max(0, fault.at_us - dice.randrange(0, 300) * MS)
@@ -308,7 +311,7 @@ def _fault(dice: random.Random, kind: str, services: tuple[str, ...], requests: 
 
 
 def _request_fault(dice: random.Random, kind: str, request: PlannedRequest, for_us: int) -> Fault:
-    """Return a fault of a request. If a deadline limits its duration, the duration is mostly close to the deadline."""
+    """Return a fault of a request. If there is a deadline for such a fault, the fault mostly ends close to it."""
     edge_ms = {
         "verdict": request.deadlines.verdict_ms,
         "late": request.deadlines.ttft_ms - request.answer.first_us // MS,

@@ -22,7 +22,8 @@ class Actor(Protocol):
     """The process to which an action belongs.
 
     Attributes:
-        undisturbed: Whether actions of the process run when they are due, if the broker is reachable.
+        undisturbed: False while the process is paused or cut off, and after it was killed. While this is false,
+            the ``Gate`` of a due action is called instead of the action.
     """
 
     undisturbed: bool
@@ -121,7 +122,7 @@ class Simulation:
         self.schedule.append((self.now_us, *what))
 
     def trace(self, lane: str, what: str) -> None:
-        """Add a line to the timeline, if it is kept."""
+        """Add a line to the timeline, if the timeline is kept."""
         if self.lines is not None:
             self.lines.append((self.now_us, lane, what))
 

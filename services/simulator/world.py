@@ -28,17 +28,19 @@ steps are added to this constant.
 """
 
 CLOCKS_US = 5 * MS
-"""Maximum by which a reader's estimate of an append time is too early, if the broker's clocks are not stepped. Steps of
-a host's clock do not change it. Timestamps have a resolution of a millisecond, and two clocks with a drift of 100 ppm
-each differ by 4 ms after 20 s."""
+"""Maximum time by which a reader's estimate of an append time is too early, if the broker's clocks are not stepped.
+Steps of a host's clock do not change this maximum. Timestamps have a resolution of a millisecond, and two clocks with a
+drift of 100 ppm each differ by 4 ms after 20 s."""
 
 RETENTION_US = 90 * SECOND
-"""Further time after which safety has dropped the state of requests that were never closed. It is longer than the total
-deadline of ten seconds and safety's grace period of a minute together."""
+"""Additional time for which a run goes on at its end if a core still has requests. In this time, safety drops the state
+of requests that were never closed. It is longer than the sum of the total deadline of ten seconds and safety's grace
+period of a minute."""
 
 
 LONGEST_RUN_US = 12 * SECOND
-"""Further time after which every execution and evaluation has ended. No total deadline is longer than ten seconds."""
+"""Additional time for which a run goes on at its end if an execution or evaluation has not ended. In this time, each of
+them ends, because no total deadline is longer than ten seconds."""
 
 STALL_CHECK_US = 500 * MS
 
@@ -48,7 +50,7 @@ REREADING = frozenset({"kill", "pause", "restart", "join", "leave", "cut"})
 
 @dataclass
 class Instance:
-    """A process and its member of a consumer group."""
+    """A process and its membership in a consumer group."""
 
     service: str
     process: SimulatedProcess
@@ -289,11 +291,11 @@ class World:
 
     @property
     def _margin_us(self) -> int:
-        """Maximum by which a reader's estimate of an append time may be too early in this run.
+        """Maximum time by which a reader's estimate of an append time may be too early in this run.
 
-        After the broker's clock was set back, a reader only knows that a record was appended later than a certain
-        fetch was sent, which may be two fetches ago. If a member reads records from before the step again, its
-        estimates for them are too early by the size of the step.
+        After the broker's clock was set back, a reader only knows about a record that it was appended after an earlier
+        fetch of the reader was sent. That earlier fetch may be two fetches ago. If a member reads records from
+        before the step again, its estimates for these records are too early by the size of the step.
         """
         if not self.broker.stepped_us:
             return CLOCKS_US

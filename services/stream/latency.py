@@ -56,13 +56,14 @@ class Latency:
         parts: Name and length of each part that the request passed, in order. The lengths add up to ``total_ms``.
         total_ms: From receipt to the last byte sent. If no client took the whole answer, to the end of the last part on
             the log.
-        first_text_ms: From receipt to the first visible text; None when no text was shown.
+        first_text_ms: From receipt to the first visible text; None if no text was shown.
         governance_first_text_ms: How much later the first text was visible because of rails and safety.
-        governance_total_ms: How much later the last text was visible because of them.
-        hidden_rails_ms: Time of the rails that the answer did not wait for.
+        governance_total_ms: How much later the last text was visible because of rails and safety.
+        hidden_rails_ms: Time in which the rails ran and the answer did not wait for them.
         plain_decode_ms: Time that the tokens after the voice's first chunk would have taken without speculation; None
             if that is not known.
-        decode_ms: Time that these tokens took: from the voice's first chunk to its last.
+        decode_ms: Time that the tokens after the voice's first chunk took, that is, the time from this chunk to the
+            voice's last chunk.
         tokens: Number of the voice's tokens.
         later_tokens: Number of the voice's tokens after its first chunk.
         clock_skew_ms: The least difference between the clocks of edge and broker that explains the recorded times.

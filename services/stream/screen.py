@@ -47,13 +47,13 @@ class Governance:
 
 
 AS_STARTED: Final = Governance(input_gate="off", output_check="off")
-"""Require no more checks than ``Started`` names. For programs that read a log and show nothing to people."""
+"""Requires no more checks than ``Started`` names. It is for programs that read a log and show nothing to people."""
 
 Ops = tuple[Op, ...]
 NOTHING: Final[Ops] = ()
 _CONCLUSIONS: Final = frozenset(get_args(Conclusion))
 _NO_ANSWER_COMES: Final = frozenset({"attempts_failed", "cannot_begin", "no_first_token", "stalled"})
-"""Causes that are no longer true once a later attempt was opened, or the voice finished."""
+"""Causes that do not hold if the voice has finished, or if more than ``seen_attempts`` attempts were opened."""
 
 
 class Screen:
@@ -119,7 +119,7 @@ class Screen:
 
     @property
     def voice(self) -> Started | None:
-        """Return the voice's ``Started``, once it is decided."""
+        """Return the voice's ``Started``; None while no run is the voice."""
         return self._voice_state.voice
 
     @property
@@ -149,7 +149,7 @@ class Screen:
 
     @property
     def conclusion(self) -> Conclusion | None:
-        """Return how the answer ended, if it ended before any ``Closed``. Then no other cause can close the request."""
+        """Return how the answer ended without a ``Closed``, else None. Then a ``Closed`` with another cause is void."""
         if (verdict := self.verdict) is not None and verdict.decision == "deny":
             return "denied"
         if self.stopped is not None:

@@ -242,7 +242,7 @@ class StageRecorder:
         return [*opened, *to_first, ("decode", run.last_ms), ("final hold-back", self.last_shown_ms), close]
 
     def _rails_end(self, first_ms: float) -> float | None:
-        """Return when the first text stopped waiting for the verdict. It is before the verdict if the gate is off."""
+        """Return when the first text stopped waiting for the verdict. Without a gate, it may be before the verdict."""
         if self.verdict_ms is None or self.first_shown_ms is None:
             return self.verdict_ms
         return min(max(first_ms, self.verdict_ms), self.first_shown_ms)

@@ -88,9 +88,9 @@ class Transcript:
         return ops
 
     def redact(self, recall: Recall) -> list[Op]:
-        """Replace the recalled span where it is shown, and keep it for text that is shown later.
+        """Replace the shown part of the recalled span. Text in the span that is shown later is replaced as well.
 
-        Where spans overlap, the recall that is earlier in the log keeps its span and its replacement.
+        Where the span overlaps the span of an earlier recall, the earlier span and its replacement stay.
         """
         ops: list[Op] = []
         text = recall.replacement
@@ -104,7 +104,7 @@ class Transcript:
         return ops
 
     def visible_at(self, offset: int) -> int:
-        """Convert an offset of the run's text that is shown to an offset of the visible text.
+        """Convert an offset of the run's text to an offset of the visible text. The text before it must be shown.
 
         An offset in a redacted span becomes the end of the replacement.
         """

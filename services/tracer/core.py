@@ -18,7 +18,7 @@ LINGER_US: Final = 5_000_000
 """Maximum time after its account that a trace waits for the receipt of a client's connection."""
 
 OVERLAP_US: Final = 60_000_000
-"""When a partition is gained, the traces of requests that were closed in this last period are exported again."""
+"""When a partition is gained, the traces of requests that were closed less than this time ago are exported again."""
 
 MEMORY_US: Final = 120_000_000
 """Maximum time that a receipt waits for its account, and time for which an exported trace is remembered."""
@@ -103,7 +103,11 @@ class TracerCore(Core):
         del self._partitions[number]
 
     def read(self, record: Received | UnreadableRecord, at_us: int, now_us: int) -> Sequence[Effect]:  # noqa: ARG002
-        """Store an account or a receipt. Export the request's trace if both are complete now."""
+        """Store an account or a receipt. Export the request's trace if nothing is missing from it any more.
+
+        That is, the account was read, and a receipt says that the whole answer was sent. While ``catching_up`` is set,
+        no trace is exported here.
+        """
         event = record.event if isinstance(record, Received) else None
         if not isinstance(record, Received) or not isinstance(event, Account | Detached):
             return ()
@@ -138,7 +142,11 @@ class TracerCore(Core):
         return effects
 
     def alarm_us(self, number: int, now_us: int) -> int | None:  # noqa: ARG002
-        """Return when ``tick`` is next due: ``LINGER_US`` after an account, or ``MEMORY_US`` after a first record."""
+        """Return the time at which ``tick`` is next due; None if no request is remembered.
+
+        This is ``LINGER_US`` after the oldest account whose trace waits, or ``MEMORY_US`` after the first record of the
+        oldest request, whichever is earlier.
+        """
         partition = self._partitions[number]
         due: list[int] = []
         if (waiting := next(iter(partition.waiting.values()), None)) is not None:
@@ -148,7 +156,7 @@ class TracerCore(Core):
         return min(due, default=None)
 
     def tick(self, number: int, known_us: int, now_us: int) -> Sequence[Effect]:  # noqa: ARG002
-        """Export traces whose account is ``LINGER_US`` old. Forget requests that are ``MEMORY_US`` old."""
+        """Export traces whose account is ``LINGER_US`` old. Forget requests whose first record is ``MEMORY_US`` old."""
         partition = self._partitions[number]
         effects: list[Effect] = []
         while partition.waiting:

@@ -1,7 +1,8 @@
 """Cache the protobuf messages that OpenTelemetry's encoder builds for attributes with repeated texts.
 
-The encoder spends two thirds of its time on attributes, and most of them are the same in every trace. It has no public
-hook, so this module replaces a private function. If a version lacks this function, nothing is replaced.
+The encoder spends two thirds of its time on attributes, and most attributes are the same in every trace. The encoder
+has no public hook, so this module replaces one of its private functions. If the installed version lacks this function,
+nothing is replaced.
 """
 
 from functools import lru_cache
@@ -12,9 +13,10 @@ MOST_KEPT: Final = 2_048
 
 
 def keep_encoded_texts() -> bool:
-    """Make the encoder reuse the messages of attributes that are texts. Return false if this version cannot do so.
+    """Make the encoder reuse the messages of attributes whose values are texts.
 
-    One message can be used many times, because protobuf copies it into the message that contains it.
+    Return false if the installed version of OpenTelemetry lacks the private function. One message can be used many
+    times, because protobuf copies it into the message that contains it.
     """
     from opentelemetry.exporter.otlp.proto.common import _internal
 

@@ -26,7 +26,8 @@ BATCH_SPANS: Final = 4_096
 """Approximate number of spans in one request to the collector, about a megabyte."""
 
 GATHER_S: Final = 5.0
-"""Maximum time that spans wait for a full batch, because a request to the collector costs more than its spans."""
+"""Maximum time that spans wait until a batch is full. A batch is sent as one request, because a request to the
+collector costs more than the spans in it."""
 
 LAST_S: Final = 3.0
 """Maximum time to send the waiting spans when the process is asked to stop."""
@@ -77,7 +78,7 @@ class SpanExporter:
             self._enough.set()
 
     async def run(self) -> None:
-        """Send until cancelled. Then send the waiting traces within ``LAST_S``, and drop the others."""
+        """Send until cancelled. Then send the waiting traces, and drop those not sent within ``LAST_S``."""
         try:
             while True:
                 await self._filled.wait()
@@ -133,7 +134,10 @@ class Converter:
         from opentelemetry.trace import SpanContext, SpanKind, Status, StatusCode, TraceFlags
 
         class HashedResource(Resource):
-            """A resource hashed by identity, because the encoder groups spans by it, and the usual hash needs JSON."""
+            """A resource that is hashed by identity, because the usual hash is slow: it is computed from JSON.
+
+            The encoder groups spans by their resource, so it needs the resource's hash for each span.
+            """
 
             def __hash__(self) -> int:
                 return id(self)

@@ -91,7 +91,10 @@ class TracerService:
 
 
 def wanted(ratio: float) -> RecordFilter:
-    """Return a filter for the tracer's events of a share ``ratio`` of all requests. Other records are not decoded."""
+    """Return a filter that accepts an event if the tracer uses its kind and traces its request.
+
+    A share ``ratio`` of all requests is traced. Records that the filter does not accept are not decoded.
+    """
     kinds = read_kinds("tracer", *READ_TOPICS)
     if ratio >= 1:
         return lambda kind, _key: kind in kinds

@@ -96,7 +96,8 @@ def trace_of(account: Account, sent_at: int | None, receipt: Detached | None, tr
 
     Args:
         account: The request's account.
-        sent_at: When the last byte was sent to a client, by the edge's clock, in microseconds; None if it was not.
+        sent_at: When the whole answer was first sent to a client, by the edge's clock, in microseconds; None if no
+            receipt says so.
         receipt: The newest receipt; None if there is none.
         traceparent: The trace context that the client sent, or that the edge made; None if there is none.
     """
@@ -109,7 +110,7 @@ def trace_of(account: Account, sent_at: int | None, receipt: Detached | None, tr
 
 
 def is_sampled(traceparent: str | None) -> bool:
-    """Return whether the client wants its request traced; true if it says nothing."""
+    """Return whether the client wants its request traced; true if there is no ``traceparent``."""
     return traceparent is None or bool(int(traceparent[-2:], 16) & 1)
 
 

@@ -131,7 +131,7 @@ def _size(plan: TunePlan, pilot: Pilot, search: Search, left_s: float | None) ->
 async def _find(
     plan: TunePlan, base: Mapping[str, str], laboratory: Laboratory, pilot: Pilot, began: float, load: float
 ) -> None:
-    """Measure every batch size in rising and then in falling order in each round. Each round uses one engine."""
+    """Measure, in each round, every batch size in rising and then in falling order, all on the same engine."""
     sizes = batch_sizes(plan.max_batch)
     env = {**base, CAPACITY[plan.engine]: base.get(CAPACITY[plan.engine], str(plan.max_batch))}
     if plan.engine == "llama":  # each step computes one token of each slot

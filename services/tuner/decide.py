@@ -10,8 +10,8 @@ from services.tuner.measurements import Load, Round, failed, gain, gains, values
 from services.tuner.quality.compare import Quality
 
 GUARD_CONFIDENCE: Final = 0.8
-"""Confidence of the intervals of guarded metrics. It is lower than the confidence for a gain, because
-doubt about a guarded metric counts against the change."""
+"""Confidence of the intervals of guarded metrics. It is lower than the confidence for a gain, so that weaker evidence
+is enough to refuse a change."""
 
 Outcome = Literal["kept", "no gain", "worse", "quality", "price", "failed"]
 
@@ -105,9 +105,9 @@ def percent(interval: Interval) -> str:
 
 
 def _prices(trial: Trial, rules: Rules) -> tuple[str, list[str]]:
-    """Return, as text, a guarded metric that is shown to lose more than allowed, and those whose loss is accepted.
+    """Return the reason why guarded metrics forbid the change, and a text for each guarded loss that is accepted.
 
-    The first is empty if there is none.
+    The reason names the first guarded metric that is shown to lose more than allowed. It is empty if there is none.
     """
     limits = {each.metric: each for each in rules.accepted}
     after, accepted = values(trial.after), []

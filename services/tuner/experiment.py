@@ -25,7 +25,7 @@ METRICS: Final[Mapping[Metric, str]] = {
     "tokens_per_s": "tokens a second, all answers together",
     "memory_mib": "peak memory of the engine's processes",
 }
-"""The metrics of each arm. Lower values are better, except for ``tokens_per_s``."""
+"""The metrics of each arm, with their names for people. Lower values are better, except for ``tokens_per_s``."""
 
 MORE_IS_BETTER: Final[frozenset[Metric]] = frozenset({"tokens_per_s"})
 
@@ -33,7 +33,7 @@ SECRET: Final = ("KEY", "TOKEN", "PASSWORD", "SECRET")
 """A variable is secret if its name ends in one of these. Values of secrets appear in no report."""
 
 MIN_REQUESTS: Final = 1_000
-"""Minimum number of requests of a comparison by the latency guide. The report has the reason if there are fewer."""
+"""Minimum number of requests of a comparison, from the latency guide. If there are fewer, the report says why."""
 
 MIN_ROUNDS, MAX_ROUNDS = 3, 64
 MIN_LOAD_REQUESTS: Final = 4
@@ -193,9 +193,9 @@ class Rules:
 
     Attributes:
         objective: The metric that must improve.
-        margin: Share that the lower end of the interval of its gain must exceed.
+        margin: Share that the lower end of the interval of the objective's gain must exceed.
         confidence: Confidence of the intervals on which decisions are based.
-        guards: Guarded metrics, each with the share that it may lose. A change that is shown to cost more is refused.
+        guards: Guarded metrics, each with the share that it may lose. A change that is shown to lose more is refused.
         accepted: Values up to which guarded metrics may get worse, whatever share they lose.
         max_loss: Largest share of quality that a lossy change may lose.
     """

@@ -90,7 +90,8 @@ class CheckedItem:
     Attributes:
         item: The item.
         state: ``ticked`` if a change is kept. ``refuted`` if changes were measured and none gains enough here.
-            ``unclear`` if a gain above the margin can be neither shown nor ruled out.
+            ``unclear`` if a gain above the margin can be neither shown nor ruled out. ``not tried`` if no change of the
+            item was measured.
         reason: The reason, as a sentence.
         speed: Speed-up by the best change of the item, as a factor with its interval; None if no change was measured.
     """

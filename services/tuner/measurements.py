@@ -44,7 +44,7 @@ class Load(msgspec.Struct, frozen=True):
 
 
 class Round(msgspec.Struct, frozen=True):
-    """One round with loads in the order A B B A: two loads without the change and two with it, in two processes."""
+    """One round of four loads: two on an engine without the change, and two on another engine with the change."""
 
     before: tuple[Load, ...]
     after: tuple[Load, ...]

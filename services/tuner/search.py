@@ -61,7 +61,7 @@ class Search:
         return len(self._left)
 
     def next(self, elapsed_s: float) -> SettingsChange | None:
-        """Return the change to try next; None at the end of the search, when ``stopped`` has the reason."""
+        """Return the change to try next; None if the search has ended (``stopped`` has the reason)."""
         if self.null is None:
             return UNCHANGED
         if self._targets and all(target.is_met(self.reached) for target in self._targets):

@@ -60,7 +60,7 @@ class VertexEngine:
         return self.model
 
     async def generate(self, job: Job) -> AsyncGenerator[EngineStep | GenerationResult, None]:
-        """Yield the steps and then the result. An early exit closes the connection, which stops the generation."""
+        """Yield the steps, then the result. If the caller stops early, a closed connection ends the generation."""
         if self._client is None:
             raise EngineError("internal", "the engine was not started", retryable=False)
         body = request_body(job.messages, job.sampling, self._settings.vertex_thinking_tokens)
@@ -87,7 +87,7 @@ class VertexEngine:
 
 
 async def _responses(client: VertexClient, job: Job, body: dict[str, Any]) -> AsyncGenerator[str, None]:
-    """Yield the responses of an answer. Before the first one, retry within the deadline if the server is busy."""
+    """Yield the responses of an answer. If the server is busy before the first response, retry within the deadline."""
     tries, received = 0, False
     while True:
         tries += 1

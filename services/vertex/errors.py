@@ -68,7 +68,7 @@ def retry_wait_us(tries: int, headers: Any, details: Any, now_us: int, expires_u
         headers: Headers of the error response. ``Retry-After`` is used if it is a number of seconds.
         details: Body of the error response. ``google.rpc.RetryInfo`` is used if there is no such header.
         now_us: The current time, in microseconds since the epoch.
-        expires_us: When the request must be closed, in microseconds since the epoch.
+        expires_us: Time at which the request must be closed, in microseconds since the epoch.
     """
     if tries >= MAX_TRIES:
         return None

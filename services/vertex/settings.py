@@ -23,8 +23,8 @@ class VertexSettings:
         vertex_instance: A name that no other Vertex worker has. A restart under the same name within the consumer
             group's session timeout causes no rebalance.
         vertex_slots: Maximum number of answers generated at the same time.
-        vertex_queue: Maximum number of accepted requests that wait for a slot. While this number waits, the worker
-            reads no more requests.
+        vertex_queue: Maximum number of accepted requests that wait for a slot. While this maximum is
+            reached, the worker reads no more requests.
         vertex_drain_ms: Maximum time that running answers may take to finish after the worker was told to stop.
         input_gate: The same as for the generator; see ``GeneratorSettings``.
         output_check: The same as for the generator; see ``GeneratorSettings``.

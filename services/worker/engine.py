@@ -161,8 +161,9 @@ class Engine(Protocol):
     def generate(self, job: Job) -> AsyncGenerator[EngineStep | GenerationResult, None]:
         """Yield steps, then a ``GenerationResult``.
 
-        To cancel the task that waits for a step, or to call ``aclose()``, aborts the job within one token. After the
-        ``GenerationResult``, the generator may take a moment (well below a second) to end. It has its slot until then.
+        If the task that waits for a step is cancelled, or ``aclose()`` is called, the job is aborted within one token.
+        After the ``GenerationResult``, the generator may take a moment (well below a second) to end. It keeps the job's
+        slot until then.
 
         Raises:
             EngineError: The job failed.

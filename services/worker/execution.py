@@ -49,8 +49,8 @@ class ExecutionRunner:
     async def run(self, ticket: Ticket) -> Finished | Failed:
         """Execute a request and write its events, from ``Started`` to the last one. Return the last one.
 
-        To stop an execution, set ``ticket.stopped`` and cancel the task. Cancel it only after ``ticket.begun`` and
-        before ``ticket.over`` is set. An earlier cancellation would skip this code. A later one could lose the last
+        To stop an execution, set ``ticket.stopped`` and cancel the task. Cancel it only while ``ticket.begun`` is true
+        and ``ticket.over`` is false. An earlier cancellation would skip this code. A later one could lose the last
         event.
         """
         events = EventBuilder(ticket, self._source)
@@ -159,7 +159,7 @@ class ExecutionRunner:
 
 
 def _count(end: Finished | Failed, events: EventBuilder) -> None:
-    """Update the metrics at the end of an execution. To update them at each chunk would cost as much as writing it."""
+    """Update the metrics at the end of an execution. An update for each chunk would cost as much as to write it."""
     metrics.CHUNKS.inc(events.seq)
     metrics.TOKENS.inc(events.tokens)
     if isinstance(end, Finished):

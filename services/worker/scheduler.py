@@ -21,7 +21,7 @@ BATCH_SHARE: Final = 0.75
 """Maximum share of the slots for batch executions. The other slots are free for a burst of interactive requests."""
 
 CANCEL_MEMORY_US: Final = 600_000_000
-"""Time in microseconds for which a cancel is remembered, because its request may be read after it."""
+"""Time in microseconds for which a cancel is remembered, because the cancelled request may be read later."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,8 +68,8 @@ class Refusal:
 
 
 STOPPING: Final = Refusal("engine_dead", "the worker stopped before the answer was complete", retryable=True)
-"""The error class is ``engine_dead``, so that the router starts another attempt on the self-hosted engines. Another
-worker executes it."""
+"""The refusal of a request that this worker cannot complete, because the worker stops. Because of the error class
+``engine_dead``, the router starts another attempt on the self-hosted engines, which another worker executes."""
 
 ENGINE_DIED: Final = Refusal("engine_dead", "the engine died", retryable=True)
 
@@ -208,7 +208,7 @@ class Scheduler:
 
     @property
     def batch_may_start(self) -> bool:
-        """Whether batch work may start: no interactive request waits, and one slot would stay free for the next."""
+        """Whether a batch request may start: no interactive one waits, and a slot would stay free for the next one."""
         free = len(self._running) < max(1, self._slots - 1)
         return not self._waiting and free and self._running_batch < self._batch_slots
 

@@ -48,7 +48,7 @@ SHUTDOWN_TIMEOUT_S: Final = 5.0
 
 ACKNOWLEDGED_S: Final = 10.0
 """Maximum time in seconds to wait, before leaving the group, until the broker has the first event of every running
-execution. It allows for a broker that is unreachable. Without the event, another worker would read the request and run
+execution. It allows for a short outage of the broker. Without the event, another worker would read the request and run
 it again."""
 
 LEAVING_S: Final = 15.0
@@ -116,7 +116,7 @@ class WorkerService:
         return self._reader.joined and fresh and not self._closing and not self._died.is_set()
 
     async def run(self, ready: Callable[[], None]) -> None:
-        """Process requests until cancelled. Call ``ready`` once the consumer group is joined.
+        """Process requests until cancelled. Call ``ready`` as soon as the worker has joined the consumer group.
 
         When cancelled, accept no more requests, leave the waiting ones to other workers, and let running executions
         finish within ``drain_s``. An execution that does not finish ends with a retryable ``Failed``, so that the

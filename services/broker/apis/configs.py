@@ -107,7 +107,11 @@ def _changed(given: ConfigEntries, entries: list[tuple[str, int, str | None]]) -
 
 
 def _alter_all(request: ApiRequest, read_change: Callable[[], Callable[[ConfigEntries], ConfigEntries]]) -> bytes:
-    """Alter each resource. `read_change` reads one change, and returns a function from the old entries to the new."""
+    """Alter the configuration of each resource that the request names.
+
+    `read_change` reads the change for one resource from the request. It returns a function that takes the old entries
+    of the resource and returns the new entries.
+    """
     reader, broker = request.body, request.broker
     asked = reader.array(lambda: (reader.i8(), reader.string(), read_change()))
     validate_only = reader.boolean()

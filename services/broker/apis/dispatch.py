@@ -1,8 +1,9 @@
 """The requests and versions that this broker supports, and the dispatch of a request to its handler.
 
-In Kafka's protocol, a response in an unknown version has no defined field for an error. So Kafka closes the
-connection after such a request, and this broker does the same. The only exception is ApiVersions, which tells clients
-the supported versions. The flexible versions (KIP-482) are not supported.
+Kafka closes the connection after a request in a version that it does not support, because it cannot write a response
+in this version, not even for an error. This broker does the same. The only exception is a request of the kind
+ApiVersions: its response tells the client the supported versions of ApiVersions. The flexible versions (KIP-482) are
+not supported.
 """
 
 import struct

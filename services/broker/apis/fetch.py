@@ -1,6 +1,6 @@
 """Handler of Fetch, versions 4 to 11. It uses struct directly for speed, because every record passes through it.
 
-A fetch that finds fewer bytes than its minimum waits until an append to one of its partitions wakes it. Nothing polls.
+A fetch that finds fewer bytes than its minimum waits. Each append to one of its partitions wakes it, so nothing polls.
 In a fetch session, a request and its response contain only the partitions that changed since the previous request.
 """
 
@@ -52,7 +52,7 @@ class FetchRequest(NamedTuple):
 
 
 def fetch(request: ApiRequest) -> ApiResponse:
-    """Return the available records. If there are too few, wait for more."""
+    """Return the available records. If they have fewer bytes than the request's minimum, wait for more records."""
     broker, wanted = request.broker, _read(request.body, request.version, request.broker)
     session: FetchSession | None = None
     if wanted.epoch in (_OPEN, _WITHOUT_SESSION):
@@ -181,7 +181,11 @@ def _refuse(code: ErrorCode) -> bytes:
 
 
 def _answer(request: FetchRequest, partitions: Iterable[FetchedPartition], session: FetchSession | None) -> bytes:
-    """Return a response with as many batches as fit. In an existing fetch session, leave out unchanged partitions."""
+    """Return a response, filled with batches up to the size limit.
+
+    If the request continues a fetch session, partitions that have not changed since the session's last response are
+    left out.
+    """
     goes_on = session is not None and request.epoch != _OPEN
     room = min(request.max_bytes, LARGEST_ANSWER_BYTES)
     topics: dict[bytes, list[bytes]] = {}  # two pieces for each partition: header and records
@@ -220,7 +224,8 @@ def _answer(request: FetchRequest, partitions: Iterable[FetchedPartition], sessi
 def _read_log(partition: FetchedPartition, room: int, *, first: bool) -> tuple[ErrorCode, bytes]:
     """Return the error code and the batches of a partition, at most `room` bytes.
 
-    If `first` is true, the first batch is returned even if it is larger. Otherwise, a client could not read past it.
+    If `first` is true, the first batch is returned even if it is larger than `room`. If such a batch were never
+    returned, a client could not read past it.
     """
     log = partition.log
     if log is None or log.deleted:

@@ -1,6 +1,6 @@
 """Handlers of JoinGroup, SyncGroup, Heartbeat and LeaveGroup.
 
-They translate requests in the wire format to calls of `ConsumerGroup`, and its results to responses.
+Each handler decodes a request, calls a method of `ConsumerGroup`, and encodes the results as responses.
 """
 
 import uuid
@@ -22,7 +22,7 @@ from services.broker.state import ApiRequest
 
 
 def join_group(request: ApiRequest) -> ApiResponse:
-    """Join a group. During a rebalance, the response is delayed until every member has joined."""
+    """Let a client join a group. The response waits until every member has joined, or the rebalance timeout passes."""
     reader, version, settings = request.body, request.version, request.broker.settings
     group_id, session_ms = reader.string(), reader.i32()
     rebalance_ms = reader.i32() if version >= 1 else session_ms
@@ -83,7 +83,7 @@ def _no_group(group_id: str) -> ErrorCode:
 
 
 def sync_group(request: ApiRequest) -> ApiResponse:
-    """Take the leader's assignments, and return the member's own. The response waits for the leader's assignments."""
+    """Return the assignment of a member. The response waits for the leader's request, which has all assignments."""
     reader, version = request.body, request.version
     group_id, generation, member_id = reader.string(), reader.i32(), reader.string()
     instance_id = reader.nullable_string() if version >= 3 else None

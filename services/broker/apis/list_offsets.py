@@ -1,4 +1,4 @@
-"""Handler of ListOffsets, versions 1 to 5. It returns the first or the next offset, or searches by timestamp."""
+"""Handler of ListOffsets, versions 1 to 5. It returns the start or the end of a log, or searches it by timestamp."""
 
 from services.broker.protocol.error_codes import ErrorCode
 from services.broker.protocol.responses import ApiResponse
@@ -13,7 +13,7 @@ _LEADER_EPOCH = 0
 
 
 def list_offsets(request: ApiRequest) -> ApiResponse:
-    """Return one offset per partition. In a search by timestamp, it is -1 if all records are older."""
+    """Return one offset per partition. The offset is -1 if all records are older than the timestamp in the request."""
     reader, version, broker = request.body, request.version, request.broker
     reader.i32()  # replica
     if version >= 2:

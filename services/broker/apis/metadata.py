@@ -23,7 +23,10 @@ _COORDINATES: dict[int, tuple[ErrorCode, str | None]] = {
 
 
 def metadata(request: ApiRequest) -> ApiResponse:
-    """Describe the node and the requested topics. Null means all topics, and in version 0 an empty list does too."""
+    """Describe the node and the requested topics.
+
+    If the request's list of topics is null, or empty in version 0, all topics are described.
+    """
     reader, version, broker = request.body, request.version, request.broker
     names = reader.nullable_array(reader.string)
     may_create = reader.boolean() if version >= 4 else True
@@ -85,7 +88,7 @@ def _topic(broker: BrokerState, name: str, *, may_create: bool) -> tuple[ErrorCo
 
 
 def find_coordinator(request: ApiRequest) -> ApiResponse:
-    """Return this node as the coordinator of every group. Reject transactions."""
+    """Return this node as the coordinator of any group. Reject a request for the coordinator of transactions."""
     reader, version = request.body, request.version
     reader.string()
     kind = reader.i8() if version >= 1 else 0

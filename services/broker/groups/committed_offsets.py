@@ -14,7 +14,7 @@ class TopicPartition(NamedTuple):
 
 
 class CommittedOffset(NamedTuple):
-    """The offset that a group committed for a partition, with its leader epoch and metadata."""
+    """The offset that a group committed for a partition, with the leader epoch and the metadata of the commit."""
 
     offset: int
     leader_epoch: int

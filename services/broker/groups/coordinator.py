@@ -25,7 +25,7 @@ class GroupStore(Protocol):
 
 
 class GroupCoordinator:
-    """All consumer groups of a broker that have members or reserved member ids."""
+    """The consumer groups of one broker. Only groups with members or reserved member ids are kept."""
 
     def __init__(self, settings: BrokerSettings, store: GroupStore | None = None) -> None:
         self._settings = settings
@@ -50,7 +50,7 @@ class GroupCoordinator:
         return list(self._groups.values())
 
     def get_or_create(self, group_id: str) -> ConsumerGroup | None:
-        """Return the group, and create it if it is missing. Return None if `MAX_GROUPS` is reached."""
+        """Return the group. If it is missing, create it, or return None if `MAX_GROUPS` is reached."""
         group = self._groups.get(group_id)
         if group is None and len(self._groups) < MAX_GROUPS:
             group = self._groups[group_id] = ConsumerGroup(

@@ -1,9 +1,9 @@
 """One consumer group: Kafka's rebalance protocol as a state machine without clock and I/O.
 
 Callers pass the time (`now_ms`) and new member ids as arguments. Every request whose response may be delayed has a
-ticket, and the response contains this ticket. Each call returns all responses that are due, also those to earlier
-requests. Static members (KIP-345) keep their assignment when they rejoin under a new member id. As in Kafka, a stable
-group stays stable when the broker restarts, and its members continue without a rebalance.
+ticket, and the response contains this ticket. `join`, `sync`, `leave` and `tick` return all responses that are due,
+also those to earlier requests. Static members (KIP-345) keep their assignment when they rejoin under a new member id.
+As in Kafka, a stable group stays stable when the broker restarts, and its members continue without a rebalance.
 """
 
 from collections.abc import Mapping
@@ -108,9 +108,10 @@ class ConsumerGroup:
         return code, self._responses()
 
     def may_commit(self, member_id: str, instance_id: str | None, generation: int, now_ms: int) -> ErrorCode:
-        """Return `NONE` if this member may commit offsets, else the error.
+        """Return `NONE` if this client may commit offsets for the group, else the error.
 
-        While the group has no members, a client outside the group may commit. Its generation is negative.
+        While the group has no members, any client that sends a negative generation may commit. Otherwise, only members
+        may commit.
         """
         if generation < 0 and not self.members:
             return ErrorCode.NONE
@@ -151,7 +152,7 @@ class ConsumerGroup:
     # Admission
 
     def _admit(self, request: JoinRequest, ticket: RequestTicket, new_id: str, now_ms: int) -> tuple[ErrorCode, str]:
-        """Admit a member. Return the error code and the member id for the response."""
+        """Admit a member, or refuse it. Return the error code and the member id for the response."""
         if not self.members.is_compatible(request):
             return ErrorCode.INCONSISTENT_GROUP_PROTOCOL, request.member_id
         if request.member_id:
@@ -233,7 +234,11 @@ class ConsumerGroup:
             self._complete(now_ms)
 
     def _complete(self, now_ms: int) -> None:
-        """Start the next generation with the members that joined, and with static members that did not."""
+        """Remove the dynamic members that have not joined, and start the next generation.
+
+        Static members that have not joined stay in the group. If only such members are left, the rebalance goes on for
+        another rebalance timeout instead.
+        """
         for member in [each for each in self.members if each.joining is None and each.join.instance_id is None]:
             self.members.remove(member)
         joined = [member for member in self.members if member.joining is not None]

@@ -86,7 +86,7 @@ GroupResponse = JoinResponse | SyncResponse
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StableGroup:
-    """The state of a group whose members all have their assignments. It survives a restart of the broker."""
+    """The state of a group whose members all have their assignments. This state survives a restart of the broker."""
 
     generation: int
     protocol: str
@@ -108,7 +108,7 @@ class MemberMetadata:
 
     @property
     def waits(self) -> bool:
-        """Return whether the member waits for a response, so that its session does not end."""
+        """Return whether the member waits for a response. Its session does not end while it waits."""
         return self.joining is not None or self.syncing is not None
 
     def renew_session(self, now_ms: int) -> None:

@@ -32,7 +32,11 @@ class Roster:
         return len(self._members) + len(self._reserved) >= MAX_MEMBERS
 
     def check_id(self, member_id: str, instance_id: str | None) -> ErrorCode:
-        """Return an error if this is not a member, or if another member has taken over its instance id."""
+        """Return `NONE` if a member has this member id and this instance id, else the error.
+
+        The error is `FENCED_INSTANCE_ID` if another member has the instance id, else `UNKNOWN_MEMBER_ID`. If
+        `instance_id` is None, only the member id is checked.
+        """
         if instance_id is not None:
             current = self._static.get(instance_id)
             if current is None:
@@ -96,7 +100,10 @@ class Roster:
         return next((member.join.protocol_type for member in self), "")
 
     def is_compatible(self, request: JoinRequest) -> bool:
-        """Return whether the member that joins supports a protocol that all other members support."""
+        """Return whether the protocols in a JoinGroup request fit those of the other members.
+
+        The request must have the protocol type of the other members, and offer a protocol that all of them offer too.
+        """
         if not request.protocols or not request.protocol_type:
             return False
         others = [member for member in self if not _is_same(member, request)]
@@ -106,7 +113,10 @@ class Roster:
         return common is None or any(offer.name in common for offer in request.protocols)
 
     def choose_protocol(self) -> str | None:
-        """Return the protocol that most members prefer, of those that all members support; None if there is none."""
+        """Return the protocol with the largest number of votes; None if no protocol is supported by all members.
+
+        Each member votes for the first protocol in its list that all members support.
+        """
         common = _common(self)
         if not common:
             return None
@@ -133,7 +143,8 @@ def same_subscription(old: JoinRequest, new: JoinRequest) -> bool:
     """Return whether a static member subscribes to the same topics as before its restart.
 
     Kafka does not check this. In Kafka, a static member that subscribes to another topic gets its old assignment until
-    another member causes a rebalance. Only topics are compared; other parts of an assignor's metadata may differ.
+    another member causes a rebalance. For each assignor, in order, its name and the topics in its metadata must be the
+    same. The rest of its metadata may differ.
     """
     return [(each.name, _subscribed_topics(each.metadata)) for each in old.protocols] == [
         (each.name, _subscribed_topics(each.metadata)) for each in new.protocols

@@ -143,7 +143,7 @@ def stamp(batch: bytearray, header: BatchHeader, append_ms: int | None) -> Batch
 
 
 def take_place_of(batch: bytearray, original: BatchHeader) -> None:
-    """Copy offsets, largest timestamp and attributes of the original into its compacted batch. Set the checksum."""
+    """Give a compacted batch the offsets, largest timestamp and attributes of its original, and set its checksum."""
     length = len(batch) - LENGTH_COUNTS_FROM
     BROKER_FIELDS.pack_into(batch, 0, original.base_offset, length, original.leader_epoch)
     _ATTRIBUTES.pack_into(batch, _ATTRIBUTES_AT, original.attributes)

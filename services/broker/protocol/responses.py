@@ -19,7 +19,7 @@ class DeferredResponse:
         self._cancel = cancel
 
     def set_result(self, body: bytes) -> None:
-        """Set the response. It is ignored after a `cancel` or an earlier response."""
+        """Set the response. Do nothing if a response was set before, or after a `cancel`."""
         if self.done:
             return
         self.done = True
@@ -29,7 +29,7 @@ class DeferredResponse:
             self._body = body
 
     def then(self, then: Callable[[bytes], None]) -> None:
-        """Call `then` with the response as soon as it is set, or now if it is set already."""
+        """Call the function `then` with the response: now if the response is set already, else when it is set."""
         if self.done:
             then(self._body)
         else:

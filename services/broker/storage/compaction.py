@@ -47,7 +47,7 @@ def survivors(data: Iterable[bytes], newest: dict[bytes, int], drop_before_ms: i
     Args:
         data: Consecutive batches.
         newest: The offset of each key's newest record.
-        drop_before_ms: Time in milliseconds. Tombstones in older batches are dropped.
+        drop_before_ms: Time in milliseconds. Tombstones in batches whose largest timestamp is before it are dropped.
     """
     gap: Survivor | None = None
     for batch in data:

@@ -146,7 +146,7 @@ class Storage:
         self._journal.forgotten(group, place)
 
     def load_groups(self) -> dict[str, StableGroup]:
-        """Return the stored stable groups. If they cannot be read, return none, and all members must rejoin."""
+        """Return the stored stable groups. If they cannot be read, return an empty dict: all members must rejoin."""
         path = self._folder / "groups.json"
         try:
             stored = msgspec.json.decode(path.read_bytes(), type=_GroupsFile)
@@ -164,8 +164,8 @@ class Storage:
     def close(self) -> None:
         """Sync and close every file, and unlock the directory.
 
-        Indexes and producers' states are written before the sync, so that a broker that is killed during the sync also
-        starts fast.
+        Indexes and producers' states are written before the sync. So the next start is fast even if this process is
+        killed during the sync.
         """
         for topic in self._topics or ():
             for log in topic.partitions:
@@ -238,7 +238,7 @@ def _write_lock(lock: int, content: str) -> None:
 
     If the machine loses power before the boot id is on the disk, the file is at worst empty, as after a clean stop.
     The next start then trusts an index if its segment file has the size and the modification time that the index
-    contains. File systems write these two after the data.
+    contains. This is safe: file systems write the size and the modification time of a file after its data.
     """
     os.ftruncate(lock, 0)
     os.pwrite(lock, content.encode(), 0)

@@ -14,7 +14,7 @@ DISK_FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
 class StorageErrorLog:
-    """Returns at most one log line a minute. A line contains the number of errors left out since the last line."""
+    """Returns at most one log line a minute. A line contains the number of errors left out since the previous line."""
 
     def __init__(self) -> None:
         self._logged_at_s: float | None = None

@@ -1,7 +1,8 @@
 """A segment in a file. Batches are written at its end and read at any offset with `pread`.
 
 Only the newest batches are also in the memory of this process. The operating system caches data that is read from the
-file. `OpenSegments` limits how many older segments have their file and index open for reads.
+file. The newest segment of a partition takes appends; all older segments are sealed. `OpenSegments` limits the number
+of sealed segments whose file and index are open for reads.
 """
 
 import os
@@ -24,9 +25,9 @@ LOG_SUFFIX: Final = ".log"
 INDEX_SUFFIX: Final = ".index"
 
 MAX_OPEN_SEGMENTS: Final = 64
-"""Maximum number of older segments that are open for reads. Beyond it, the least recently read segment is closed.
+"""Maximum number of sealed segments that are open for reads. Beyond it, the least recently read segment is closed.
 
-The index of a segment takes 24 KiB of memory.
+The index of a segment of 16 MiB takes 24 KiB of memory.
 """
 
 MAX_TAIL_BYTES: Final = 1024 * 1024
@@ -76,7 +77,10 @@ class LogTail:
         self._younger.append(batch, base, records, max_timestamp_ms)
 
     def _swap(self, base: int) -> None:
-        """Drop the oldest batches and reuse their buffer for new ones. The first use of new memory would be slower."""
+        """Drop the batches of the older buffer, and use this buffer for new batches.
+
+        If possible, no new buffer is allocated, because the first use of new memory is slower.
+        """
         self._half_bytes = self._budget.bytes_each // 2
         buffer = None if self._older is self._younger else self._older.release()
         if buffer is not None and len(buffer) > 2 * self._half_bytes:
@@ -105,7 +109,7 @@ class OpenSegment(NamedTuple):
 
 
 class OpenSegments:
-    """The most recently read older segments of all partitions."""
+    """The sealed segments that are open for reads: those of all partitions that were read most recently."""
 
     def __init__(self) -> None:
         self._open: OrderedDict[Path, OpenSegment] = OrderedDict()
@@ -237,7 +241,10 @@ class FileSegment:
         self.path.with_suffix(INDEX_SUFFIX).write_bytes(index.encode(self.end, self.newest_ms, mark))
 
     def load_index(self) -> SegmentIndex:
-        """Return the index of a sealed segment. If its file is missing or damaged, rebuild it from the batches."""
+        """Return the index of a sealed segment.
+
+        If the index file is missing or damaged, or does not match the segment, rebuild the index from the batches.
+        """
         found = read_index(self.path)
         if found is not None and found.end == self.end and found.mark.size == self._size:
             return found.sparse

@@ -1,8 +1,9 @@
 """Write and load the files of a partition: its segments with their indexes, and `state.json`.
 
 `00000000000000000042.log` contains the batches from offset 42 on, and the file with the suffix `.index` is its sparse
-index. `state.json` contains the idempotent producers and the latest append time, as of one offset. With it, a broker
-that starts needs only the headers of the batches after this offset. Without it, the broker needs all headers.
+index. `state.json` contains the idempotent producers and the latest append time, as they were when the log ended at a
+certain offset. To bring both up to date, a broker that starts needs only the headers of the batches after this offset.
+If `state.json` is missing, the broker needs the headers of all batches.
 
 A broker that starts reads a segment completely, and checks every batch, if the index of the segment is missing or does
 not match the segment file. This happens to the newest segment after a kill, to segments that another program changed,
@@ -71,7 +72,8 @@ class PartitionFiles:
     def begin(self, base: int, now_ms: int) -> LogSegment:
         """Create a segment that starts at the offset `base`.
 
-        Unless `base` is 0, its file is created at once, so that a restart knows the offset even without a later batch.
+        Unless `base` is 0, the file of the segment is created at once. Its name contains the offset, so a restart finds
+        the offset even if no batch is written after it.
         """
         segment = FileSegment(self._path(base), base, now_ms, self._opened, self._budget)
         if base:
@@ -89,11 +91,12 @@ class PartitionFiles:
             found.close()
 
     def replace(self, old: Sequence[LogSegment], kept: Iterable[Survivor]) -> LogSegment:
-        """Write the remaining records into one file, and rename it over the oldest. A kill at any time does no harm.
+        """Write the remaining batches into a new file, which then replaces the files of all old segments.
 
-        After a kill before the rename, the old files are unchanged. After a kill later, the next start deletes the
-        other old files, because they begin before the new file ends. The new file is synced before the old files are
-        deleted. Otherwise, a loss of power could lose records that were synced long ago.
+        The new file is renamed to the name of the oldest old file. Then the remaining old files are deleted. A kill at
+        any time does no harm. After a kill before the rename, the old files are unchanged. After a kill between the
+        rename and a deletion, the next start deletes the old file, because it begins before the new file ends. The new
+        file is synced before the rename. Without this, a loss of power could lose records that were synced long ago.
         """
         path = self._path(old[0].base)
         fresh = FileSegment(
@@ -146,7 +149,8 @@ class PartitionFiles:
         Args:
             log: A new, empty log.
             now_ms: The current time in milliseconds.
-            trusted: Whether no written data was lost, because it was synced or the machine has not lost power since.
+            trusted: True if the files have all data that the last broker wrote: it synced them when it stopped, or the
+                machine has not rebooted since then.
         """
         state = self._read_state()
         replayed = _Replay(state)
@@ -230,7 +234,7 @@ class PartitionFiles:
 
 
 class _Replay:
-    """The producers' state at the stored offset, updated with the batches after this offset."""
+    """The producers and the latest append time from `state.json`, updated with the batches after its offset."""
 
     def __init__(self, state: _StateFile | None) -> None:
         self.from_offset = state.end if state is not None else 0

@@ -22,7 +22,8 @@ _STEP_BYTES = 1024 * 1024  # bytes of batches that compaction reads at once
 class AppendResult(NamedTuple):
     """The offset of a batch on the log. `duplicate` is true if the batch was on the log already before this request.
 
-    `time_ms` is the append time of the batch; -1 if its records keep the client's timestamps.
+    `time_ms` is the append time of the batch; -1 if its records keep the client's timestamps. For a duplicate, it is
+    the largest timestamp of the batch, as in Kafka.
     """
 
     offset: int
@@ -42,8 +43,8 @@ class PartitionLog:
 
     Attributes:
         start: Offset of the oldest record.
-        end: Offset that the next record will have. ``start`` and ``end`` are attributes for speed, because every fetch
-            reads them for each of its partitions.
+        end: Offset that the next record will have. For speed, ``start`` and ``end`` are plain attributes, because every
+            fetch reads them for each of its partitions.
         size: Size of all batches, in bytes.
         deleted: Whether the topic was deleted. If so, a waiting fetch must be answered.
     """
@@ -213,8 +214,8 @@ class PartitionLog:
     def compact(self, now_ms: int) -> bool:
         """Remove records whose key was written again later. Return whether the log was compacted. Raises `OSError`.
 
-        A compaction starts once at least half of the bytes in closed segments are new. So each byte is read about
-        twice, regardless of the age of the log.
+        A closed segment is new until it is compacted. A compaction starts once the new segments have at least half of
+        the bytes of all closed segments. So each byte is read about twice, regardless of the age of the log.
         """
         closed = self._segments[:-1]
         new_bytes = sum(len(segment) for segment in closed if segment.base >= self._compacted_end)

@@ -56,7 +56,7 @@ class ProducerStates:
         return len(self._known)
 
     def check_sequence(self, batch: BatchSequence) -> RememberedBatch | ErrorCode:
-        """Return `ErrorCode.NONE` to append the batch, its `RememberedBatch` if it is a retry, or else the error."""
+        """Return `NONE` if the batch must be appended, the `RememberedBatch` if it is a retry, or else the error."""
         if batch.producer_id == NO_PRODUCER:
             return ErrorCode.NONE
         if batch.epoch < 0 or batch.first < 0:
@@ -75,7 +75,7 @@ class ProducerStates:
         return ErrorCode.NONE if batch.first == expected else ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
 
     def remember(self, batch: BatchSequence, offset: int, time_ms: int) -> None:
-        """Remember that a batch was appended at `offset`. `time_ms` is its largest timestamp."""
+        """Remember that a batch was appended at `offset`. `time_ms` is the largest timestamp of the batch."""
         if batch.producer_id == NO_PRODUCER:
             return
         known = self._known.get(batch.producer_id)

@@ -39,7 +39,7 @@ class LogSegment(Protocol):
     def read(self, offset: int, max_bytes: int, *, at_least_one: bool) -> bytes:
         """Return complete batches from `offset` on, up to `max_bytes`.
 
-        With `at_least_one`, the first batch is returned even if it is larger.
+        With `at_least_one`, the first batch is returned even if it is larger than `max_bytes`.
         """
 
     def first_batch_from_ms(self, timestamp_ms: int) -> int | None:
@@ -64,7 +64,7 @@ class SegmentStore(Protocol):
     def keep_state(self, end: int, producers: ProducerStates, appended_ms: int) -> None:
         """Store the producers' state as of the offset `end`. Never raises an error.
 
-        Without it, a restart would have to read every batch before this offset.
+        Without the stored state, a restart would have to read every batch before this offset.
         """
 
 

@@ -1,9 +1,9 @@
 """The sparse index of a segment file. It gives the file positions of batches by offset and by time. No I/O.
 
-It has one entry for every 16 KiB of batches, while Kafka has one for every 4 KiB. A read starts at the last entry that
-is not after the offset, and skips batches by their headers. The index file is a cache, and can be rebuilt from all
-batches. It contains the size and the modification time of its segment file. If one of them differs, or the checksum is
-wrong, the batches are read again.
+It has one entry for every 16 KiB of batches, while Kafka has one for every 4 KiB. To find the batch of an offset, a
+reader starts at the last entry that is not after the offset, and goes on from header to header. The index file is a
+cache, and can be rebuilt from all batches. It contains the size and the modification time of its segment file. If one
+of them differs, or the checksum of the index file is wrong, the batches are read again.
 """
 
 import zlib
@@ -73,7 +73,7 @@ class SegmentIndex:
         return self._newest_ms[0] if self._newest_ms else None
 
     def note(self, base: int, position: int, newest_ms: int) -> None:
-        """Add the next batch if it is far enough after the last entry.
+        """Add an entry for the next batch, if its position is at least `INTERVAL_BYTES` after that of the last entry.
 
         `newest_ms` is the largest timestamp in the segment up to and including this batch.
         """
@@ -92,7 +92,11 @@ class SegmentIndex:
         return self._positions[bisect_right(self._positions, position) - 1]
 
     def stretch_of_time(self, timestamp_ms: int, size: int) -> tuple[int, int]:
-        """Return the part of the file that contains the first batch with this timestamp or a later one, if any."""
+        """Return the begin and stop positions of a part of the file that has the first batch of this time or later.
+
+        If no batch with an entry is of this time or later, return the part from the last entry on. It may have no such
+        batch.
+        """
         found = bisect_left(self._newest_ms, timestamp_ms)
         if found == len(self._newest_ms):
             return self._positions[found - 1], size

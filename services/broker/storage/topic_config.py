@@ -62,8 +62,8 @@ class TopicConfig:
     def roll_bytes(self) -> int:
         """Return the size in bytes at which a segment is closed.
 
-        It is an eighth of the retention, within limits, because retention drops whole segments. A compacted topic has
-        small segments instead.
+        Retention drops whole segments, so a segment has an eighth of `retention_bytes`, within limits. The segments of
+        a compacted topic are small, regardless of its retention.
         """
         if self.compacts:
             return min(self.segment_bytes, COMPACTED_SEGMENT_BYTES)

@@ -14,16 +14,18 @@ from aiokafka.coordinator.protocol import ConsumerProtocolMemberAssignment, Cons
 _GENERATION: Final = struct.Struct(">i")
 _NUMBER: Final = struct.Struct(">i")
 _MARK: Final = -1
-"""A special partition number. In a member's list, it stands for ``hands_over``. In an assignment, it means that some
-partition numbers have no owner, because they are being handed over. Older members ignore it."""
+"""A special value in a list of partition numbers. In the list of a joining member, it means that the member's
+``hands_over`` is true. In the list of an assignment, it means that some partition numbers have no owner, because they
+are being handed over. Older members ignore this value."""
 
 
 class OwnedPartitions(NamedTuple):
     """The partition numbers that a member owns when it rejoins the group.
 
     Attributes:
-        generation: The generation that assigned these numbers. If two members claim a number, the later one counts.
-        hands_over: Whether the member must commit its work in progress before another member gets its numbers.
+        generation: The generation that assigned these numbers. A number that two members claim belongs to the
+            member with the later generation.
+        hands_over: Whether the member must commit its work in progress before another member gets one of ``numbers``.
     """
 
     generation: int
@@ -75,16 +77,16 @@ class StickyNumberAssignor(AbstractPartitionAssignor):  # type: ignore[misc] # a
     """``sticky_assignment`` as an aiokafka assignor.
 
     It has the name of Kafka's range assignor, which older members offer. A group uses an assignor that all members
-    offer, and aiokafka cannot offer two, because it would join once for each. Members with either assignor can share a
-    group, because both assign a partition number for all topics together.
+    offer, and aiokafka cannot offer two assignors, because aiokafka would join once for each of them. Members with
+    either assignor can share a group, because both assign a partition number for all topics together.
 
-    If a member's ``hands_over`` is true, its partition numbers move in two rebalances, as in Kafka's cooperative
-    protocol. The first rebalance assigns the number to nobody. The old owner commits and rejoins. The second rebalance
-    assigns the number to its new owner.
+    If a member's ``hands_over`` is true, a partition number moves away from the member in two rebalances, as in Kafka's
+    cooperative protocol. The first rebalance assigns the number to nobody. The old owner commits and rejoins. The
+    second rebalance assigns the number to its new owner.
 
     Attributes:
         handing_over: This member's partition numbers that the last assignment gave to nobody.
-        unfinished: Whether the last assignment gave a partition number of any member to nobody.
+        unfinished: Whether the last assignment gave any partition number to nobody, of this member or another.
     """
 
     name: str = "range"

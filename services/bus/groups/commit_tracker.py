@@ -22,10 +22,10 @@ class PartitionProgress:
         self._next = 0
 
     def read(self, next_offset: int, kept: Iterable[int] = ()) -> None:
-        """Record that all records before ``next_offset`` were read. Those in ``kept``, in rising order, are not done.
+        """Record that all records before ``next_offset`` were read, and that those in ``kept`` are not done.
 
-        If the first of them is before an earlier ``next_offset``, reading was restarted there. Then the records that
-        were not done are forgotten.
+        ``kept`` has offsets in rising order. If its first offset (``next_offset`` if it is empty) is lower than the
+        ``next_offset`` of the last call, reading was restarted. Then the records kept in earlier calls are forgotten.
         """
         kept = tuple(kept)
         if (kept[0] if kept else next_offset) < self._next:

@@ -16,13 +16,13 @@ from services.runtime.metrics import COMMITS
 _log = logger("bus")
 
 Settle = Callable[[TopicPartitions], Awaitable[None]]
-"""Waits until every record of these partitions on which work has started is marked as done."""
+"""Receives partitions. Waits until each of their records on which work has started is marked as done."""
 
 COMMIT_EVERY_S: Final = 0.1
 """Minimum time in seconds between two commits. After a crash, work that was not committed yet is done twice."""
 
 RETRY_S: Final = 0.05
-"""Time in seconds before the last commit is tried again, if a rebalance or the broker prevented it."""
+"""If a rebalance or the broker prevents the last commit, it is tried again after this many seconds."""
 
 
 class Committer:

@@ -1,8 +1,8 @@
 """A member of a consumer group. The members share the partitions, and the group stores the committed offsets.
 
 aiokafka has no cooperative assignment. At every rebalance, a member gives back all partitions and is assigned new ones.
-A ``GroupReader`` only commits when it gives them back, and reads on while it rejoins. Once assigned, it continues to
-read *kept* partitions, reads *gained* partitions from their start offsets, and drops *lost* partitions.
+Before a ``GroupReader`` gives partitions back, it commits. It does not stop reading while it rejoins. Once assigned, it
+continues to read *kept* partitions, reads *gained* ones from their start offsets, and drops *lost* ones.
 """
 
 import asyncio
@@ -46,7 +46,7 @@ LAST_COMMIT_S: Final = 3.0
 """Maximum time in seconds for the last commit before partitions are given away."""
 
 LEAVING_COMMIT_S: Final = 10.0
-"""Maximum time in seconds for the last commit of a member that stops. It allows for a broker that is unreachable."""
+"""Maximum time in seconds for the last commit of a member that stops. It allows for a short outage of the broker."""
 
 
 @dataclass(eq=False)
@@ -54,7 +54,7 @@ class GroupReader:
     """Reads the partitions that the group assigns. A partition without a committed offset is read from its beginning.
 
     Args:
-        topics: Topics to read. A member gets the same partition numbers of all topics with equally many partitions.
+        topics: Topics to read. If several have equally many partitions, a member gets the same numbers of all of them.
         handler: See ``RecordHandler``. With None, no record is read; the group only assigns partitions.
         record_filter: Records for which it returns false are skipped without decoding.
         include_newer: Hand over records that need a newer reader as ``UnreadableRecord``; if false, only count them.
@@ -62,16 +62,16 @@ class GroupReader:
             record of each gained one. An exception ends reading.
         commit: ``on_accept`` commits a record when the handler has returned; ``manual`` when ``done`` was called for it
             and for all records before it; ``never`` does not commit.
-        rewind_ms: For readers that fold the log: a gained partition is read from this many milliseconds before the
-            newest record, and committed offsets are ignored.
-        progress_topic: With ``rewind_ms``: the topic to which the outcome of the work is written. Nobody has worked on
-            a gained partition since the newest record in this topic's partition of the same number. So requests that
-            were open then are still open, and reading starts ``rewind_ms`` before that record, but at most
-            ``LONGEST_OUTAGE_MS`` back. If that record is an account with an earlier ``open_since``, it starts there.
-        clock: Returns microseconds of a clock that is never set.
-        settle: With ``manual``: lets a partition move to another member without work being done twice, at the price of
-            a second rebalance. It is awaited after ``on_assigned`` has reported the partition as lost, for a quarter of
-            the session timeout at most. Then finished work is committed, and only then another member reads.
+        rewind_ms: For readers that fold the log: reading starts this many milliseconds before the newest record of all
+            gained partitions, and committed offsets are ignored.
+        progress_topic: With ``rewind_ms``: the topic to which members write the outcome of their work. Its newest
+            record with the same partition number shows when a gained partition was last worked on. Requests that were
+            open then still are. So reading starts ``rewind_ms`` before that record, at most ``LONGEST_OUTAGE_MS`` back.
+            If that record is an account with an earlier ``open_since``, reading starts at ``open_since``.
+        clock: Returns the microseconds of a clock that nobody adjusts, such as ``steady_us``.
+        settle: With ``manual``: lets a partition move to another member without work being done twice, by means of a
+            second rebalance. First, ``on_assigned`` reports the partition as lost. Then ``settle`` is awaited, for a
+            quarter of the session timeout at most. Another member reads only after finished work is committed.
         instance_id: Id for static membership. A process that restarts within the session timeout keeps its partitions.
             Two processes with the same id would take the partitions from each other for ever.
         least_bytes: See ``FetchConnection``.
@@ -137,7 +137,7 @@ class GroupReader:
                 self._session = None
 
     async def read_to_end(self, partitions: TopicPartitions) -> bool:
-        """Wait, without limit, until all records now on these partitions were handed over; false if one is lost."""
+        """Wait, without limit, until all present records of ``partitions`` are handed over; false if one is lost."""
         return await self._reach(_Goal(partitions, wait=True))
 
     def log_clock(self, partition: Partition) -> LogClock:
@@ -146,7 +146,7 @@ class GroupReader:
         return self._clocks.clock(partition, leader, since_us)
 
     def begin_clocks(self, partitions: TopicPartitions, newest_ms: Mapping[Partition, int]) -> None:
-        """Reset these partitions' clocks. Observe their newest records, so that older records are not taken for new."""
+        """Reset these partitions' clocks. Observe the newest records, so that older ones do not seem to be new."""
         self._clocks.forget(partitions)
         for partition, timestamp_ms in newest_ms.items():
             self._clocks.observe(self._leader(partition), timestamp_ms, self.clock())
@@ -182,7 +182,7 @@ class GroupReader:
 
 
 class _Goal(NamedTuple):
-    """A request for the end offsets of partitions. With ``wait``, it is met when they were read up to those offsets."""
+    """A request for partitions' end offsets. With ``wait``, it is met when reading has reached these offsets."""
 
     partitions: TopicPartitions
     wait: bool
@@ -252,7 +252,7 @@ class _Session:
             await self._cluster.close()
 
     def set_goal(self, reached: asyncio.Future[bool], goal: _Goal) -> None:
-        """Request the end offsets for ``goal``, now or once connected. Complete ``reached`` when it is met."""
+        """Request the end offsets for ``goal``, now or once connected. Complete ``reached`` when the goal is met."""
         if self._tasks is None:
             self._early_goals.append((reached, goal))
         else:
@@ -329,7 +329,7 @@ class _Session:
             await member.hasten()
 
     def _on_moved(self, partition: Partition, _: int, begin: int) -> None:
-        """Continue at ``begin``. A reader that folds must read the number's partitions anew, as its state is wrong."""
+        """Continue at ``begin``. A reader that folds reads all partitions of this number anew, to rebuild its state."""
         if self._reader.rewind_ms is None:
             self._partitions.positions[partition] = begin
             self._reader.begin_clocks(frozenset({partition}), {})
@@ -348,7 +348,7 @@ class _Session:
         self._partitions_changed.set()
 
     async def _start_reading(self) -> None:
-        """After each assignment, start to read the gained partitions, and in a new session also the kept ones."""
+        """After each assignment, start to read the gained partitions. In a new session, also continue the kept ones."""
         while True:
             await self._partitions_changed.wait()
             self._partitions_changed.clear()
@@ -365,8 +365,8 @@ class _Session:
 
     async def _starts(self, partitions: TopicPartitions, newest: Mapping[Partition, int]) -> dict[Partition, int]:
         if self._reader.rewind_ms is not None:
-            # Count back from the newest record, because our wall clock may be ahead of the broker's. If ours is
-            # earlier, use it: a record may have a future time that its writer set, from before ``LogAppendTime``.
+            # Count back from the newest record, because our wall clock may be ahead of the broker's. If our time
+            # is earlier, use it: a record may have a future time that its writer set, from before ``LogAppendTime``.
             end_ms = min(max(newest.values(), default=now_ms()), now_ms())
             topic, rewind_ms = self._reader.progress_topic, self._reader.rewind_ms
             return await rewound(self._cluster, partitions, topic, end_ms, rewind_ms)

@@ -45,9 +45,10 @@ class HeldPartitions(Generic[Waiter]):
     def assign(
         self, partitions: TopicPartitions, anew: TopicPartitions = frozenset()
     ) -> tuple[Assignment, list[Waiter]]:
-        """Replace the held partitions. Those in ``anew`` count as lost and gained, even if they were held.
+        """Replace the held partitions by ``partitions``, and remove the waiters for offsets of lost partitions.
 
-        Return the assignment, and the waiters for an offset of a lost partition.
+        A partition in ``anew`` counts as lost and as gained, even if it was held before. Return the assignment and the
+        removed waiters.
         """
         kept = (self.held & partitions) - anew
         lost = self.held - kept
@@ -73,7 +74,7 @@ class HeldPartitions(Generic[Waiter]):
         return self._take_reached() if self._goals else []
 
     def set_goal(self, waiter: Waiter, ends: Mapping[Partition, int]) -> bool:
-        """Register a waiter until these offsets are read. If they are read already, return true without registering."""
+        """Register a waiter until ``ends`` are read. If they are read already, only return true."""
         self._ends.update(ends)
         goal = dict(ends)
         if self._is_reached(goal):

@@ -32,7 +32,7 @@ from services.bus.records import Partition, TopicPartitions
 from services.bus.settings import BusSettings
 
 MAX_POLL_INTERVAL_MS: Final = 86_400_000
-"""Maximum time between two polls, set to one day, so that only heartbeats decide whether a member is alive. Reading may
+"""Maximum time between two polls. It is one day, so that only heartbeats decide whether a member is alive. Reading may
 pause for long while the handler has no free slot."""
 
 HEARTBEATS_PER_SESSION: Final = 10
@@ -64,8 +64,8 @@ class GroupMembership:
     Args:
         cluster: An open ``Cluster`` whose request timeout is ``request_timeout_ms``.
         instance_id: Id for static membership; None for dynamic membership.
-        held: Returns the partitions that this member has now. A rebalance should leave them with it.
-        hands_over: Whether the group must not assign this member's partitions to others before ``rejoin`` was called.
+        held: Returns the partitions that this member has now. A rebalance should not move them.
+        hands_over: Whether other members may get this member's partitions only after ``rejoin`` was called.
         revoked: Awaited before the member rejoins. Heartbeats continue meanwhile.
         assigned: Called with each assignment and its term. It must return at once, because heartbeats start only then.
     """
@@ -179,7 +179,7 @@ class GroupMembership:
         return {(tp.topic, tp.partition): at.offset for tp, at in found.items()}
 
     async def commit(self, positions: Mapping[Partition, int]) -> bool:
-        """Commit offsets; retry without limit. Return false, with none committed, if a rebalance prevents it."""
+        """Commit offsets; retry without limit. If a rebalance prevents it, commit no offset, and return false."""
         assignment = self._subscription.subscription and self._subscription.subscription.assignment
         if assignment is None or not (self.known and self._coordinator.may_commit):
             return False
@@ -214,7 +214,7 @@ class GroupMembership:
 _STILL_A_MEMBER: Final = frozenset({NoError.errno, RebalanceInProgressError.errno})
 _NOT_A_MEMBER: Final = frozenset({IllegalGenerationError.errno, UnknownMemberIdError.errno})
 _BESIDE_JOIN: Final = 2
-"""Id of the connection group for requests that must not wait for a join. aiokafka itself uses two other groups."""
+"""Id of the connection group for requests that must not wait for a join. aiokafka itself uses two other ids."""
 
 
 class _Coordinator(GroupCoordinator):  # type: ignore[misc]
@@ -229,15 +229,15 @@ class _Coordinator(GroupCoordinator):  # type: ignore[misc]
        reports a rebalance instead.
 
     3. aiokafka commits in the current generation. A member that was removed and joins again may be in a new generation
-       before it has its assignment. Committing its old work would move offsets back that the next owner has committed
-       since. This class commits only work on the assignment of the current generation.
+       before it has its assignment. If it then committed its old work, it would replace later offsets, which the next
+       owner has committed, by earlier ones. This class commits only work on the current generation's assignment.
 
-    4. A broker answers the requests of one connection in order, and a join only after all members have joined. So this
-       class sends commits and leave requests over another connection while a join is in progress.
+    4. A broker answers the requests of one connection in order, and it answers a join only after all members have
+       joined. So while a join is in progress, this class sends commits and leave requests over another connection.
 
     Attributes:
-        contact_s: When the last request that the group has answered was sent, by the monotonic clock, in seconds.
-        joining: Whether the group waits for other members before it answers our join. It does not remove us meanwhile.
+        contact_s: When the newest answered request to the group was sent, in seconds of the monotonic clock.
+        joining: Whether the group waits for other members before it answers our join. Meanwhile it does not remove us.
         rebalancing: Whether a join was sent and its assignment has not arrived.
         working_term: The term whose assignment the reader works on.
     """
@@ -253,7 +253,7 @@ class _Coordinator(GroupCoordinator):  # type: ignore[misc]
 
     @property
     def may_commit(self) -> bool:
-        """Return whether finished work may be committed. It may not between a join's answer and its assignment."""
+        """Return whether finished work may be committed; false between the answer to a join and the assignment."""
         return (self.joining or not self.rebalancing) and self.term == self.working_term
 
     async def abandon_join(self) -> None:

@@ -11,7 +11,7 @@ from services.bus.read.fetcher import newest_records
 from services.bus.records import Partition, TopicPartitions
 
 LONGEST_OUTAGE_MS: Final = DAY_MS
-"""Milliseconds. If the group had no member for longer than this, only this last period of the log is read again."""
+"""Maximum part of an outage that is read again, in milliseconds. Of a longer outage, only this last part is read."""
 
 LONGEST_WORK_MS: Final = DAY_MS
 """Maximum deadline of a request, in milliseconds. So a request that was open when an outage began is at most this much
@@ -27,9 +27,10 @@ async def rewound(
         cluster: An open ``Cluster``.
         partitions: The gained partitions.
         topic: The topic to which the outcome of the work is written; None if there is none.
-        end_ms: The time of the newest record.
-        rewind_ms: Reading starts this long before ``end_ms``, or before the newest record of ``topic`` if that is
-            older. If that record is an account, reading starts at its ``open_since`` if that is earlier still.
+        end_ms: The time of the newest record of all gained partitions.
+        rewind_ms: Reading starts this many milliseconds before ``end_ms``, or before the newest record in the partition
+            of ``topic`` with the same number, if that record is older. If that record is an account with a still
+            earlier ``open_since``, reading starts at ``open_since``.
     """
     if topic is None:
         return await cluster.offsets_for_time(partitions, end_ms - rewind_ms)
@@ -63,9 +64,10 @@ def rewind_to_ms(now_ms: int, worked_ms: int, rewind_ms: int, since_ms: int | No
 
     Args:
         now_ms: The current time.
-        worked_ms: When a member last wrote a result for this partition number; 0 for never.
-        rewind_ms: While a member works, no request is open for longer than this, except those that ``since_ms`` covers.
-        since_ms: When the oldest request began that was open at ``worked_ms``; None if that is unknown.
+        worked_ms: The time at which a member last wrote a result for this partition number; 0 if none ever did.
+        rewind_ms: Maximum time for which a request is open while a member works. Only a request that began at or after
+            ``since_ms`` may be open for longer.
+        since_ms: The time at which the oldest of the requests that were open at ``worked_ms`` began; None if unknown.
     """
     floor_ms = now_ms - max(LONGEST_OUTAGE_MS, rewind_ms)
     begin_ms = max(min(now_ms, worked_ms) - rewind_ms, floor_ms)

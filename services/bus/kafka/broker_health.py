@@ -59,7 +59,7 @@ def health_of(host: str, port: int) -> BrokerHealth:
 
 
 def backoff_s(attempt: int) -> float:
-    """Return how many seconds to wait after failed attempt 0, 1, 2 ... The wait doubles up to a limit, with jitter."""
+    """Return the wait in seconds after a failed ``attempt`` (from 0). The wait doubles up to a limit, with jitter."""
     wait: float = min(LONGEST_WAIT_S, FIRST_WAIT_S * 2 ** min(attempt, 16))
     return wait * random.uniform(0.5, 1.0)  # noqa: S311 - spreads reconnects, guards nothing
 

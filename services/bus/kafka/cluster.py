@@ -123,7 +123,7 @@ class Cluster:
         return await self._offsets(dict.fromkeys(partitions, _LATEST))
 
     async def offsets_for_time(self, partitions: Iterable[Partition], time_ms: int) -> dict[Partition, int]:
-        """Return the offset of each partition's first record appended at or after ``time_ms``; else its end offset."""
+        """Return, by partition, the offset of the first record from ``time_ms`` on; the end offset if there is none."""
         partitions = tuple(partitions)
         # Request the ends first. Then a record that arrives between the requests is found by its time or is after them.
         ends = await self.end_offsets(partitions)

@@ -50,7 +50,7 @@ async def connect(settings: BusSettings, host: str, port: int, *, name: str, tim
 
 @cache
 def _context(settings: BusSettings) -> ssl.SSLContext | None:
-    """Cache the TLS context, because reading the certificate authorities takes milliseconds."""
+    """Return the TLS context. It is cached, because reading the certificate authorities takes milliseconds."""
     return settings.ssl_context()
 
 

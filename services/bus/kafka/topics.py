@@ -21,7 +21,7 @@ from services.runtime.logging import logger
 _log = logger("bus")
 
 READY_TRIES: Final = 40
-"""Number of checks whether new topics have leaders, before an error. With the backoff, they take about a minute."""
+"""Maximum number of checks whether all topics have leaders. With the backoff, the checks take about a minute."""
 
 
 async def ensure_topics(settings: BusSettings, topics: Sequence[Topic] = TOPICS) -> None:

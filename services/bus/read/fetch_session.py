@@ -22,7 +22,7 @@ class ClientFetchSession:
 
     Attributes:
         behind: Partitions of which the broker had more records than it sent.
-        answered_for: Partitions that the answers since the last request contained.
+        answered_for: Partitions of the answer to the last request, as far as the answer was read.
     """
 
     __slots__ = ("_ends", "_epoch", "_offsets", "_session_id", "_turn", "answered_for", "behind")
@@ -46,8 +46,8 @@ class ClientFetchSession:
 
         Args:
             offsets: The next offset to read of each partition.
-            whole: Whether ``offsets`` has all partitions to read. If not, the session's other partitions stay in it, as
-                long as the session ``goes_on``.
+            whole: Whether ``offsets`` has all partitions to read. If not, the other partitions stay in the session, if
+                the session ``goes_on``.
         """
         self.answered_for.clear()
         if self._epoch == OPEN_EPOCH:
@@ -105,7 +105,7 @@ def ask_once(offsets: Mapping[Partition, int]) -> FetchAsk:
 
 
 def _rotated(offsets: Mapping[Partition, int], turn: int) -> dict[Partition, int]:
-    """Start each request with another partition, because a broker fills its answer in the order of the request."""
+    """Return the offsets, each ``turn`` with another one first. A broker fills its answer in the request's order."""
     partitions = list(offsets)
     first = turn % len(partitions) if partitions else 0
     return {partition: offsets[partition] for partition in partitions[first:] + partitions[:first]}

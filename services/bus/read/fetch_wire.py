@@ -1,8 +1,8 @@
 """Encode Kafka's Fetch request and decode its response, version 7.
 
 A reader fetches hundreds of times a second, and aiokafka's general codec would cost many times as much CPU. Version 7
-has fetch sessions (KIP-227): requests and responses contain only the partitions that changed since the last one. Every
-broker since Kafka 1.1 supports this version, including Kafka 4.
+has fetch sessions (KIP-227): a request contains only the partitions whose offset has changed, and a response only those
+that have new data. Every broker since Kafka 1.1 supports this version, including Kafka 4.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -31,7 +31,7 @@ _READ_UNCOMMITTED: Final = 0
 
 NO_SESSION: Final = 0
 OPEN_EPOCH: Final = 0
-"""Epoch of a request that names all partitions and opens a new session. The broker closes the session that it names."""
+"""Epoch of a request that names all partitions and opens a new session. If it has a session id, that session ends."""
 
 WITHOUT_SESSION_EPOCH: Final = -1
 """Epoch of a request that names all partitions and opens no session."""

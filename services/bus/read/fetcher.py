@@ -83,11 +83,11 @@ class Fetcher:
 
     Args:
         cluster: An open ``Cluster``.
-        clock: Returns microseconds of a clock that is never set, such as ``steady_us``.
+        clock: Returns the microseconds of a clock that nobody adjusts, such as ``steady_us``.
         least_bytes: See ``FetchConnection``.
         on_moved: See ``OnMoved``. It is called before any record from the new offset is handed over. A reader that
-            keeps state of the partition must then rebuild the state, because it has a gap, or contains records that the
-            log has lost.
+            keeps state of the partition must then rebuild the state, because the state has a gap, or contains records
+            that the log has lost.
 
     If the broker no longer has a partition's next offset, reading continues at another offset. Except in the last of
     these cases, no record that the broker still has is skipped:
@@ -98,7 +98,8 @@ class Fetcher:
       failure. It assigns the lost offsets again to new records, and may have done so for some of them already. Reading
       continues with the records appended from ``OVERLAP_MS`` before the last record read here, so some may be read
       twice. If no record of the partition was read here, reading continues at the oldest record.
-    - If the log has already grown past the wanted offset again when the fetch arrives, the loss is not noticed.
+    - If the log has lost its end, and has grown past the next offset again when the fetch arrives, the loss is not
+      noticed.
     """
 
     def __init__(
@@ -148,7 +149,7 @@ class Fetcher:
         return None if position is None else position.offset
 
     def read_up_to_us(self, partition: Partition, node: int | None) -> int:
-        """Return a time before which only records were appended that were handed over; 0 if no such time is known.
+        """Return the time up to which all appended records were handed over; 0 if this time is unknown.
 
         Args:
             partition: The partition.
@@ -277,7 +278,7 @@ class Fetcher:
             session.read(part, position.offset)
 
     def _slice(self, items: Iterator[_Step]) -> bool:
-        """Hand over the next records. Return whether more may follow."""
+        """Hand over the next records of ``items``. Return whether there may be more."""
         most = MAX_RECORDS if self._in_flight is None else max(1, min(MAX_RECORDS, self._in_flight.free))
         events: list[Any] = []  # as the decoder makes them
         progress: dict[Partition, int] = {}

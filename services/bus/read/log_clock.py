@@ -15,8 +15,8 @@ from typing import Final
 from services.bus.records import Partition
 
 WINDOW_US: Final = 10_000_000
-"""Length of a time window in microseconds. The offset is the smallest difference in the current window and the previous
-one. Older windows do not count, so the offset follows a clock that drifts."""
+"""Length of a time window in microseconds. The offset is the smallest difference between read time and timestamp in the
+current window and the previous one. Older windows do not count, so the offset follows a clock that drifts."""
 
 _RESOLUTION_US: Final = 1_000
 """Resolution of timestamps in microseconds. They are whole milliseconds, rounded down."""
@@ -37,7 +37,7 @@ class BrokerOffset:
     def observe(self, timestamp_ms: int, now_us: int) -> None:
         """Reduce the offset if this record would otherwise seem to be appended after ``now_us``.
 
-        The record is on the log already, but the reader need not have reached it.
+        The record must be on the log already. The reader may not have read it yet.
         """
         if timestamp_ms > 0:
             self.least_us = min(self.least_us, now_us - timestamp_ms * 1_000)
@@ -63,8 +63,9 @@ class LogClock:
 
         The result may be too late, by at most the shortest delivery time of a record in two windows. It may be too
         early, by less than the resolution of timestamps plus the drift of the clocks in two windows. After the broker's
-        clock was set back, the result may be too early by up to the size of that step, but never before ``since_us``.
-        This ends at the first record that has a lower timestamp than the one before, or a result before ``since_us``.
+        clock was set back, results may be too early by up to the size of that step, but never before ``since_us``. This
+        ends with the first record whose timestamp is lower than that of the previous record, or whose result would be
+        before ``since_us``.
         """
         offset = self.offset
         if timestamp_ms < self._newest_ms:
@@ -101,7 +102,7 @@ class LogClocks:
         self._clocks: dict[Partition, LogClock] = {}
 
     def clock(self, partition: Partition, leader: int | None, since_us: int) -> LogClock:
-        """Return the partition's clock, after setting its ``offset`` to that of ``leader``, and its ``since_us``."""
+        """Return the partition's clock, with this ``since_us`` and with the offset of ``leader`` as its ``offset``."""
         offset = self._offset(leader)
         clock = self._clocks.get(partition)
         if clock is None:

@@ -23,7 +23,7 @@ REPEAT_S: Final = 60.0
 
 
 class BrokenBatch(NamedTuple):
-    """A batch that cannot be unpacked, with its first offset to read and the reason."""
+    """A batch that cannot be unpacked: the first of its offsets that was to be read, and the reason."""
 
     first: int
     reason: str
@@ -59,7 +59,7 @@ def unpack(batches: bytes, start: int) -> Iterator[Unpacked]:
 
 
 class DecodeErrorLog:
-    """Logs the first unreadable record of each topic and error class at once, and a count of others once a minute."""
+    """Logs at most one unreadable record a minute of each topic and error class, with a count of those left out."""
 
     def __init__(self) -> None:
         self._logged_at: dict[tuple[str, str], float] = {}
@@ -114,7 +114,7 @@ class RecordDecoder:
         return Received(*partition, record.offset, record.timestamp, event, traceparent_in(headers))
 
     def count(self) -> None:
-        """Add the numbers of records since the last call to the metrics.
+        """Update the metrics with the counts of records since the last call of this method.
 
         Records are counted in bulk, because one update of a metric costs as much as decoding a record.
         """

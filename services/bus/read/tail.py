@@ -77,7 +77,8 @@ class TailReader:
         Returns:
             The offset from which every record is delivered. If the broker no longer has the offset ``start``, or does
             not have it yet, this is the nearest offset that it has. A partition that is already followed keeps its
-            position, unless ``start`` is earlier. Then it moves back, and the records in between are delivered again.
+            position, unless ``start`` is earlier. Then the position moves back to ``start``, and the records in between
+            are delivered again.
 
         Raises:
             ValueError: The topic has no such partition.

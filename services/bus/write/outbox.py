@@ -1,8 +1,8 @@
 """Decide which records a producer sends next, by their order and urgency. No I/O.
 
 Each partition has at most one batch in flight. Records that are queued meanwhile form the next batch, so a busy
-partition needs no linger time. A record is either allowed to linger (a chunk in the middle of an answer) or urgent. An
-urgent record is sent as soon as no batch is in flight, together with the lingering records.
+partition needs no linger time. A record is either allowed to linger (a chunk in the middle of an answer) or urgent. As
+soon as no batch of its partition is in flight, an urgent record is sent, together with the partition's lingering ones.
 """
 
 from collections import deque
@@ -63,7 +63,7 @@ class Outbox:
     def drain(self) -> Iterator[tuple[Partition, list[OutgoingRecord]]]:
         """Yield the next batch of each partition that has none in flight.
 
-        For the other partitions with waiting records, ``complete_batch`` will return true.
+        If a partition has waiting records but also a batch in flight, ``complete_batch`` will return true for it.
         """
         for partition, queue in self._queues.items():
             if not queue.waiting:
@@ -95,7 +95,7 @@ class Outbox:
         return recalled
 
     def split_batch(self, partition: Partition) -> None:
-        """After the next ``requeue_sent``, send the batch's records one by one, because the batch was too large."""
+        """After the next ``requeue_sent``, send the records in flight one by one, because their batch is too large."""
         self._queues[partition].alone = len(self._queues[partition].sent)
 
     def take_all(self) -> dict[Partition, list[OutgoingRecord]]:
@@ -112,7 +112,7 @@ def record_size(key: bytes | None, value: bytes) -> int:
 
 
 def may_linger(event: AnyEvent) -> bool:
-    """Return whether an event may wait to share a batch. Only the chunks of a run after its first may.
+    """Return whether an event may wait to share a batch. Only the second and later chunks of a run may.
 
     All other events are sent at once, so that first tokens, verdicts, recalls and the ends of answers are not delayed.
     """

@@ -96,7 +96,7 @@ def verify(args: argparse.Namespace) -> int:
 
 
 def rejudge(args: argparse.Namespace) -> int:
-    """Judge recorded traffic by another policy; return 0 if every result is the same, 1 if one differs.
+    """Judge recorded traffic by another policy; return 0 if every result is as recorded, 1 if one differs.
 
     One subprocess judges the answers (``services.safety.rejudge``), another the prompts (``services.rails.rejudge``).
     If one of them fails, its exit code is returned.
@@ -136,7 +136,7 @@ def rejudge(args: argparse.Namespace) -> int:
 
 
 def forget(args: argparse.Namespace) -> int:
-    """Destroy the keys of a request or a tenant; return 0, or 1 if there were none."""
+    """Destroy the keys that encrypt the texts of a request or a tenant; return 0, or 1 if there were none."""
     check_request_id(args.request)
     keys = KeyStore(args.keys)
     count = keys.forget(request_id=args.request, tenant=args.tenant)

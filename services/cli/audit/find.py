@@ -20,8 +20,8 @@ class Wanted:
     Attributes:
         from_ms: Earliest time of the request's first event, in milliseconds since the epoch. Older events are not read.
         to_ms: The first event is before this time.
-        text: A part of the prompt, or of an attempt's answer. Upper and lower case are the same.
-        most: Maximum number of requests.
+        text: A part of the prompt, or of an attempt's answer. Case is ignored.
+        most: Maximum number of requests that are returned.
     """
 
     from_ms: int
@@ -82,7 +82,7 @@ ORDER BY first_ms, request_id LIMIT $most
 
 
 def find_in_archive(archive: Archive, wanted: Wanted) -> list[ArchivedRequest]:
-    """Search an archive's files. Only the columns of the query and files from the day of ``from_ms`` on are read."""
+    """Search an archive. Only the needed columns are read, and only files of the day of ``from_ms`` and later days."""
     dataset = need("pyarrow.dataset")
     files = [archive.store.path(file.path) for file in archive.files(from_ms=wanted.from_ms)]
     if not files:

@@ -24,7 +24,7 @@ _ROW: Final = 30
 _WIDTH: Final = 1_000
 _LEFT: Final = 90
 MAX_MARKS: Final = 4_000
-"""If a request has many more events than this, only every n-th chunk is drawn."""
+"""With twice this number of events, only every second chunk is drawn; with three times, every third; and so on."""
 
 PAGE_STYLE: Final = """
 :root{color-scheme:light dark;--line:#8884;--mark:#3b6fb5;--bad:#c0392b;--good:#2e8b57}
@@ -61,7 +61,7 @@ def timeline_page(
     checks: Sequence[ReceiptCheck],
     latency: Latency | None,
 ) -> str:
-    """Return the HTML of the page. It has no prompts."""
+    """Return the HTML of the page. The page contains no prompts."""
     zero_ms = records[0].timestamp_ms
     last_ms = max(record.timestamp_ms for record in records)
     steps = [orjson.loads(orjson.dumps(folded.op)) | {"ms": folded.at_ms - zero_ms} for folded in ops]

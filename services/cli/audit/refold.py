@@ -65,8 +65,8 @@ class ReceiptCheck(NamedTuple):
     Attributes:
         receipt: The receipt.
         resumed_from: The ``op_id`` after which the client resumed; None if it did not resume.
-        matches: Whether ops that follow from the log have the receipt's hash. None if more than ``MOST_LINES`` ops
-            would have to be hashed to find out.
+        matches: Whether the receipt's hash is the hash of ops that follow from the log. None if more than
+            ``MOST_LINES`` ops would have to be hashed to find out.
         first: Index of the first op that the connection was sent.
         shortened: Whether the connection was sent a shortened history, without text that was already taken back.
     """
@@ -95,7 +95,7 @@ def refold_as_sent(request_id: str, records: Sequence[Received]) -> tuple[list[F
 
     The ops depend on the edge's settings ``RAILBUS_INPUT_GATE`` and ``RAILBUS_OUTPUT_CHECK``, which are not on the log.
     So the request is folded twice: with the values that the worker wrote in ``Started``, and with the default values.
-    The ops that match more receipts are returned.
+    Of the two results, the one whose ops match more receipts is returned.
     """
     found = []
     for governance in (AS_STARTED, Governance()):

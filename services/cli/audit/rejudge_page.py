@@ -71,7 +71,7 @@ def _answers(told: Mapping[str, Any]) -> str:
 
 
 def _bars(differences: Sequence[Mapping[str, Any]]) -> str:
-    """Draw one bar for each rule: its number of changed recalls, by kind of change."""
+    """Draw one bar for each rule, with a part for each kind of change. The width of a part is its number of changes."""
     counts: dict[str, Counter[str]] = {}
     for each in differences:
         counts.setdefault((each["after"] or each["before"])["rule"], Counter())[each["change"]] += 1

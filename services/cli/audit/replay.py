@@ -30,7 +30,10 @@ def replay_lines(ops: Sequence[FoldedOp], zero_ms: int) -> Iterator[str]:
 
 
 async def play(ops: Sequence[FoldedOp], zero_ms: int, speed: float) -> None:
-    """Print the lines with the pauses between their records, divided by ``speed``."""
+    """Print a line for each op, as ``replay_lines`` does, after a pause.
+
+    The pause is the time between the op's record and the record of the op before it, divided by ``speed``.
+    """
     before_ms = zero_ms
     for folded, line in zip(ops, replay_lines(ops, zero_ms), strict=True):
         await asyncio.sleep(min(max(0, folded.at_ms - before_ms) / 1_000 / speed, LONGEST_WAIT_S))

@@ -19,14 +19,14 @@ from services.stream.latency import LogEvent, latency
 
 
 def show(args: argparse.Namespace) -> int:
-    """Return 0, or 1 if no event of the request is found."""
+    """Show a request's events and the parts of its time. Return 0, or 1 if no event of the request is found."""
     if args.plain_token_ms is not None and not 0 < args.plain_token_ms < 60_000:
         raise UserError(f"--plain-token-ms {args.plain_token_ms:g}: must be between 0 and 60000")
     return run_coroutine(_show(args))
 
 
 def replay(args: argparse.Namespace) -> int:
-    """Return 0, or 1 if no event of the request is found."""
+    """Show which text the client saw at which time. Return 0, or 1 if no event of the request is found."""
     if args.speed is not None and not 0 < args.speed <= 1_000_000:
         raise UserError(f"--speed {args.speed:g}: must be more than 0, and at most 1000000")
     return run_coroutine(_replay(args))

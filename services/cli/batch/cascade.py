@@ -21,7 +21,10 @@ from services.physics.cascade import rank_correlation, recall
 from services.runtime.errors import UserError
 
 BEST: float = 0.01
-"""Share of lines that count as the best. For each tier, the share of them that it keeps is estimated and printed."""
+"""Share of all lines that are called the best lines.
+
+For each tier after the first, the command estimates and prints the share of the best lines that this tier answers.
+"""
 
 
 @dataclass(slots=True)
@@ -89,7 +92,7 @@ async def run_cascade(
 
 
 def _count(spent: _Spent, job: JobState, prices: TokenPrices) -> tuple[float, float]:
-    """Add a job's time and cost to ``spent``. Return both, in seconds and US dollars."""
+    """Add a job's time and cost to ``spent``. Return the job's time in seconds, and its cost in US dollars."""
     seconds = max(0, (job.finished_ms or job.created_ms) - job.created_ms) / 1_000
     usd = prices.cost(job.totals) or 0.0
     spent.hours += seconds / 3_600
@@ -165,7 +168,7 @@ def _lines(folders: Iterable[Path]) -> Iterable[bytes]:
 
 
 def _write_merged(out: Path, runs: list[_TierRun]) -> int:
-    """Write each line's answer from the highest tier that has one. Return the number of lines without an answer."""
+    """Write, for each line, the answer of the last tier that answered it. Return the number of unanswered lines."""
     highest = {name: number for number, run in enumerate(runs, start=1) for name in run.names}
     later = {
         name: line

@@ -20,9 +20,11 @@ _FAILED: Final = (ValueError, TypeError, LookupError, RuntimeError, ArithmeticEr
 
 
 def cel_scorer(expression: str) -> Callable[[str], float | None]:
-    """Return a function that scores an answer by this expression; the score is None if there is none.
+    """Return a function that maps an answer to the value of this expression, which is the answer's score.
 
-    The expression may use two variables: ``answer``, the text, and ``json``, the parsed text (null if it is not JSON).
+    The function returns None if the expression fails for this answer, or if its value is not a finite number. The
+    expression may use two variables: ``answer``, the text, and ``json``, the parsed text (null if the text is not
+    JSON).
 
     Raises:
         UserError: The package ``cel`` is not installed.
@@ -54,7 +56,7 @@ def cel_scorer(expression: str) -> Callable[[str], float | None]:
 
 
 def finite(found: Any) -> float | None:
-    """Return a value as a number; None if it is not a number or not finite."""
+    """Return a number, or a text that is a number, as a float; None for other values and for infinity and NaN."""
     if not isinstance(found, str | int | float):
         return None
     try:

@@ -108,7 +108,7 @@ class JobClient:
         await self._reader.read_to_end()
 
     async def follow(self, batch_id: str, show: Callable[[JobState], None]) -> JobState:
-        """Call ``show`` now, after each change, and at least every ``SHOW_S``. Return the job once it has ended."""
+        """Pass the job to ``show`` now, after each change, and at least every ``SHOW_S``. Return the ended job."""
         while True:
             job = self.job(batch_id)
             show(job)
@@ -133,7 +133,8 @@ def store_input(store: FolderStore, batch_id: str, filename: str, write: Callabl
     """Store a job's input and check its lines. An input that an earlier call stored is used again.
 
     Raises:
-        UserError: The input is refused, such as for two lines with the same ``custom_id``. The stored input is removed.
+        UserError: The input is refused, such as for two lines with the same ``custom_id``. The copy in the store is
+            removed before this error is raised.
     """
     file_id = input_file_id(batch_id)
     if store.find(file_id) is None:

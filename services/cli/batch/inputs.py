@@ -23,7 +23,8 @@ class InputOptions:
 
     Attributes:
         template: The prompt of a table's row. ``{column}`` stands for the value in that column. Needed for tables.
-        id_column: The column with each row's name (``custom_id``). None names them ``line-1``, ``line-2`` and so on.
+        id_column: The column with each row's name (``custom_id``). If it is None, the rows are named ``line-1``,
+            ``line-2`` and so on.
         body: Fields of every request's body, such as ``model``. A field that a line of JSONL sets itself is kept.
         system: A system message before each prompt; None for none.
     """
@@ -38,7 +39,8 @@ def write_lines(path: Path, options: InputOptions, out: BinaryIO) -> None:
     """Write the requests of a file, one on each line, without loading the whole file into memory.
 
     Raises:
-        UserError: The file cannot be read, or a table lacks the template or a column that the options name.
+        UserError: The file cannot be read. Or it is a table, and no template is given or a column that the options
+            name is missing. Or it is not a table, and a template is given.
     """
     try:
         for line in _lines(path, options):

@@ -18,7 +18,7 @@ class TokenPrices:
     Attributes:
         input: Price of prompt tokens. If this or ``output`` is None, no cost is shown.
         output: Price of completion tokens.
-        cached_input: Price of prompt tokens that were cached; None if they cost as much as others.
+        cached_input: Price of prompt tokens that were cached; None if it equals ``input``.
     """
 
     input: float | None = None
@@ -42,14 +42,14 @@ class ProgressLine:
     _points: list[tuple[float, int]] = field(default_factory=list)
 
     def note(self, totals: BatchTotals, now_s: float) -> None:
-        """Record the job's totals at a time, to measure the rate."""
+        """Record the job's totals at the time ``now_s``, to measure the rate."""
         self._points.append((now_s, totals.completed + totals.failed))
         while len(self._points) > 2 and self._points[1][0] < now_s - WINDOW_S:
             del self._points[0]
 
     @property
     def rate(self) -> float:
-        """Lines per second."""
+        """Lines per second over the last ``WINDOW_S``."""
         (first_s, first), (last_s, last) = self._points[0], self._points[-1]
         return (last - first) / (last_s - first_s) if last_s > first_s else 0.0
 

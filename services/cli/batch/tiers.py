@@ -33,7 +33,8 @@ class Score(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         regex: A regular expression. The first group of its last match is the score.
         json: Path of a number in an answer that is a JSON object, such as ``rating.total``.
         cel: An expression in the Common Expression Language. Its variables are ``answer``, the text of the answer, and
-            ``json``, the parsed text, in which all numbers are doubles (null if the text is not JSON). True is 1.
+            ``json``, the parsed text, in which all numbers are doubles (null if the text is not JSON). If the value of
+            the expression is true, the score is 1.
         sample: Number of lines that the next tier answers first, to measure how well the scores of both tiers agree.
     """
 
@@ -56,7 +57,7 @@ class Tier(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     Attributes:
         model: The model's name in requests.
         keep: Share of all lines that this model answers. It gets the lines that scored best in the tier before. The
-            first tier answers all.
+            model of the first tier answers all lines.
         price: Name of an API in the planner's price list, whose token prices apply to this model; None for no prices.
     """
 
@@ -149,7 +150,7 @@ def best(scores: Mapping[str, float], count: int) -> list[str]:
 
 
 def sampled(names: Sequence[str], count: int) -> list[str]:
-    """Return a random sample of the names, in their order. The same names always give the same sample."""
+    """Return a random sample of ``names``, in the same order. The same names always give the same sample."""
     chosen = random.Random(SAMPLE_SEED).sample(range(len(names)), min(count, len(names)))  # noqa: S311 - repeatable
     return [names[number] for number in sorted(chosen)]
 

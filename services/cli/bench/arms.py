@@ -29,7 +29,8 @@ _ENGINE_DEFAULTS: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = {
         "budget": ("", "128"),
     },
 }  # fmt: skip
-"""For each engine and each field of a prediction: the environment variable with the field's value, and its default."""
+"""For each engine and each field of a prediction: the environment variable that sets the field, and the value of the
+field if the variable is not set. An empty name means that no variable sets the field."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +39,8 @@ class BenchArm:
 
     Attributes:
         name: ``plain``, ``speculative``, or such as ``gamma-4`` if several draft lengths are compared.
-        gamma: Number of tokens drafted in each step; 0 for plain.
-        env: Environment variables of its runs.
+        gamma: Number of tokens drafted in each step; 0 for the arm ``plain``.
+        env: Environment variables of the arm's runs.
     """
 
     name: str
@@ -86,14 +87,18 @@ def require_drafting(engine: str, env: Mapping[str, str]) -> None:
 
 
 def abba_order(which: Sequence[BenchArm], rounds: int) -> tuple[BenchArm, ...]:
-    """Return the order A B B A, ``rounds`` times, so that drift (heat, other load) affects every arm alike."""
+    """Return a sequence of ``rounds`` rounds. A round is the arms in their order, then in reverse order (A B B A).
+
+    In this order drift (heat, other load) affects every arm alike.
+    """
     return (*which, *reversed(which)) * rounds
 
 
 def catalogue_entry(engine: str, env: Mapping[str, str], flags: Mapping[str, str | None]) -> dict[str, str]:
-    """Return what the prediction is about: GPU, models, precision and budget, by the names in the planner's catalogue.
+    """Return the input of the prediction: GPU, models, precision and budget, by the names in the planner's catalogue.
 
-    A field without a flag has the engine's default. The result is empty if GPU or target model are unknown.
+    A field whose flag was not given has the value of its environment variable, else the engine's default. The result
+    is empty if GPU or target model are unknown.
 
     Args:
         engine: Name of the engine.

@@ -16,7 +16,8 @@ LOAD_TIMEOUT_S: Final = 900.0
 """Maximum time for an engine to load, in addition to the time limit of its run."""
 STOP_TIMEOUT_S: Final = 10.0
 MIN_RUN_S: Final = 1.0
-"""Minimum time that is left for the later runs together, because every arm must run."""
+"""Time that all remaining runs together get if the earlier runs have left less than this, because every arm must
+run."""
 
 
 class BenchRunError(Exception):
@@ -28,7 +29,9 @@ class BenchRunError(Exception):
 
 
 def measure(order: Sequence[BenchArm], workload: dict[str, Any], limit_s: float) -> list[dict[str, Any]]:
-    """Run one arm after another. Each run gets an equal share of the time left. Loading an engine does not count.
+    """Run one arm after another within ``limit_s``, not counting the time in which engines load.
+
+    Before each run, the time that is left is divided equally among this run and the later ones.
 
     Raises:
         BenchRunError: A run failed.

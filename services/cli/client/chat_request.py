@@ -44,10 +44,10 @@ class ChatRequest:
 
     @property
     def timeout_s(self) -> float:
-        """Maximum time to wait for the end of the answer: its total deadline, and ten seconds for the router.
+        """Maximum time to wait for the end of the answer: its total deadline, plus ten seconds for the router.
 
-        If the request names a class and no total deadline, a day is assumed, because only the edge knows the policy
-        with the deadline of the class.
+        If the request names a class and no total deadline, the total deadline is assumed to be a day, because only
+        the edge knows the policy with the deadline of the class.
         """
         usual_ms = Deadlines().total_ms if self.service_class is None else DAY_MS
         return (self.total_ms or usual_ms) / 1_000 + 10

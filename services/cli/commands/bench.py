@@ -23,7 +23,7 @@ from services.runtime.service_classes import find_class
 MAX_RUNS: Final = 64
 
 MAX_REPEATS: Final = 32
-"""Maximum number of repeats of a closed loop with a small batch, unless ``--repeats`` is larger."""
+"""Maximum number of repeats of a closed loop. If ``--repeats`` is larger, this maximum is ``--repeats``."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -151,7 +151,12 @@ def _workload(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def _repeats(largest: int, batch: int, most: int) -> int:
-    """Return the number of repeats with which a batch gives as many answers as the largest batch, within bounds."""
+    """Return the number of repeats of a closed loop in which ``batch`` requests run at once.
+
+    The closed loop with the largest batch, ``most``, has ``largest`` repeats. A smaller batch is repeated more often,
+    so that all closed loops give about the same number of answers, but at most ``MAX_REPEATS`` times. If ``largest``
+    is more than ``MAX_REPEATS``, the result is ``largest``.
+    """
     return max(largest, min(MAX_REPEATS, largest * most // batch))
 
 

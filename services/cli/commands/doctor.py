@@ -91,7 +91,7 @@ def _host() -> list[HostFinding]:
 
 
 def _gpus() -> list[HostFinding]:
-    """Query ``nvidia-smi``. No setting of a GPU is changed."""
+    """Return the findings about the GPUs, from the output of ``nvidia-smi``. No setting of a GPU is changed."""
     tool = shutil.which("nvidia-smi")
     if tool is None:
         return [unreadable("GPU", "one or more", "", "nvidia-smi is not here: no NVIDIA driver is installed")]

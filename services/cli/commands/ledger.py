@@ -31,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Return 0, or 1 if no window of this time was published."""
+    """Return 0, or 1 if the log has no window of the wanted time and tenant."""
     return run_coroutine(_show(args, bus_settings(args.kafka), length_ms(args.window)))
 
 

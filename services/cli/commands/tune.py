@@ -1,4 +1,4 @@
-"""``railbus tune``: try changes of an engine's settings one at a time and keep those that gain.
+"""``railbus tune``: try changes of an engine's settings one at a time, and keep those that improve ``--objective``.
 
 The tuner runs in a separate process.
 """

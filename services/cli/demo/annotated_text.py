@@ -39,7 +39,7 @@ class AnnotatedText:
         self._notes: dict[int, list[StyledSpan]] = {}
 
     def take(self, op: Op, row: int) -> None:
-        """Apply the next op. The text that it adds belongs to this row."""
+        """Apply the next op. If the op adds text, that text belongs to row ``row``."""
         match op:
             case Show():
                 self._pieces.append(TextSegment(row=row, text=op.text))
@@ -57,7 +57,7 @@ class AnnotatedText:
                 pass
 
     def spans_of_row(self, row: int) -> list[StyledSpan]:
-        """Return the spans of text that belong to this row."""
+        """Return the spans of text that belong to row ``row``."""
         cell = list(self._notes.get(row, ()))
         of_row = (piece for piece in self._pieces if piece.row == row)
         for style, pieces in groupby(of_row, key=lambda piece: piece.style):
@@ -72,7 +72,7 @@ class AnnotatedText:
         return sum(len(piece.text) for piece in self._pieces if piece.style != "void")
 
     def _replace(self, start: int, end: int, by: TextSegment) -> None:
-        """Make the visible code points from ``start`` to ``end`` void, and insert the replacement after them."""
+        """Make the visible code points from ``start`` to ``end`` void, and insert the segment ``by`` after them."""
         kept: list[TextSegment] = []
         at = 0
         placed = False

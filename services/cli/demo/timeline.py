@@ -41,7 +41,7 @@ _STYLES: Final[dict[type[AnyEvent], Style]] = {
 
 @dataclass(slots=True)
 class TimelineRow:
-    """Records that share a row: one, or consecutive chunks of one attempt with their ``Cleared`` events."""
+    """The records of one row: a single record, or consecutive chunks of one attempt with their ``Cleared`` events."""
 
     records: list[Received] = field(default_factory=list)
 
@@ -58,9 +58,10 @@ class TimelineRow:
 
 
 def written_us(record: Received) -> int:
-    """Return when a record was written, in microseconds since the epoch.
+    """Return the time at which a record was written, in microseconds since the epoch.
 
-    A ``Request`` of attempt 2 or later keeps the time of receipt, so the time of its append is taken.
+    This is the event's own time. But in a ``Request`` of attempt 2 or later, the event's own time is the time at which
+    the request arrived. For such a record, the time of its append is returned instead.
     """
     if isinstance(record.event, Request) and record.event.attempt > 1:
         return record.timestamp_ms * 1_000 + 999

@@ -15,7 +15,7 @@ class HostFinding:
         name: Name of the setting.
         found: The present value, or why the value cannot be read.
         wanted: The value that it should have.
-        why: The cost of another value.
+        why: What a value other than ``wanted`` costs.
         command: The command that would change the value. Empty if nothing has to be changed.
         state: ``unknown``: the value cannot be read here. ``note``: whether to change it depends on the use.
     """

@@ -84,7 +84,8 @@ class DeadLetterFilter:
 def parse_dead_letter(record: Received | UnreadableRecord) -> DeadLetterRecord | None:
     """Parse a record of ``railbus.dead``; None if it is another event than a dead letter.
 
-    A record that cannot be read itself is returned as a dead letter found on ``railbus.dead``.
+    If a record of ``railbus.dead`` cannot be read, it is returned as a dead letter with ``railbus.dead`` as the
+    original topic.
     """
     if isinstance(record, UnreadableRecord):
         return DeadLetterRecord(
@@ -147,9 +148,10 @@ def dead_letter_details(record: DeadLetterRecord, most_bytes: int) -> Iterator[s
 
 
 def original_record(record: DeadLetterRecord, partitions: int) -> RawRecord:
-    """Return the original record with the partition to write it to.
+    """Return the original record with the number of the partition to write it to.
 
-    On a topic that is partitioned by request, this is the request's partition, else the original one.
+    If the topic is partitioned by request and the key is a request id, the number is that of the request's partition.
+    Otherwise it is that of the original partition.
 
     Raises:
         ValueError: Not all bytes of the record were kept, it was found on ``railbus.dead`` itself, or it has neither

@@ -34,7 +34,11 @@ def event_time_us(record: Received | UnreadableRecord) -> int:
 
 
 def event_line(record: Received | UnreadableRecord, zero_us: int, *, prompts: bool) -> str:
-    """Return one line: milliseconds since ``zero_us``, position on the log, end of request id, kind, description."""
+    """Return one line about a record.
+
+    Its columns are: milliseconds since ``zero_us``, position on the log, last eight characters of the request id, kind,
+    and description.
+    """
     when = f"{(event_time_us(record) - zero_us) / 1_000:+11.1f} ms"
     place = f"{record.topic.removeprefix('railbus.')} {record.partition}:{record.offset}"
     if isinstance(record, UnreadableRecord):

@@ -47,8 +47,8 @@ class Child:
     async def start(cls, spec: ProcessSpec, env: dict[str, str], say: LineSink) -> "Child":
         """Start the process in a group of its own, so that a Ctrl-C at the terminal reaches the supervisor alone.
 
-        The process stays in the supervisor's session, because Linux schedules the processes of a session as one
-        group, and ``nice`` counts only within it.
+        The process stays in the supervisor's session, because Linux schedules the processes of a session as one unit,
+        and nice levels count only among processes of the same session.
 
         Raises:
             UserError: The program cannot be run.

@@ -75,7 +75,7 @@ def require_governance(*, instead: str) -> None:
     """Check that rails and safety can run.
 
     Raises:
-        UserError: A package is not installed; the message ends with ``instead``.
+        UserError: A package is not installed. The argument ``instead`` is the end of the message.
     """
     _require(GOVERNANCE_MODULES, f"rails and safety need %s: {install('governance')}{instead}")
 

@@ -45,7 +45,9 @@ def is_free(port: int) -> bool:
 
 
 def reserve(port: int) -> bool:
-    """Lock a port until this process ends, so that no other ``railbus up`` chooses it. Return false if it is locked.
+    """Lock a port until this process ends, so that no other ``railbus up`` chooses it.
+
+    Return false if another process has already locked it, else true.
 
     The lock is needed because a port is chosen a second or more before its service listens there.
     """

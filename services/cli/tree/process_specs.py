@@ -94,7 +94,7 @@ class ProcessSpec:
         ready_s: Maximum time from start to that line, in seconds.
         nice: Nice level, 0 to 19.
         awaited: Whether ``railbus up`` is ready only when this process serves. A process that is not awaited starts
-            after the others. If it cannot run, the others go on without it.
+            when all awaited processes serve. If it cannot run, the awaited processes go on without it.
     """
 
     name: str
@@ -112,7 +112,7 @@ NICENESS: Final[Mapping[str, int]] = {
 }  # fmt: skip
 """Nice levels of services that no first token waits for, so that the other services run first when many requests start
 at once. On two cores, 64 simultaneous governed requests had their first tokens 41 to 48 ms later than without Railbus.
-Without nice levels it was 53 to 73 ms."""
+Without nice levels they were 53 to 73 ms later."""
 
 CORE_SERVICES: Final = ("generator", "router")
 """Services that always run beside the edge. Each is ``python -m services.NAME`` with settings from the environment."""
@@ -155,8 +155,8 @@ BATCH: Final = "batch"
 """The service that runs batch jobs. No interactive answer waits for it."""
 
 STOP_SETTINGS: Final[Mapping[str, str]] = {"RAILBUS_GENERATOR_DRAIN_MS": "2000", "RAILBUS_VERTEX_DRAIN_MS": "2000"}
-"""Drain times of the workers when all services stop. The edge stops first, and each stage gets five seconds, so nobody
-would read answers that are finished later."""
+"""Drain times of the workers when all services stop. They are short, because the edge stops first, so that nobody reads
+answers that end later, and because each stage has only five seconds."""
 
 
 def service_names(
@@ -223,7 +223,10 @@ def _broker(port: int, log_dir: Path) -> ProcessSpec:
 
 
 def _kafka(addresses: str, nodes: int, log_dir: Path) -> ProcessSpec:
-    """Return the spec of one process that starts all nodes of Apache Kafka. It restarts nodes if there are several."""
+    """Return the spec of one process that starts all nodes of Apache Kafka.
+
+    If there are several nodes, this process restarts each node that ends.
+    """
     first = addresses.partition(",")[0].rpartition(":")[2]
     command: tuple[str, ...] = (sys.executable, str(KAFKA_RUNNER), "--port", first, "--data-dir", str(log_dir))
     if nodes > 1:

@@ -24,7 +24,7 @@ class RestartPolicy:
 
     Attributes:
         first_s: Wait before the first restart.
-        longest_s: Maximum wait. The wait doubles with every further end within ``within_s``.
+        longest_s: Maximum wait. The wait doubles each time the service ends again within ``within_s``.
         most: Number of ends within ``within_s`` after which the service is not started again.
         within_s: Period in which ends are counted.
     """

@@ -81,7 +81,7 @@ def tree_lock(folder: Path) -> Iterator[None]:
 
 
 def write_state(tree: RunningTree, folder: Path) -> None:
-    """Write ``up.json`` and ``scrape.json``. Each file is replaced only when it is complete.
+    """Write ``up.json`` and ``scrape.json``. An older file is replaced only once the new one is complete.
 
     Raises:
         UserError: The folder cannot be written, or its disk is full.

@@ -16,8 +16,8 @@ from services.runtime.process import EXIT_USER
 from services.runtime.task_groups import first_error
 
 STOP_S: Final = 5.0
-"""Maximum time for the processes of one stage to stop before they are killed. All stages together take less than the
-supervisor's ``GRACE_S``."""
+"""Maximum time for the processes of one stage to stop before they are killed. All stages together take less than
+``GRACE_S`` of ``services.runtime.process``, after which the supervisor itself would end at once."""
 
 MAX_STARTS: Final = 2
 """Maximum number of starts of a service that never served. Without this maximum, ``railbus up`` would wait for ever."""

@@ -91,7 +91,7 @@ def parse_script(model: str, default: EmulatorScript) -> EmulatorScript:
 
 
 def word(index: int) -> str:
-    """Return the word of the answer at this index, with the space before it."""
+    """Return the word at this index of the answer, with a space before it unless the index is 0."""
     return _WORDS[index % len(_WORDS)].capitalize() if index == 0 else " " + _WORDS[index % len(_WORDS)]
 
 

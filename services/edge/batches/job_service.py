@@ -21,10 +21,10 @@ from services.runtime.errors import UserError
 from services.runtime.logging import logger
 
 ANSWER_S: Final = 5.0
-"""Maximum wait for the broker, in seconds."""
+"""Maximum time to wait until the jobs have been read from the topic, in seconds."""
 
 RETRY_S: Final = 60.0
-"""Seconds after which reading is tried again if the broker refused it."""
+"""If the broker refused access to the topic, reading can start again after this many seconds."""
 
 _log = logger("edge")
 
@@ -64,7 +64,11 @@ class JobService:
         self._uploads: dict[str, int] = {}
 
     async def run(self) -> None:
-        """Read the topic after the first call that needs it, until cancelled. If the broker refuses, log a warning."""
+        """Start to read the topic at the first call that needs it, and stop when cancelled.
+
+        If the broker refuses access to the topic, log a warning. Start again at the next call that needs the topic,
+        but not before ``RETRY_S`` has passed.
+        """
         while True:
             await self._asked.wait()
             self._reader = JobReader(self._bus, "edge")

@@ -7,7 +7,7 @@ from typing import Final, Literal
 WriteFailure = Literal["gone", "slow"]
 
 CATCH_UP_BATCH_BYTES: Final = 65_536
-"""Approximate bytes of a batch of a history. The next batch is sent when the client has read most of this one."""
+"""A history is sent in pieces of about this many bytes. Each waits until most of the previous one has been read."""
 
 DRAIN_TIMEOUT_S: Final = 30.0
 """Maximum time for a client to read one batch, in seconds."""
@@ -67,7 +67,8 @@ class ClientWriter:
 
         Returns:
             None if all is well. ``gone`` if the client has disconnected, so that nothing was written. ``slow`` if more
-            than ``limit`` bytes were buffered already. The bytes are written then, but the caller must write no more.
+            than ``limit`` bytes were buffered before this call. In that case ``data`` is still written, but the caller
+            must write nothing after it.
         """
         if self._transport.is_closing():
             return "gone"
@@ -87,7 +88,8 @@ class ClientWriter:
         """Wait until most of the written bytes have left the buffer.
 
         Returns:
-            None, or ``gone`` if the client has disconnected, or ``slow`` after ``DRAIN_TIMEOUT_S``.
+            None if most bytes have left the buffer. ``gone`` if the client has disconnected. ``slow`` if neither has
+            happened within ``DRAIN_TIMEOUT_S``.
         """
         for _ in range(int(DRAIN_TIMEOUT_S / _POLL_S)):
             if self._transport.is_closing():
@@ -98,7 +100,7 @@ class ClientWriter:
         return "slow"
 
     async def close(self) -> None:
-        """Wait until all written bytes have left the buffer. Abort the connection after ``CLOSE_TIMEOUT_S``."""
+        """Wait until the buffer is empty. If that takes longer than ``CLOSE_TIMEOUT_S``, abort the connection."""
         for _ in range(int(CLOSE_TIMEOUT_S / _POLL_S)):
             if not self.unread_bytes or self._transport.is_closing():
                 return

@@ -9,7 +9,7 @@ from services.edge.delivery.stats import PositionedOp
 from services.edge.log.positions import LoggedEvent
 
 MAX_HELD_EVENTS: Final = 20_000
-"""Maximum number of kept events. If more arrive before the client has read the history, it counts as too slow."""
+"""Maximum number of kept events. If more arrive before the client has read the history, the stream ends as ``slow``."""
 
 
 class HeldEvents:
@@ -38,7 +38,8 @@ class HeldEvents:
         Args:
             session: The fold of the request, which has taken the events of the history.
             unsent: The ops of the history that were not sent, because a recall arrived.
-            end_offset: Offset of the first event after the history. Kept events before it belong to the history.
+            end_offset: Offset of the first event after the history. Kept events with smaller offsets are in the history
+                already, and are left out.
         """
         events, self._events = self._events, []
         if not (events or unsent):

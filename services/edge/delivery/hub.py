@@ -76,11 +76,14 @@ class Hub:
         labelled(STREAMS_ACTIVE, stream.connection.transport).dec()
 
     def wants(self, kind: str, key: bytes | None) -> bool:
-        """Return whether to decode a record. It must belong to a request that has an open stream or is in the index."""
+        """Return whether the edge needs a record.
+
+        Its kind must be one that the edge reads, and its request must have an open stream or be in the index.
+        """
         return (key in self._streams or key in self.index) and kind in _KINDS
 
     def handle(self, records: Sequence[Received | UnreadableRecord]) -> None:
-        """Deliver a batch of records. Each stream that gets events from it writes once, at the end."""
+        """Pass a batch of records to the streams. After the whole batch, each stream with new events writes once."""
         at_us = steady_us()
         touched: dict[Subscription, None] = {}
         for record in records:

@@ -1,4 +1,4 @@
-"""Write receipts of connections to ``railbus.receipts``. No stream waits, because a queue holds unwritten receipts."""
+"""Write receipts of connections to ``railbus.receipts``. A queue keeps unwritten ones, so that no stream waits."""
 
 import asyncio
 from typing import Final
@@ -15,7 +15,7 @@ from services.runtime.metrics import DETACHED, EDGE_TTFT, EXPOSED_TOKENS, EXPOSU
 _log = logger("edge")
 
 MAX_WAITING: Final = 20_000
-"""Maximum number of queued receipts while the log is unavailable. Further ones are dropped with an error message."""
+"""Maximum number of queued receipts while the log is unavailable. Further ones are dropped, and an error is logged."""
 
 
 class ReceiptWriter:
@@ -53,7 +53,7 @@ class ReceiptWriter:
         )
 
     def record_detached(self, stream: Subscription) -> None:
-        """Write or queue ``Detached`` for a stream that ended, if ``record_attached`` was called for it."""
+        """Write the receipt ``Detached`` of an ended stream, or queue it. A stream without ``Attached`` gets none."""
         if stream.connection.name not in self._attached:
             return
         self._attached.discard(stream.connection.name)

@@ -14,18 +14,18 @@ from services.edge.log.positions import LoggedEvent, OpId
 from services.stream import Close, Finish, Governance, Op, Refuse, Screen, Withdraw, catch_up
 
 ANSWER_ENDING_OPS: Final = (Finish, Withdraw, Refuse, Close)
-"""One of these ops completes the answer. Streams that carry only the answer, and not the op ``close``, end then."""
+"""Each of these ops completes the answer. Streams in OpenAI's formats end after the first, others after ``Close``."""
 
 
 @dataclass(frozen=True, slots=True)
 class CatchUpOps:
-    """The ops that a client lacks up to the end of the history, and those that it has.
+    """The ops of a request's history: those that the client has, and those that it lacks.
 
     Attributes:
         already_sent: The ops that the client has, in order.
         ops: The ops that the client lacks, in order.
         splittable: Whether the ops may be sent one by one. If False, because text was taken back, the client must get
-            all of them in one message, with the position of the last one.
+            all of ``ops`` in one message, whose position is that of the last op.
     """
 
     already_sent: tuple[Op, ...]
@@ -56,7 +56,7 @@ class Encoder(Protocol):
         ...
 
     def encode_end(self) -> bytes:
-        """Encode the end of the stream, which is its error or what the format puts after the last op."""
+        """Encode the stream's error. If there is none, return what the format requires at the end."""
         ...
 
 
@@ -67,7 +67,7 @@ class DeliverySession:
         partition: The partition number of the request's events on the stream log.
         stats: Statistics of the ops sent to this client.
         failure: The last ``Failed`` event. If the request closes as failed, it explains why.
-        usage: Tokens of prompt and answer; None before the op ``finish``.
+        usage: Token counts of the prompt and the answer; None before the op ``finish``.
         refused: Whether the policy denied the prompt.
         answered: Whether the answer is complete. After it only the op ``close`` or the ops of a recall can follow.
         closed: Whether the op ``close`` was returned.
@@ -125,7 +125,7 @@ class DeliverySession:
         return self._caught_up(tuple(already_sent), rest)
 
     def shorten(self, unsent: Sequence[PositionedOp]) -> CatchUpOps:
-        """Return ops with the same effect as the unsent ones, without text that one of them takes back."""
+        """Return ops that have the same effect as ``unsent``, without text that is both shown and taken back in it."""
         return self._caught_up((), unsent)
 
     def _caught_up(self, already_sent: tuple[Op, ...], rest: Sequence[PositionedOp]) -> CatchUpOps:

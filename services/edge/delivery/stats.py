@@ -17,7 +17,8 @@ class PositionedOp(NamedTuple):
         op_id: The op's position on the log.
         op: The op.
         line: The op as one line of JSON, without a newline.
-        recalled_at: For an op that a recall causes, the first visible code point that the recall takes back.
+        recalled_at: For an op that a recall causes, the index in the visible text of the first code point that the
+            recall takes back. Otherwise 0.
     """
 
     op_id: OpId
@@ -27,7 +28,7 @@ class PositionedOp(NamedTuple):
 
 
 _ROUNDING: Final = 1e-6
-"""Rounding tolerance for sums of token fractions. A sum less than this above an integer counts as the integer."""
+"""Sums of token fractions are rounded up. A sum that exceeds an integer by at most this much counts as that integer."""
 
 _ShownSpan = tuple[int, int, float]
 """A piece of visible text: number of code points, time in microseconds when it was shown, and number of tokens."""
@@ -68,12 +69,13 @@ class DeliveryStats:
         self.record_applied(item.op, now_us, item.recalled_at)
 
     def record_applied(self, op: Op, at_us: int, recalled_at: int = 0) -> None:
-        """Update the statistics of visible text by an op that was sent, on this connection or on an earlier one.
+        """Update the statistics of visible text for one op. It may have been sent on an earlier connection.
 
         Args:
             op: The op.
-            at_us: When the client applied the op, in microseconds since the epoch.
-            recalled_at: The first visible code point that is taken back. Only ``withdraw`` and ``refuse`` use it.
+            at_us: The time at which the client applied the op, in microseconds since the epoch.
+            recalled_at: The index in the visible text of the first code point that is taken back. It is used only if
+                the op is ``withdraw`` or ``refuse``.
         """
         if type(op) is Show:
             self.visible += len(op.text)
@@ -103,7 +105,10 @@ class DeliveryStats:
         )
 
     def _recall(self, start: int, end: int, at_us: int) -> None:
-        """Count visible text in [start, end) as recalled. Its longest-visible part sets the exposure time."""
+        """Count the visible text in [start, end) as recalled.
+
+        The exposure time is the longest time for which any recalled text was visible.
+        """
         position, tokens = 0, 0.0
         for length, shown_us, worth in self._shown:
             overlap = min(position + length, end) - max(position, start)

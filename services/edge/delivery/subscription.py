@@ -16,7 +16,7 @@ from services.edge.log.positions import LoggedEvent, OpId
 from services.runtime.clock import now_us, steady_us
 
 EXPIRY_MARGIN_US: Final = 2_000_000
-"""The edge ends a stream if there is no ``Closed`` this many microseconds after the request's total deadline."""
+"""If there is no ``Closed`` until this many microseconds after the total deadline, the edge ends the stream."""
 
 KEEPALIVE_S: Final = 15.0
 """After this many seconds without a write, a keep-alive is sent, so that no proxy closes the connection as idle."""
@@ -50,7 +50,7 @@ class OpenRequest:
     Attributes:
         request_id: Id of the request.
         tenant: The tenant that sent it.
-        at: When it arrived, in microseconds since the epoch.
+        at: The time at which it arrived, in microseconds since the epoch.
         waited_ms: Milliseconds between its arrival and its write to the log.
         total_ms: Its total deadline, in milliseconds.
     """
@@ -63,13 +63,13 @@ class OpenRequest:
 
     @classmethod
     def of(cls, request: Request, unread_us: int = 0) -> Self:
-        """Create it for a request whose bytes had arrived ``unread_us`` microseconds before the edge read them."""
+        """Convert a request whose bytes had arrived ``unread_us`` microseconds before the edge read them."""
         waited_ms = request.waited_ms + unread_us / 1_000
         return cls(request.request_id, request.tenant, request.at, waited_ms, request.deadlines.total_ms)
 
 
 class History(NamedTuple):
-    """The ops that a client lacks, as the fold of all events before ``end_offset`` gives them."""
+    """The ops that result from the events before ``end_offset``: those that the client has, and those that it lacks."""
 
     ops: CatchUpOps
     end_offset: int
@@ -80,16 +80,16 @@ class Subscription:
 
     Attributes:
         history: The ops to send first; None for a new request.
-        on_log: Set when an event of the request is read, the write of the request is acknowledged or has failed, or
-            the stream ends.
+        on_log: Set when the first of these happens: the broker acknowledges the request, the write of the request
+            fails, an event of the request is read, the stream ends, or the maximum wait is over.
         ended: Set when the stream ends.
         reason: Why the stream ended; None before.
-        ended_us: The time just before the last bytes were written, in microseconds since the epoch. If no bytes are
-            written, the time at which the stream ended. 0 until then. The last bytes may be written some time after the
-            stream ended: the stream of a denied prompt ends before it has a writer.
-        quiet_since_us: When the stream last wrote to the client, by ``steady_us``.
-        opened_us: When the stream was opened, by ``steady_us``. If no router closes the request, the stream ends when
-            the total deadline has passed since then. Times of other hosts are not used, because clocks differ.
+        ended_us: 0 until the stream ends. Then it is the time of the end, in microseconds since the epoch. When the
+            last bytes are written, it is replaced by the time just before that write, which may be later. For example,
+            the stream of a denied prompt ends before it has a writer.
+        quiet_since_us: The time of the last write to the client, by ``steady_us``.
+        opened_us: The time at which the stream was opened, by ``steady_us``. The edge counts the total deadline
+            from this time. Times of other hosts are not used, because clocks differ.
     """
 
     __slots__ = ("_buffered", "_held", "_is_on_log", "_on_detached", "_on_end", "_out", "_staged", "_writer",
@@ -288,7 +288,7 @@ class Subscription:
             self.end("complete")
 
     async def _drain(self) -> None:
-        """While the history is sent, wait for the client to read, instead of ending the stream as too slow."""
+        """If a piece of the history is complete, write it, and wait until the client has read most of it."""
         if self._staged < CATCH_UP_BATCH_BYTES or self._writer is None or self.reason is not None:
             return
         self._write(draining=True)

@@ -5,7 +5,8 @@ An OpenAI-style stream can only append text. So an op that takes text back is se
 - If the answer is withdrawn or refused before text was sent, the replacement is sent as ordinary text, and
   ``finish_reason`` is ``content_filter``.
 - If the whole answer is withdrawn after text was sent, the stream ends with ``content_filter`` and adds no text.
-- If sent text is redacted, only the field ``railbus`` shows it, and the answer ends with ``content_filter``.
+- If sent text is redacted, the redaction is sent only in the field ``railbus``, and the answer ends with
+  ``content_filter``.
 - If the answer restarts after text was sent, the stream ends with an error, unless the client chose a marker.
 """
 

@@ -16,8 +16,8 @@ class Encoding:
     """The format of an answer.
 
     Attributes:
-        kind: ``chunks`` and ``completion`` are OpenAI's formats, streamed or as a whole. ``op_events`` and
-            ``op_frames`` are ops as server-sent events or as websocket frames.
+        kind: ``chunks`` is OpenAI's streamed format, and ``completion`` is OpenAI's format for a whole answer.
+            ``op_events`` means ops as server-sent events, and ``op_frames`` means ops as websocket frames.
         include_usage: Whether a stream of chunks ends with the token counts.
         on_restart: What a stream of chunks does if the answer restarts after text was sent.
     """

@@ -41,7 +41,7 @@ class SseEncoder:
         return [(caught_up.ops, sse_event(catch_up_json(caught_up), str(caught_up.ops[-1].op_id).encode()))]
 
     def encode_end(self) -> bytes:
-        """Encode the error, if there is one. Otherwise the op ``close`` has ended the stream."""
+        """Encode the error. If there is none, return no bytes, because the op ``close`` was the end of the stream."""
         return b"" if self.error is None else sse_event(self.error.envelope)
 
 

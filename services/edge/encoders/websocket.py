@@ -18,7 +18,7 @@ RESUMABLE_CODES: Final = frozenset({"slow_client", "server_stopping"})
 
 
 def text_frame(payload: bytes) -> bytes:
-    """Format one final text frame without a mask, as a server must send it (RFC 6455, section 5.2)."""
+    """Format a whole text message as one frame. A server's frames have no mask (RFC 6455, section 5.2)."""
     size = len(payload)
     if size < 126:
         return b"\x81%c%b" % (size, payload)
@@ -62,7 +62,7 @@ class WebSocketEncoder:
         return [(caught_up.ops, text_frame(b'%b%d:%d:%d",%b' % (self._head, *last, catch_up_json(caught_up)[1:])))]
 
     def encode_end(self) -> bytes:
-        """Encode the error, unless there is none or the close frame reports it (``RESUMABLE_CODES``)."""
+        """Encode the error. Return no bytes if there is none or the close frame reports it (``RESUMABLE_CODES``)."""
         if self.error is None or self.error.code in RESUMABLE_CODES:
             return b""
         body = orjson.dumps({"type": "error", "error": self.error.body})

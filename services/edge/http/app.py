@@ -89,7 +89,7 @@ class ServerLogger(logging.LoggerAdapter[logging.Logger]):
 
 
 async def _expect(request: web.Request) -> web.Response | None:
-    """Answer an ``Expect`` header (RFC 9110, section 10.1.1). Return an error response, or None if it is valid."""
+    """Answer an ``Expect`` header (RFC 9110, section 10.1.1). Return an error response if it is not valid."""
     if request.headers["Expect"].lower() != "100-continue":
         return _to_response(ApiError(417, "Expect may only be 100-continue.", code="invalid_header", param="Expect"))
     if request.version >= HttpVersion11:
@@ -115,7 +115,7 @@ def _allowed_methods(error: web.HTTPException) -> dict[str, str]:
 
 
 def _as_api_error(error: web.HTTPException, request: web.Request) -> ApiError:
-    """Convert an error that the web framework raised."""
+    """Convert the web framework's error to an ``ApiError``."""
     if error.status == 404:
         return ApiError(404, f"There is nothing at {request.path[:200]}.", code="not_found")
     if error.status == 405:

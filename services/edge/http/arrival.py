@@ -21,7 +21,7 @@ _CONTROL_BYTES: Final = socket.CMSG_SPACE(_TIMESPEC.size)
 _PEEK: Final = socket.MSG_PEEK | getattr(socket, "MSG_DONTWAIT", 0)
 
 MAX_UNREAD_US: Final = 10_000_000
-"""Maximum age of a timestamp, in microseconds. An older or future one is not used, as the clock was set."""
+"""Maximum age of a timestamp, in microseconds. An older or future one is not used: the clock was set meanwhile."""
 
 READ_BYTES: Final = 262_144
 
@@ -42,7 +42,7 @@ def request_timestamps(sockets: Iterable[Any]) -> bool:
 
 
 def unread_since_us(connection: socket.socket, read_us: int) -> int:
-    """Return when the first unread byte arrived, in microseconds since the epoch.
+    """Return the time at which the first unread byte arrived, in microseconds since the epoch.
 
     Args:
         connection: A connection whose listening socket has timestamps turned on.
@@ -61,7 +61,7 @@ def unread_since_us(connection: socket.socket, read_us: int) -> int:
 
 
 class TimedHandler(Protocol):
-    """A protocol of a connection that receives its bytes together with the time of their arrival."""
+    """Like an asyncio protocol, but it gets the bytes of its connection together with the time of their arrival."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None: ...
 
@@ -79,8 +79,8 @@ class TimedHandler(Protocol):
 class TimedProtocol(asyncio.BufferedProtocol):
     """Pass received bytes to a ``TimedHandler``, with the time at which they arrived.
 
-    The event loop calls ``get_buffer`` just before it reads. Only until then can the kernel report the timestamp of the
-    unread bytes.
+    The timestamp is taken in ``get_buffer``, which the event loop calls just before it reads. After that, the kernel
+    can no longer report it.
     """
 
     __slots__ = ("_handler", "_since_us", "_socket")

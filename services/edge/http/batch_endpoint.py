@@ -74,7 +74,7 @@ class BatchEndpoint:
         raise ApiError(400, "The form has no file.", code="invalid_value", param="file")
 
     async def files(self, request: web.Request) -> web.Response:
-        """List the tenant's files, newest first. ``limit`` and ``after`` select a page, ``purpose`` a kind of file."""
+        """List the tenant's files, newest first. ``purpose`` filters them. ``limit`` and ``after`` select a page."""
         found = await self._jobs.files(self._keys.tenant_of(request.headers))
         purpose = request.query.get("purpose")
         shown = [file_object(file) for file in found if purpose in {None, file.purpose}]

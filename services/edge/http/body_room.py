@@ -1,8 +1,9 @@
 """Limit the memory for bodies and messages that clients have sent and that are not on the log yet.
 
 Bytes count as soon as they arrive. If the total exceeds the limit, the edge drops the client whose unfinished body or
-message has been arriving for the longest time, because honest clients finish soon. Only some complete bodies are
-processed at the same time, because a body that is parsed, checked and encoded needs several times its size in memory.
+message has been arriving for the longest time, because honest clients finish soon. The complete bodies that are
+processed at the same time have a smaller limit, because a body that is parsed, checked and encoded needs several times
+its size in memory.
 """
 
 import asyncio
@@ -24,15 +25,15 @@ SLACK_BYTES: Final = 256
 """Up to this many bytes after a complete message count as headers of its frames, not as part of the next message."""
 
 TURNS_AT_ONCE: Final = 4
-"""Maximum number of bodies whose processing starts in one event loop iteration. A hundred simultaneous requests take 50
-ms. Between iterations, the edge sends processed requests to the log, and tokens of open streams to their clients."""
+"""Maximum number of bodies whose processing starts in one event loop iteration. A hundred requests that arrive together
+take 50 ms. Spread over iterations, they do not hold up requests that are ready for the log, or tokens for clients."""
 
 BYTES_AT_ONCE: Final = 65_536
 """Maximum size of all bodies whose processing starts in one event loop iteration. A larger body starts alone. Parsing 1
 MiB takes 10 ms."""
 
 TURN_S: Final = 5.0
-"""Maximum seconds that a complete body waits to be processed. It waits long only if the log stops acknowledging."""
+"""Maximum seconds that a complete body waits to be processed. Long waits occur only if the log stops acknowledging."""
 
 
 class BodyTurn:
@@ -76,7 +77,7 @@ class BodyRoom(Generic[Key]):
 
     Args:
         most: The limit, in bytes.
-        drop: Called with the key of a connection that must be closed. Its bytes no longer count.
+        drop: Called with the key of a connection that must be closed. The bytes of that connection no longer count.
 
     Attributes:
         total: The bytes that count at present, of incomplete and of complete bodies and messages.
@@ -101,7 +102,7 @@ class BodyRoom(Generic[Key]):
             self._drop_oldest(but=key)
 
     def subtract(self, key: Key, count: int) -> None:
-        """Stop counting ``count`` bytes of a complete message as incoming. Later bytes count as the next message."""
+        """Stop counting the ``count`` bytes of a complete message. Any bytes after them belong to the next message."""
         arrived = self._incoming.pop(key, 0)
         left = arrived - count
         if left > SLACK_BYTES:
@@ -120,7 +121,7 @@ class BodyRoom(Generic[Key]):
         """Count a complete body, and wait until it may be processed. Only ``BodyTurn`` calls this.
 
         Raises:
-            ApiError: 503, if the limit is exceeded, or after a wait of ``TURN_S``.
+            ApiError: 503, if the limit is exceeded, or the body has waited for ``TURN_S``.
         """
         self.count_whole(count)
         try:
@@ -169,7 +170,7 @@ class BodyRoom(Generic[Key]):
         """Count bytes of a batch request that waits for a free stream. A negative ``count`` stops counting them.
 
         Raises:
-            ApiError: 503, if they exceed ``ASIDE_SHARE``.
+            ApiError: 503, if the bytes of all such requests would exceed ``ASIDE_SHARE``.
         """
         if count > 0 and self._aside + count > self._most * ASIDE_SHARE:
             raise too_many_bytes()

@@ -27,7 +27,7 @@ ConnectionKind = Literal["idle", "http", "websocket", "refused"]
 CONNECTION_KINDS: Final[tuple[ConnectionKind, ...]] = get_args(ConnectionKind)
 
 PROXIED: Final = ""
-"""The group in which a trusted proxy's connections without a request count. No limit per address applies to it."""
+"""The group for connections from trusted proxies while they carry no request. It has no limit per address."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class ConnectionAdmission(Generic[Key]):
     Attributes:
         over: The limit that the connection exceeds; None if it exceeds none.
         evicted: The other connection to close, and what its client had to send; None if no other is closed.
-        refusal: The limit for which the connection allows only health checks; None if it allows all requests.
+        refusal: The limit because of which only health checks work on the connection; None if all requests work.
     """
 
     over: Refusal | None = None
@@ -63,7 +63,11 @@ class _Group(Generic[Key]):
 
 
 class ConnectionTable(Generic[Key]):
-    """All open connections. For a new one, a connection that waits for its client may be closed, a busy one never."""
+    """All open connections.
+
+    To make room for a new connection, one that waits for its client may be closed. A busy one is closed only if
+    it exceeds a limit itself.
+    """
 
     def __init__(self, most: int, most_per_address: int) -> None:
         self._most = most
@@ -77,7 +81,10 @@ class ConnectionTable(Generic[Key]):
         return len(self._entries)
 
     def open(self, key: Key, address: str, deadline_s: float) -> ConnectionAdmission[Key]:
-        """Add a connection whose client must send a request before the deadline. A proxy's address is ``PROXIED``."""
+        """Add a connection whose client must send a request before the deadline.
+
+        For a connection from a trusted proxy, ``address`` must be ``PROXIED``.
+        """
         name = address_group(address)
         group = self._groups.get(name)
         over = refusal = self._refusal(name, group)
@@ -111,7 +118,10 @@ class ConnectionTable(Generic[Key]):
             self._groups[entry.group].waiting[key] = None
 
     def busy(self, key: Key) -> None:
-        """Record that the server handles a request. Until ``wait``, there is no deadline, and no eviction."""
+        """Record that the server handles a request. Until ``wait`` is called, the connection has no deadline.
+
+        Until then, it is not evicted either, unless it exceeds a limit itself.
+        """
         entry = self._entries.get(key)
         if entry is not None:
             entry.wait = None
@@ -120,10 +130,11 @@ class ConnectionTable(Generic[Key]):
                 self._groups[entry.group].waiting.pop(key, None)
 
     def move(self, key: Key, address: str) -> ConnectionAdmission[Key]:
-        """Count a proxy's connection under the address of the present request's client, or as ``PROXIED`` after it.
+        """Count a trusted proxy's connection under another address.
 
-        If the client has too many connections, one that waits for the client is evicted. If none waits, this connection
-        stays in its old group, and the result has a ``refusal``.
+        While the connection serves a request, ``address`` is the address of that request's client. After the request,
+        it is ``PROXIED``. If the client has too many connections, one of them that waits for the client is evicted. If
+        none of them waits, this connection stays in its old group, and the result has a ``refusal``.
         """
         entry, name = self._entries.get(key), address_group(address)
         if entry is None or entry.refusal is not None or entry.group == name:

@@ -33,7 +33,7 @@ from services.runtime.metrics import EDGE_BODY_BYTES, EDGE_CONNECTIONS, EDGE_REF
 _log = logger("edge")
 
 LAST_WORDS_S: Final = 1.0
-"""Seconds that a client has to read why its connection is closed. After them the connection is aborted."""
+"""Seconds that a client has to read why its connection is closed. After that time, the connection is aborted."""
 
 POLICY_VIOLATION: Final = 1008
 TRY_AGAIN_LATER: Final = 1013
@@ -100,12 +100,12 @@ class Connections:
         return self._timeouts.request_s
 
     def open(self, handler: "LimitedHandler", address: str, now_s: float) -> None:
-        """Count a new connection. If it exceeds a limit, close one that waits for its client, if there is one."""
+        """Count a new connection. If it exceeds a limit, try to close another connection that waits for its client."""
         counted = PROXIED if self.proxies.trusts(address) else address
         self._make_room(self._table.open(handler, counted, now_s + self._timeouts.request_s), now_s)
 
     def move(self, handler: "LimitedHandler", address: str, now_s: float) -> Refusal | None:
-        """Count a proxy's connection as one of its client's. Return the limit that this client exceeds, if any."""
+        """Count a proxy's connection under ``address``. Return the limit that forbids this, or None if none does."""
         admission = self._table.move(handler, address)
         self._make_room(admission, now_s)
         return admission.refusal
@@ -218,7 +218,7 @@ class LimitedHandler(web.RequestHandler):
 
         Args:
             data: The bytes. Empty if the web framework continues with bytes that it had buffered.
-            since_us: When the bytes arrived at this host, in microseconds since the epoch.
+            since_us: The time at which the bytes arrived at this host, in microseconds since the epoch.
         """
         if data:
             self._bytes_us, self._read_us = since_us, now_us()
@@ -243,7 +243,7 @@ class LimitedHandler(web.RequestHandler):
 
     @property
     def arrival(self) -> ArrivalTimes:
-        """When the newest bytes came, or when the request before them was answered, if that was later."""
+        """The arrival of the newest bytes, or the end of the previous answer if that was later."""
         read_us = min(now_us(), max(self._read_us, self._answered_us))  # the time of day may have been set back
         return ArrivalTimes(min(read_us, max(self._bytes_us, self._answered_us)), read_us)
 
@@ -253,7 +253,7 @@ class LimitedHandler(web.RequestHandler):
         return self._connections.refusal(self) is not None
 
     def begin(self, request: web.Request) -> None:
-        """Record that the server handles a request. Count a proxy's connection as one of the request's client.
+        """Record that the server handles a request. A proxy's connection then counts under the client's address.
 
         Raises:
             ApiError: 429 or 503, if the connection exceeds a limit and the request is not a health check.
@@ -273,8 +273,8 @@ class LimitedHandler(web.RequestHandler):
         """Record that the request is answered.
 
         Args:
-            written_us: When the last bytes of the response were written; None means now. The next request may have
-                arrived since then.
+            written_us: The time at which the last bytes of the response were written; None means now. The next request
+                may have arrived since then.
         """
         self._answered_us = now_us() if written_us is None else written_us
         if self._connections.proxies.trusts(self._peer):
@@ -294,7 +294,7 @@ class LimitedHandler(web.RequestHandler):
         self._connections.upgrade(self)
 
     def let_go_of_messages(self) -> None:
-        """Free the memory of incomplete messages at once, because many may be dropped in one event loop iteration."""
+        """Free the memory of incomplete messages at once, because one loop iteration may drop many connections."""
         self._message_tail = b""
         parser, self._payload_parser = self._payload_parser, None
         if parser is not None:
@@ -316,7 +316,7 @@ class LimitedHandler(web.RequestHandler):
             self.body_arrived(arrived)
 
     def _take_up_sent_ahead(self) -> None:
-        """Stop counting bytes that the client sent before the last answer. They count again when they are processed."""
+        """Stop counting bytes that were sent ahead of the previous answer. They are now processed, and counted anew."""
         if self._ahead:
             self._ahead = 0
             self._connections.bodies.forget(self)
@@ -330,7 +330,7 @@ class LimitedHandler(web.RequestHandler):
         self._connections.bodies.forget(self)
 
     def body_taken(self, count: int) -> None:
-        """Stop counting this many bytes as incomplete, because their body or message is complete."""
+        """Stop counting ``count`` bytes as incomplete, because the body or message that they belong to is complete."""
         self._connections.bodies.subtract(self, count)
 
     def body_turn(self, count: int) -> BodyTurn:

@@ -16,7 +16,7 @@ _WINDOW_BITS: Final = {"gzip": 16 + zlib.MAX_WBITS, "deflate": zlib.MAX_WBITS}
 
 
 async def json_body(request: web.Request) -> bytes:
-    """Read and decompress the body. Both sizes are limited to ``MAX_BODY_BYTES``, so that no body fills the memory.
+    """Read and decompress the body. ``MAX_BODY_BYTES`` limits its size before and after decompression.
 
     Before the caller parses the body, it must enter ``LimitedHandler.body_turn``.
 
@@ -71,7 +71,8 @@ def unpack(body: bytes, encoding: str) -> bytes:
     """Decompress a body.
 
     Raises:
-        ApiError: 400, if it is not encoded like this; 413, if it is larger than ``MAX_BODY_BYTES``.
+        ApiError: 400, if the body is not encoded as ``encoding`` says; 413, if the result is
+            larger than ``MAX_BODY_BYTES``.
     """
     decompressor = zlib.decompressobj(_WINDOW_BITS[encoding])
     try:

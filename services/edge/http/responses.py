@@ -16,7 +16,7 @@ from services.edge.errors import ApiError
 from services.edge.log.positions import CHAT_ID_PREFIX
 
 FIRST_OP_TIMEOUT_S: Final = 2.0
-"""After this many seconds without an op, the head with status 200 is sent. An earlier failure sets another status."""
+"""If no op comes for this many seconds, the head with status 200 is sent. A failure before that sets its own status."""
 
 LAST_CHUNK: Final = b"0\r\n\r\n"
 

@@ -71,7 +71,7 @@ class StatusEndpoint:
         return web.Response(body=body, headers={"Content-Type": content_type})
 
     async def models(self, request: web.Request) -> web.Response:
-        """List the models that a request may name: ``default``, and those that recently answered the tenant here."""
+        """List ``default`` and the models that recently answered the tenant on this edge. Requests may name them."""
         names = self._names(self._keys.tenant_of(request.headers))
         return _json({"object": "list", "data": [_model(name) for name in names]})
 

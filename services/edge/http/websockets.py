@@ -238,7 +238,7 @@ class WebSocketConnection:
             return await self._request_service.accept(parsed, client, arrival=arrival, on_posted=turn.end_work)
 
     def _cancel(self, request_id: str) -> None:
-        """Stop delivering an answer here. The router later cancels the request, unless a client resumes it."""
+        """Stop delivering an answer on this websocket. If no client resumes, the router later cancels the request."""
         for stream in self._tasks.values():
             if stream is not None and stream.request.request_id == request_id:
                 stream.end("gone")

@@ -60,7 +60,10 @@ class Activity:
         return [recall._asdict() for recall in found[:MOST_RECALLS]]
 
     def breaker(self, since_at: int) -> dict[str, Any] | None:
-        """Return the worst breaker state after ``since_at`` and how many routers have it; None if none is known."""
+        """Return the worst of the routers' last breaker states, and how many routers have it.
+
+        Only states that were reported after ``since_at`` count. Return None if there are none.
+        """
         states = [(state, at) for at, state in self._breakers.values() if at > since_at]
         for worst in _WORST:
             same = [at for state, at in states if state == worst]

@@ -23,17 +23,17 @@ IDLE_S: Final = 600.0
 """The edge stops reading the topics when no report was requested for this many seconds."""
 
 READ_BACK_S: Final = SPAN_S + 600
-"""Seconds for which ``railbus.ledger`` is read back. The ledger may write a window again until it is final, which is by
-default ten minutes after its end."""
+"""Reading of ``railbus.ledger`` begins with the records of this many seconds ago. The ledger may rewrite a window until
+the window is final, which is by default ten minutes after its end."""
 
 ACCOUNTS_BACK_S: Final = 600
-"""Seconds for which accounts are read back, for the latest recalls and the breaker's state."""
+"""Reading of accounts begins with those of this many seconds ago, for the latest recalls and the breakers' states."""
 
 CHECK_S: Final = 2.0
-"""Seconds between requests to the broker for the topic's end offset."""
+"""Seconds between two requests to the broker for the end offset of ``railbus.ledger``."""
 
 RETRY_S: Final = 60.0
-"""Seconds after which reading is tried again if the broker refused it."""
+"""If the broker refused access to the topics, reading can start again after this many seconds."""
 
 BATCH: Final = 16
 """Maximum number of records that are decoded without a pause in which streams are served."""
@@ -80,7 +80,11 @@ class WindowReader:
         return self._asked.is_set()
 
     async def run(self) -> None:
-        """Read while reports are requested, until cancelled. If the broker refuses, only log a warning."""
+        """Read the topics while reports are requested, until cancelled.
+
+        If the broker refuses access to the topics, log a warning. Start again when the next report is requested,
+        but not before ``RETRY_S`` has passed.
+        """
         while True:
             await self._asked.wait()
             try:

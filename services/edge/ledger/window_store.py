@@ -11,8 +11,8 @@ SPAN_S: Final = 3_600
 """Seconds for which a window is kept after its end."""
 
 MOST_PARTS: Final = 20_000
-"""Maximum number of parts of windows that are kept, of about 0.7 KiB each. A part has the sums over the accounts of one
-partition. Beyond the maximum, the oldest windows are dropped with all their parts."""
+"""Maximum number of parts that are kept. A part has a window's sums over the accounts of one partition, and takes about
+0.7 KiB. Beyond the maximum, the oldest windows are dropped with all their parts."""
 
 MOST_CLASSES: Final = 1_000
 """Maximum number of classes whose objectives are kept. Policies usually have a few classes."""
@@ -25,7 +25,7 @@ class WindowKey(NamedTuple):
     """One window of one kind of request.
 
     Attributes:
-        start_at: Start of the window, in microseconds since the epoch. It and the cell identify the window.
+        start_at: Start of the window, in microseconds since the epoch. ``start_at`` and ``cell`` identify the window.
         end_at: End of the window, in microseconds since the epoch.
         cell: The kind of request.
     """
@@ -36,7 +36,7 @@ class WindowKey(NamedTuple):
 
 
 def class_of(about: Window | Cell) -> str:
-    """Return the class of a kind of request. If the router knew no classes, it is the lane's default class."""
+    """Return the class of a kind of request. If the router recorded none, it is the lane's default class."""
     return about.service_class or DEFAULT_NAMES[about.lane]
 
 
@@ -72,11 +72,12 @@ class WindowStore:
         most: Maximum number of parts that are kept.
 
     Attributes:
-        complete_since: Windows that start before this time, in microseconds since the epoch, are missing or incomplete,
-            because there were too many parts; 0 if none was dropped for this reason.
+        complete_since: A time in microseconds since the epoch. Windows that start before it are missing or incomplete,
+            because there were too many parts. 0 if no window was dropped for this reason.
         dated_ahead: Number of records that were ignored because their window is too far in the future.
-        wanted_shares: For each class, the share of its requests that must be good, from its newest record.
-        newest_ms: When the broker appended the newest record, in milliseconds since the epoch; None before the first.
+        wanted_shares: For each class, the share of its requests that must be good, as given in its newest record.
+        newest_ms: The time at which the broker appended the newest record, in milliseconds since the epoch; None before
+            the first record.
     """
 
     def __init__(self, most: int = MOST_PARTS) -> None:

@@ -86,7 +86,10 @@ def new_local_request_id(
 
 
 def home_partitions_for(assigned: frozenset[int], instance: str, partitions: int) -> frozenset[int]:
-    """Return the assigned partitions. If there are none, choose one that is also another edge's home partition."""
+    """Return the partitions that the consumer group assigned to this edge.
+
+    If there are none, return one that a hash of ``instance`` selects, and that is also another edge's home partition.
+    """
     return assigned or frozenset({fnv1a_32(instance) % partitions})
 
 

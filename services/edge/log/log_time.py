@@ -6,11 +6,11 @@ Compare record timestamps only with this time, because the host's clock may be w
 from typing import Final
 
 WINDOW_MS: Final = 10_000
-"""Window length in milliseconds. Only differences of the last two windows count, because clocks drift or are set."""
+"""Window length in milliseconds. Only measurements in the last two windows count, because clocks drift or are set."""
 
 
 class LogTime:
-    """The difference between the reader's clock and the broker's. It is the smallest one in the last two windows."""
+    """The difference between the reader's and the broker's clock: the smallest one measured in the last two windows."""
 
     __slots__ = ("_before_ms", "_least_ms", "_window_ends_ms")
 
@@ -20,7 +20,10 @@ class LogTime:
         self._window_ends_ms = 0
 
     def note(self, timestamp_ms: int, now_ms: int) -> None:
-        """Measure the difference with a record that was read at ``now_ms``, as soon as the broker had appended it."""
+        """Measure the difference from the timestamp of a record that was read at ``now_ms``.
+
+        The record must have been read as soon as the broker had appended it.
+        """
         if timestamp_ms <= 0:
             return
         behind_ms = now_ms - timestamp_ms

@@ -19,7 +19,8 @@ from services.edge.log.shared_scans import Scan, ScanPlace, ScanQueue, ScanTurn
 from services.edge.log.unreadable import newer_version, takes_text_back
 
 SKEW_MS: Final = 10_000
-"""A look-up starts this many milliseconds before the time in the request id, as its clock may be ahead."""
+"""A look-up starts this many milliseconds before the time in the request id, because the clock of the edge that created
+the id may have been ahead."""
 
 LATE_MS: Final = 120_000
 """Maximum time between the creation of a request id and the append of the ``Request``, in milliseconds."""
@@ -34,10 +35,10 @@ TENANT_READERS: Final = READERS - 1
 """Maximum number of readers that one tenant uses, so that another tenant's look-up can start at once."""
 
 SLICE_S: Final = 0.1
-"""Seconds that a reader works for one look-up while others wait. Its next turn continues at the same offset."""
+"""Seconds that a reader works for one look-up while others wait. The look-up continues in its next turn."""
 
 IDLE_SLICE_S: Final = 1.0
-"""Seconds that a reader works for one look-up while others wait, if no record has arrived in that time."""
+"""Used instead of ``SLICE_S`` as long as a turn's reader is still at its first offset, because a fetch may be slow."""
 
 MAX_LOOKUPS: Final = 256
 """Maximum number of unfinished look-ups. Further ones are refused."""
@@ -144,14 +145,14 @@ class LogLookup:
 
         Args:
             request_id: Id of the request.
-            partition: Its partition number.
+            partition: Partition number of the request.
             end: The first offset that is not read.
             tenant: The tenant for which the log is read.
-            begin: The offset of its first event; None if it is not known.
+            begin: The offset of the request's first event; None if this offset is not known.
 
         Raises:
-            ApiError: 503, if a record that may take text back cannot be decoded, or the look-up takes too long; 429 or
-                503, if there are too many look-ups.
+            ApiError: 503, if a record that may take text back cannot be decoded, the look-up takes too long, or there
+                are too many look-ups in all; 429, if the tenant has too many look-ups.
         """
         async with self._admitted(tenant):
             if begin is None:
@@ -186,7 +187,7 @@ class LogLookup:
     async def _read(
         self, request_id: str, place: ScanPlace, tenant: str, begin: int, end: int, *, first_only: bool = False
     ) -> list[Received | UnreadableRecord]:
-        """Read the request's records in [begin, end), or only the first of them, and return them."""
+        """Return the request's records with offsets in [begin, end), or with ``first_only`` only the first of them."""
         kinds = read_kinds("edge", place.topic)
         scan = Scan(tenant, place, request_id.encode(), kinds, begin, end, first_only=first_only)
         if scan.complete:

@@ -47,7 +47,8 @@ class PartitionFollower:
         handler: Gets the records of followed partitions.
         wants: Returns whether a record must be decoded and passed to ``handler``.
         instance: Name of this edge process.
-        static_id: The static id of this edge in the consumer group, which it keeps over a restart; None if it has none.
+        static_id: The ``group.instance.id`` of this edge, which stays the same when the edge is restarted. None if the
+            edge has none.
         on_unfollow: Called with the number of a partition that will no longer be followed.
 
     Attributes:
@@ -100,7 +101,7 @@ class PartitionFollower:
         return request_id, self._hold(partition_for(request_id, self._settings.partitions))
 
     async def hold(self, partition: int) -> PartitionHold:
-        """Follow any partition, and hold it. On return, every record that is appended later is delivered."""
+        """Follow any partition, and hold it. Every record that is appended after the return is delivered."""
         hold = self._hold(partition)
         try:
             await self._follow(partition)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 MAX_REQUESTS: Final = 20_000
-"""Maximum number of requests in the index (about 8 MB). Beyond it, the oldest is dropped."""
+"""Maximum number of requests in the index (about 8 MB). Beyond it, the oldest request is dropped."""
 
 
 class RequestPosition(NamedTuple):
@@ -53,7 +53,7 @@ class RequestIndex:
         Args:
             key: The key of the request's records, which is its id.
             partition: The partition number of its records.
-            whole: Whether the request has no events yet. If not, the index gives no span before ``add_history``.
+            whole: True if the request has no events yet. If False, ``span`` returns None before ``add_history``.
         """
         if key in self._entries:
             return
@@ -100,7 +100,7 @@ class RequestIndex:
         return EventSpan(0, 0) if entry.first is None else EventSpan(entry.first, entry.last + 1)
 
     def history_span(self, key: bytes, after: int | None) -> EventSpan | None:
-        """Return the span of all events, or None if it is not known or the offset ``after`` is not before its end."""
+        """Return the span of all events, or None if it is not known or does not reach beyond the offset ``after``."""
         span = self.span(key)
         return span if span is not None and (after is None or after < span.end) else None
 

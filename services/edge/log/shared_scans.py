@@ -15,8 +15,8 @@ from schemas.topics import Topic
 from services.bus import Received, UnreadableRecord
 
 JOIN_RECORDS: Final = 100_000
-"""A turn starts up to this many records earlier if another look-up of the same tenant is there, to serve both at once.
-Reading these takes about a second. A look-up that is further behind is left out, so as not to delay the others."""
+"""A turn may start up to this many records before its owner's position, to serve other look-ups of its tenant as well.
+To read so many records takes about a second. A look-up further back is left out, because it would delay the owner."""
 
 
 class ScanPlace(NamedTuple):
@@ -70,7 +70,7 @@ class ScanTurn:
     """A short period in which one reader reads a partition for one look-up, the owner, and for others that join it.
 
     Attributes:
-        owner: The look-up that was next.
+        owner: The look-up whose turn it is.
         place: The partition.
         begin: The offset at which the reader starts.
     """
@@ -100,7 +100,7 @@ class ScanTurn:
         return self._passed > self.begin
 
     def join(self, scan: Scan) -> None:
-        """Add a look-up. The reader must not be beyond its position."""
+        """Add a look-up. The reader must not have passed the position of the look-up."""
         self._joined.setdefault(scan.key, []).append(scan)
 
     def leave(self, scan: Scan) -> None:
@@ -184,7 +184,10 @@ class ScanQueue:
         return None
 
     def start(self, turn: ScanTurn, reader_position: int) -> list[Scan]:
-        """Do the same as ``advance`` for the reader's first offset, which is above ``begin`` if records are gone."""
+        """Do the same as ``advance`` for the reader's first offset.
+
+        That offset is above ``turn.begin`` if the log no longer has the records between the two offsets.
+        """
         for scan in self._all():
             if scan.place == turn.place and scan.position >= turn.begin:
                 scan.position = max(scan.position, reader_position)

@@ -40,8 +40,8 @@ def choose_class(
             policy has a class ``flex``. A value in ``USUAL_TIERS`` selects no class. Any other value names a class.
 
     Raises:
-        ApiError: 400, if a class is unknown, two named classes differ, or the lane is not the class's; 403, if the
-            class is not allowed.
+        ApiError: 400, if a class is unknown, if ``header``, ``body`` and ``tier`` name different classes, or if
+            ``lane`` is not the lane of the class; 403, if the class is not allowed.
     """
     tier = None if tier in USUAL_TIERS else BATCH if tier == FLEX and classes.get(FLEX) is None else tier
     asked = {CLASS_HEADER: header, BODY_FIELD: body, "service_tier": tier}

@@ -28,12 +28,13 @@ _NESTED: Final = {"delivery": Delivery, "deadlines": Deadlines}
 
 
 class ArrivalTimes(NamedTuple):
-    """When a request arrived, in microseconds since the epoch.
+    """The arrival of a request, as times in microseconds since the epoch.
 
     Attributes:
-        at_us: When it reached this host. The request's account counts the client's wait from this time.
-        read_us: When the edge read it. The request's deadlines count from this time. If the edge was blocked before,
-            that delayed every request, and another attempt would not have helped.
+        at_us: The time at which it reached this host. The request's account counts the client's wait from this time.
+        read_us: The time at which the edge read it. The request's deadlines count from this time. If the edge
+            was blocked between ``at_us`` and ``read_us``, every request was delayed, and another attempt would not have
+            helped.
     """
 
     at_us: int
@@ -104,12 +105,12 @@ def parse_chat_request(
     tenant: str = "",
     class_header: str | None = None,
 ) -> ParsedRequest:
-    """Validate the body. Deadlines outside the bounds of the request's class are refused. The class sets missing ones.
+    """Validate the body. The class of the request sets the missing deadlines, and the bounds of those that are given.
 
     Args:
         body: The JSON object.
         classes: The policy's classes.
-        tenant: The tenant that sent it.
+        tenant: The tenant that sent the body.
         class_header: The value of the header ``X-Railbus-Class``, if any.
 
     Raises:
@@ -172,7 +173,7 @@ def _template(
 
 
 def _must_name(classes: ServiceClasses, chosen: ServiceClass, tenant: str, model: str | None) -> bool:
-    """Return whether the event must name its class, because readers would otherwise assume another class."""
+    """Return True if readers of an event that names no class would assume another class than ``chosen``."""
     usual = classes.default(tenant, model or DEFAULT_MODEL)
     return chosen is not (usual if usual.lane == chosen.lane else classes.of(None, chosen.lane))
 

@@ -13,13 +13,13 @@ CHARS_PER_TOKEN: Final = 4
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """At most ``per_minute`` units on average, such as requests or tokens, and at most ``burst`` in one moment."""
+    """A limit of ``per_minute`` units, such as requests or tokens, on average, and of ``burst`` units at one moment."""
 
     per_minute: int
     burst: int
 
     def cost_us(self, units: int = 1) -> int:
-        """Return the microseconds in which the rate allows this many units. More than ``burst`` count as ``burst``."""
+        """Return the microseconds in which the average rate allows ``units``, or ``burst`` units if those are fewer."""
         return min(units, self.burst) * 60_000_000 // self.per_minute
 
     @property
@@ -42,7 +42,14 @@ class RateDecision:
 
 
 def gcra(rate: Rate, arrival_us: int, now_us: int, units: int = 1) -> RateDecision:
-    """Decide whether units are allowed now. ``arrival_us`` is that of the tenant's last decision, or 0 at first."""
+    """Decide whether units are allowed now.
+
+    Args:
+        rate: The limit.
+        arrival_us: The ``arrival_us`` of the tenant's previous ``RateDecision``; 0 before the first.
+        now_us: The present time, in microseconds.
+        units: Number of units.
+    """
     following = max(arrival_us, now_us) + rate.cost_us(units)
     wait_us = following - now_us - rate.tolerance_us
     return RateDecision(arrival_us, wait_us) if wait_us > 0 else RateDecision(following, 0)
@@ -77,7 +84,7 @@ def tokens_of(request: Request) -> int:
 
 
 def used_tokens(session: DeliverySession, charged: int) -> int:
-    """Return how many of the charged tokens were used. If this is not known, all of them count as used."""
+    """Return how many of the charged tokens were used: 0 for a denied prompt, all if the number is not known."""
     if session.usage is not None:
         return min(charged, session.usage.prompt_tokens + session.usage.completion_tokens)
     return 0 if session.refused else charged

@@ -233,7 +233,7 @@ class RequestService:
         return stream
 
     def _on_answered(self, stream: Subscription, topic: str, acknowledged: asyncio.Future[Position]) -> None:
-        """Record the request's position on the log, and wake the task that waits for the acknowledgement."""
+        """If the broker acknowledged the request, record its position on the log. Always wake the waiting task."""
         if not acknowledged.cancelled() and acknowledged.exception() is None:
             self._hub.index.note_request(stream.request.request_id.encode(), topic, acknowledged.result().offset)
         stream.on_log.set()
@@ -365,7 +365,7 @@ def _topic_of(request: Request) -> Topic:
 
 
 class _NotTaken(ApiError):
-    """Raised if a request was not put on the log, and will not be. Its charge and its idempotency key are undone."""
+    """Raised if a request is not on the log and never will be. Its charge and its idempotency key are undone."""
 
     def __init__(self, error: ApiError) -> None:
         super().__init__(error.status, error.message, code=error.code, retry_after_s=error.retry_after_s)
@@ -375,8 +375,8 @@ async def _wait_until_on_log(stream: Subscription, acknowledged: asyncio.Future[
     """Wait for the broker's acknowledgement, or for an event about the request, which proves that it is on the log.
 
     Raises:
-        ApiError: The broker refused the request, did not acknowledge it by the deadline of its stream, or the edge was
-            stopped before.
+        ApiError: The broker refused the request or did not acknowledge it in time, or the edge was stopped before the
+            acknowledgement.
     """
     longest_ms = min(stream.request.total_ms, LONGEST_TOTAL_MS)  # longer deadlines are for engines, not for the log
     ends_us = stream.opened_us + longest_ms * 1_000 + EXPIRY_MARGIN_US

@@ -90,7 +90,7 @@ def _since(before: float | None, now: float | None) -> float | None:
 
 
 def settings(env: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables ``RAILBUS_*``, without the values of secrets. Only runs with equal ones are compared."""
+    """Return the variables ``RAILBUS_*``, without values of secrets. Runs with different variables are not compared."""
     return {
         name: "(set)" if name.endswith(_SECRET) else value
         for name, value in sorted(env.items())

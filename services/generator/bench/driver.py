@@ -54,10 +54,10 @@ class Driver:
     async def cells(self, cells: Sequence[ClosedLoop]) -> list[list[Repetition]]:
         """Run the closed loops. For each loop, return the repetitions that were run within the time limit.
 
-        Loops with equal prompt lengths use the same texts except for the first word. The texts are the same, because
-        the acceptance rate depends more on the text than on the batch size. The first word differs, so that no prefix
-        cache has hits. The repetitions of the loops alternate, in proportion to each loop's ``repeats``, so that a slow
-        period of the machine affects all loops.
+        Loops with equal prompt lengths use the same texts, because the acceptance rate depends more on the text than on
+        the batch size. Only the first word of each text differs, so that no prefix cache has hits. The repetitions of
+        different loops alternate, in proportion to each loop's ``repeats``, so that a slow period of the machine
+        affects all loops.
         """
         rngs = [(self._rng(f"{cell.batch}:{cell.prompt}"), self._rng(f"cells:{cell.prompt}")) for cell in cells]
         found: list[list[Repetition]] = [[] for _ in cells]
@@ -133,7 +133,7 @@ class Driver:
         return record
 
     def _model(self, tokens: int) -> str:
-        """Return the model's name. For the simulated engine, it has a script that sets the length of the answer."""
+        """Return the model's name. The simulated engine gets a name with a script that sets the answer's length."""
         engine = self._engine
         return engine.resolve(f"{engine.model}-n{tokens}" if engine.name == "simulated" else engine.model)
 

@@ -8,7 +8,9 @@ from services.worker.engine import EngineStep, GenerationResult
 
 @dataclass(slots=True, kw_only=True)
 class RequestRecord:
-    """The measurements of one request. Times are milliseconds since the request was due. It may be sent later.
+    """The measurements of one request. Times are milliseconds since the request was due.
+
+    A request may be sent later than it was due.
 
     Attributes:
         due_ms: When the request was due, in milliseconds since its loop started.
@@ -40,7 +42,7 @@ class Repetition:
     """The measurements of one batch of a closed loop. The requests of a batch are sent at the same time.
 
     Attributes:
-        requests: The measurements of its requests.
+        requests: The measurements of the batch's requests.
         cores: Mean number of CPU cores that this process and its descendants kept busy; None if it cannot be measured.
     """
 

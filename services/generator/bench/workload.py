@@ -1,4 +1,4 @@
-"""The workload of one benchmark run, and its prompts and arrival times. They follow from seeds, without a clock."""
+"""The workload of one benchmark run. Its prompts and arrival times are computed from seeds, without a clock."""
 
 import random
 from collections.abc import Iterator
@@ -17,8 +17,8 @@ WORDS: Final = tuple(word for line in _LINES for word in line.split())
 """Words of three letters. Each word with its space has four characters, and is one token in common tokenizers."""
 
 REPEAT_INSTRUCTION: Final = " Write the text above again, word for word:"
-"""Last sentence of each prompt. It makes answers repeat the prompt, as quotations and edits do, because only then does
-drafting from the prompt help."""
+"""Last sentence of each prompt. It makes the answer repeat the prompt, as an answer that quotes or edits a text does.
+Drafting from the prompt helps only with such answers."""
 
 SHARED_PREFIX_SHARE: Final = 0.8
 """Length of the prefix that all warm prompts share, as a fraction of the prompt's length."""
@@ -95,7 +95,7 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 def prompt(tokens: int, rng: random.Random, *, beginning: str = "") -> str:
-    """Return a prompt of about ``tokens`` tokens. It has the beginning, random words, and ``REPEAT_INSTRUCTION``."""
+    """Return a prompt of about ``tokens`` tokens: ``beginning``, random words, and ``REPEAT_INSTRUCTION``."""
     missing = max(1, tokens - (len(beginning) + len(REPEAT_INSTRUCTION)) // 4)
     return beginning + " ".join(rng.choice(WORDS) for _ in range(missing)) + REPEAT_INSTRUCTION
 

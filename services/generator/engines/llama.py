@@ -37,7 +37,7 @@ from services.worker.engine import (
 )
 
 PREFILL_BATCH: Final = 128
-"""Prompt tokens that are computed between two checks for an abort. This takes about a second on one slow thread."""
+"""Number of prompt tokens computed between two checks for an abort. This takes about a second on one slow thread."""
 
 MAX_SCORED_TOKENS: Final = 32
 """Maximum number of tokens of a text that are scored. Each scored token needs one request to the server."""
@@ -51,14 +51,14 @@ SCORE_BIAS: Final = 1_000.0
 include the bias."""
 
 DRAFT_LENGTHS: Final = (3, 8)
-"""Length of the searched n-gram and of the draft. The method ``ngram`` searches the text so far for its last 3 tokens,
-and drafts the 8 tokens that followed their earlier occurrence."""
+"""Length of the searched n-gram and of the draft. The method ``ngram`` looks for an earlier occurrence of the last
+3 tokens of the text so far, and drafts the 8 tokens that followed that occurrence."""
 
 MAX_SOCKET_PATH_BYTES: Final = 100
 """Maximum length of the socket's path. It is a little less than the system's limit of 107 bytes."""
 
 FIRST_TOKEN_TIMEOUT_S: Final = 60.0
-"""Maximum number of seconds from the load of the server to its first token."""
+"""Maximum number of seconds to wait for the first token, after the server has been loaded."""
 
 INSTALL: Final = "pip install 'railbus[embedded]'"
 
@@ -164,7 +164,9 @@ class LlamaEngine:
         return self._completions.stream(job)
 
     async def score(self, text: str) -> NegativeLogLikelihood:
-        """Score up to ``MAX_SCORED_TOKENS`` tokens of a text. One request forces each token and gets its probability.
+        """Score up to ``MAX_SCORED_TOKENS`` tokens of a text.
+
+        One request is sent for each token. It forces the server to generate this token, and gets its probability.
 
         Raises:
             EngineError: The server refused a request, or could not be reached.

@@ -185,7 +185,7 @@ class OpenAIEngine:
         return self._completions.stream(job)
 
     async def score(self, text: str) -> NegativeLogLikelihood | None:
-        """Return the score of a text, or None unless the server echoes prompts with log-probabilities, as vLLM does."""
+        """Return the score of a text; None if the server cannot echo a prompt with log-probabilities. vLLM can."""
         if self._session is None:
             raise RuntimeError("call start() first")
         body = {"model": self.model, "prompt": text, "max_tokens": 1, "temperature": 0, "echo": True, "logprobs": 1}

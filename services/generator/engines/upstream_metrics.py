@@ -59,7 +59,7 @@ class UpstreamMetrics:
         self._task: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """Poll once. If the server reports such totals, poll every ``POLL_INTERVAL_S`` from then on."""
+        """Poll once. If the server reports totals of drafted tokens, poll every ``POLL_INTERVAL_S`` from then on."""
         first = await self.poll()
         if first is not None:
             _log.info("the upstream uses speculative decoding; its totals are exported as metrics")

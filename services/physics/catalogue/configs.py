@@ -71,7 +71,11 @@ def model_from_config(config: Mapping[str, Any], *, name: str, source: str = "co
 
 
 def _global_layers(shape: Mapping[str, Any], layers: int) -> int:
-    """Return the number of layers with full attention. A configuration lists them, or every n-th layer is one."""
+    """Return the number of layers with full attention.
+
+    The configuration either lists the kind of each layer, or says that every n-th layer has full attention. If it does
+    neither, all layers have full attention.
+    """
     listed = shape.get("layer_types")
     if isinstance(listed, list):
         return sum(kind == "full_attention" for kind in listed)

@@ -36,7 +36,8 @@ def answers(
 ) -> tuple[BatchAnswer, ...]:
     """Find the fastest way, the cheapest, the cheapest within a time limit and the best within a budget.
 
-    A way is within a limit only if the upper end of its interval does not exceed the limit.
+    A way is within the time limit only if the upper end of the interval of its hours is not above the limit. The same
+    holds for its cost and the budget.
     """
     found = [
         _least("fastest", ways, lambda way: (way.hours.value, way.money.value), "h"),
@@ -97,7 +98,7 @@ def _best(ways: Sequence[Way], budget: float) -> BatchAnswer:
 
 
 def _family(way: Way) -> str:
-    """Return the part of the name that does not depend on the number of accelerators, the precision or settings."""
+    """Return the name of a way without the number of accelerators, the precision and the settings."""
     return way.name.split(",")[0].split(" x ")[-1]
 
 
@@ -106,7 +107,7 @@ def _span(way: Way) -> str:
 
 
 def hours_text(hours: float) -> str:
-    """Format hours: in seconds below two minutes, in minutes below two hours, in days from three days on."""
+    """Format a duration in seconds (below 2 minutes), minutes (below 2 hours), hours (below 3 days) or days."""
     if hours < 2 / 60:
         return f"{hours * 3_600:.0f} s"
     if hours < 2:

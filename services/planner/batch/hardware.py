@@ -83,7 +83,7 @@ class Estimate:
 
 
 def estimate(deployment: Deployment, work: BatchWork, factors: Mapping[str, float] = MappingProxyType({})) -> Estimate:
-    """Estimate the hours of a job. Their interval follows from the intervals of the engine's constants.
+    """Estimate the hours of a job. The interval of the hours follows from the intervals of the constants.
 
     If a sample was run on this kind of accelerator, the hours are multiplied by the factor of the sample.
 
@@ -131,7 +131,7 @@ def _hours(deployment: Deployment, work: BatchWork, found: Throughput) -> float:
 
 
 def _speculation(deployment: Deployment, work: BatchWork, found: Throughput) -> tuple[int, float]:
-    """Return the best gamma for the batch size in ``found``, and its speed-up of decoding; 0 and 1 without a draft."""
+    """Return the best gamma for ``found.batch``, and by what factor it speeds up decoding; 0 and 1 without a draft."""
     if deployment.draft is None:
         return 0, 1.0
     pair = SpeculationPair(
@@ -147,7 +147,8 @@ def fastest_precision(model: Model, gpu: Gpu, layout: Layout, work: BatchWork) -
     """Return the precision with which vLLM finishes first, among those that lose at most ``LITTLE_LOSS`` points.
 
     Raises:
-        ValueError: No such precision fits into memory. The message is that for the smallest.
+        ValueError: The model or batch does not fit into memory in any of these precisions. The message is about the
+            smallest of these precisions.
     """
     found: list[tuple[float, Precision]] = []
     refused: ValueError | None = None
@@ -175,7 +176,7 @@ def layouts(count: int) -> Iterator[Layout]:
 
 
 def what_would_fit(model: Model, gpu: Gpu, work: BatchWork) -> str:
-    """Return, as text, what would fit: another precision on this accelerator, another accelerator, or several."""
+    """Return, as text, where the model would fit: here in another precision, on another accelerator, or on several."""
     here = [
         spec.name for spec in PRECISIONS.values() if _fits(Deployment(model=model, gpu=gpu, precision=spec.name), work)
     ]

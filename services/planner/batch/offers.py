@@ -9,7 +9,7 @@ from services.planner.batch.prices import ApiOffer
 from services.planner.batch.ways import Range, Way
 
 REACHED: Final = Range(0.8, 0.5, 1.0)
-"""Share of a rate limit that a client reaches, because of refusals, retries and slow answers. Not measured."""
+"""Share of a rate limit that a client reaches. Refusals, retries and slow answers lower it. Not measured."""
 
 MILLION: Final = 1e6
 
@@ -17,8 +17,8 @@ MILLION: Final = 1e6
 def token_money(api: ApiOffer, work: BatchWork) -> Range:
     """Return the price of all tokens.
 
-    If the offer has a price for cached prompts, the low end assumes that the shared part is cached in every request,
-    the value that it is cached in half of them, and the high end that it is never cached.
+    If the offer has a price for cached prompts, the result depends on how often the provider has the shared part in its
+    cache: for every request (``low``), for half of the requests (``value``), or for no request (``high``).
     """
     full = work.requests * ((work.shared + work.own) * api.input + work.output * api.output) / MILLION
     if api.cached_input is None or not work.prefix_cached:

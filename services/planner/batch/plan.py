@@ -48,7 +48,9 @@ def owned(
     job: BatchJob, prices: PriceFile, deployment: Deployment, *, name: str, kind: Kind, complexity: Complexity,
     work: BatchWork | None = None, note: str = "",
 ) -> Way:  # fmt: skip
-    """Return the way on the user's own accelerators. It costs energy, and the price of accelerators still to be bought.
+    """Return the way on the user's own accelerators.
+
+    The cost is that of the energy, plus the price of the accelerators that the user must still buy.
 
     Raises:
         ValueError: The model or batch does not fit into memory.
@@ -188,7 +190,8 @@ def _cascades(job: BatchJob, prices: PriceFile, found: Found) -> None:
 def _three_tiers(job: BatchJob, tiers: tuple[Way, Way, Way]) -> Way:
     """Return a cascade of three models that run one after the other on the same hardware.
 
-    The third model answers half of the share ``job.refined`` of the requests.
+    Of all requests, the share 2.5 x ``job.refined`` (at most 1) goes to the second model, and the share
+    ``job.refined`` / 2 to the third.
     """
     first, second, last = tiers
     middle, end = min(1.0, job.refined * 2.5), job.refined / 2

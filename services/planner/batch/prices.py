@@ -69,7 +69,7 @@ class ApiOffer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         tokens_per_minute: Rate limit in tokens per minute, of prompts and answers together.
         requests_per_day: Rate limit in requests per day; None means no limit.
         batch_discount: Share by which the provider's batch lane is cheaper; None if it has no batch lane.
-        batch_hours: Number of hours within which the provider promises the answers of the batch lane.
+        batch_hours: Maximum number of hours that the batch lane takes, as the provider promises.
         queue_tokens: Maximum number of tokens in the batch lane at the same time; None means no limit.
         source: Source of the figures.
     """

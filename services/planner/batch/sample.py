@@ -24,7 +24,7 @@ LEAST_ERROR: Final = 0.01
 """Minimum relative error of a loop, because no machine repeats a run more closely an hour later."""
 
 PARTS: Final = 8
-"""Number of equal intervals of time into which a loop is divided. The spread of their token counts gives its error."""
+"""Number of equal intervals of time into which a loop is divided. The error follows from the spread of token counts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,8 +98,9 @@ class SampledEngine:
     def each_ms(self, at_once: int, new: float, output: float) -> float:
         """Return the mean time from the end of one answer to the end of the next.
 
-        The times of prompts and steps are scaled so that they add up to the duration of the measured loop. Without
-        scaling, their sum may differ from it if the machine's speed changed during the sample.
+        The sum of the fitted times of prompts and steps is multiplied by a factor, such that the product equals the
+        measured time of each loop. Without the factor, the sum may differ from the measured time, because the machine's
+        speed may have changed during the sample.
         """
         ratios = [
             (loop.at_once, loop.each_ms / self._parts_ms(loop.at_once, loop.new, loop.output))
@@ -205,8 +206,8 @@ def _between(points: Sequence[tuple[int, float]], at: int) -> float:
 def _counted(request: RequestResult) -> RequestResult:
     """Return the request with the number of tokens that the server reported.
 
-    A server may send several tokens in one piece, as the edge does, and report their number at the end. In that case
-    the reported number is distributed over the pieces.
+    A server, such as the edge, may send several tokens in one piece, and report the number of all tokens at the end. In
+    that case the reported number is distributed over the pieces.
     """
     whole, pieces = 0 if request.usage is None else request.usage.completion_tokens, request.tokens
     if whole <= pieces:
@@ -225,7 +226,7 @@ def _new(request: RequestResult) -> float:
 
 
 def _prompt_slope(requests: Sequence[RequestResult]) -> float | None:
-    """Return the growth of the time to the first token per uncached prompt token; None if all prompts are as long."""
+    """Return how much longer the first token takes per uncached prompt token; None if the prompts are equally long."""
     found = [(_new(each), each.ttft_ms) for each in requests if each.answered]
     mean, mean_ms = fmean(new for new, _ in found), fmean(at_ms for _, at_ms in found)
     spread = sum((new - mean) ** 2 for new, _ in found)

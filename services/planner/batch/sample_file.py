@@ -1,4 +1,4 @@
-"""Read prompts from a file in OpenAI's batch format, of JSON objects with a prompt, or of one prompt per line."""
+"""Read prompts from a file. A line is a request in OpenAI's batch format, a JSON object with a prompt, or a prompt."""
 
 from collections.abc import Sequence
 from pathlib import Path

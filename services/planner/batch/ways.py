@@ -73,7 +73,7 @@ class BatchJob:
         best: Share of the requests that count as the best. A cascade should find these.
         rho: Rank correlation between the score by a cascade's first model (the screen) and the final score.
         quality_loss: Maximum number of points by which a way's score may be below that of ``model``.
-        factors: By name of an accelerator, the time measured by a sample on it, divided by the predicted time.
+        factors: For each accelerator that ran a sample, by name: the measured time divided by the predicted time.
     """
 
     work: BatchWork

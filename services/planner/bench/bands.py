@@ -14,11 +14,11 @@ MAX_BATCH: Final = 256
 def bands(rows: Sequence[ShapeMeasurement], gammas: Mapping[str, int]) -> tuple[GammaBand, ...]:
     """Return the fastest gamma for each measured batch size, and 0 for larger ones.
 
-    The result is empty if no batch size ran both in the plain arm and in another. A gamma that saves time at one batch
-    size also saves time at smaller ones, because larger batches leave less arithmetic to verify. So each choice also
-    holds for smaller batches down to the next measured size, and gamma never grows with the batch size. Drafting is
-    chosen only if it is faster by ``MARGIN``. With a draft model, a step that drafts nothing takes longer than with
-    speculation off (``LatencyPlan.idle_cost``).
+    The result is empty if no batch size ran both in the plain arm and in another arm. A gamma that saves time at one
+    batch size also saves time at smaller ones, because a smaller batch leaves more arithmetic units free to verify. So
+    the gamma of a measured size also applies to all sizes between it and the next smaller measured size, and gamma
+    never grows with the batch size. Drafting is chosen only if it is faster by ``MARGIN``. With a draft model, a step
+    that drafts nothing takes longer than with speculation off (``LatencyPlan.idle_cost``).
 
     Args:
         rows: The measurements.

@@ -115,7 +115,7 @@ def unfitted_roofline(catalogue: Mapping[str, str]) -> FittedRoofline:
 
 
 def regrets(predictions: Sequence[Prediction]) -> tuple[Regret, ...]:
-    """Return the regret of each batch size and prompt length that ran in the plain arm and in another.
+    """Return the regret of each batch size and prompt length that ran in the plain arm and in another arm.
 
     An arm that drafts is chosen only if its predicted gain is at least ``MARGIN``.
     """
@@ -194,7 +194,7 @@ def _tau(
     If a model drafts gamma tokens in each step, the tokens per cycle follow from alpha and gamma. N-gram drafting finds
     tokens only in some steps, and ``row.gamma`` is the mean over all steps. In that case the tokens per cycle are 1
     plus ``row.gamma`` times the accepted share. The share depends more on the text than on the hardware. So it is taken
-    from the known rows with the same texts, which are the rows with prompts of the same length.
+    from those rows in ``known`` that have the same texts, that is, prompts of the same length.
     """
 
     def tau(row: ShapeMeasurement) -> float:
@@ -209,12 +209,12 @@ def _tau(
 
 
 def _kept_at(row: ShapeMeasurement, known: Sequence[ShapeMeasurement], otherwise: float) -> float:
-    """Return the accepted share of n-gram drafts in the known rows with the arm and prompt length of ``row``."""
+    """Return the accepted share of n-gram drafts in those rows in ``known`` that have the arm and length of ``row``."""
     alike = [each for each in known if each.arm == row.arm and _length(each) == _length(row)]
     drafted = sum(each.gamma * each.batch * each.sets for each in alike)
     return sum((each.tau - 1) * each.batch * each.sets for each in alike) / drafted if drafted else otherwise
 
 
 def _length(row: ShapeMeasurement) -> int:
-    """Return the prompt's length in units of 32 tokens, because prompts of one length differ by a few tokens."""
+    """Return the prompt's length in units of 32 tokens. Prompts that differ by a few tokens count as equally long."""
     return round(row.prompt / 32)

@@ -65,7 +65,8 @@ def alpha(measured: Iterable[RunMeasurements]) -> float | None:
 
     If each engine step was received separately, this is the maximum likelihood estimate: accepted tokens divided by
     verified tokens. The last step is left out because the end of the answer truncates it. If the steps were not
-    received separately, it is the alpha at which the expected totals equal the measured ones.
+    received separately, it is the alpha for which the expected share of accepted drafted tokens equals the
+    measured share.
     """
     requests = [each for one in measured for each in answered_requests(one) if each.speculation is not None]
     verified, rejected, steps, drafted, accepted = 0, 0, 0, 0, 0
@@ -95,7 +96,7 @@ def accepted_share(measured: Iterable[RunMeasurements]) -> float | None:
 
 
 def by_position(measured: Iterable[RunMeasurements]) -> tuple[float, ...]:
-    """Return the share of draft steps that accepted the first drafted token, the second token, and so on.
+    """Return, for each position in a draft, the share of drafts of which the token at this position was accepted.
 
     The result is empty if the engine does not report the positions.
     """
@@ -186,7 +187,10 @@ def _steps(each: RequestResult) -> float:
 
 
 def _sees_steps(each: RequestResult) -> bool:
-    """Return whether each received message is an engine step. It is not if an engine always sends single tokens."""
+    """Return whether each received message is one engine step.
+
+    The answer is no if the request has no drafts, or if no message has more than one token.
+    """
     return each.speculation is not None and any(tokens > 1 for _, tokens in each.steps)
 
 

@@ -15,12 +15,13 @@ from services.physics.statistics import median
 from services.planner.bench.closed_loops import ShapeMeasurement
 
 MAX_ROUNDS: Final = 600
-"""Maximum number of iterations of the search. It ends earlier if the losses of all points are within ``TOLERANCE``."""
+"""Maximum number of iterations of the search. The search ends earlier if the losses of all points of the
+simplex differ by less than ``TOLERANCE``."""
 TOLERANCE: Final = 1e-9
 MAX_STEPS: Final = 256
 """Maximum number of steps in which a prefill is simulated. A longer prefill gets larger steps."""
 ROOFLINE_PRIOR_WEIGHT: Final = 1e-3
-"""Weight of the prior, which favours small costs in addition to the roofline."""
+"""Weight of the prior (``_prior_loss``). The prior favours fits whose costs beyond the roofline are small."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +38,7 @@ class FittedRoofline:
         bandwidth: Achieved share of the memory rate for weights. The share for KV caches changes in proportion to it.
         layer_us: Fixed time of a layer in each step, in microseconds.
         first_ms: Time of a first token in addition to the prefill.
-        token_ms: Time that each further token of a step takes in addition to the law.
+        token_ms: Time that each token of a step, except the first, adds to the time that the law gives.
         draft_cost: Time of a draft step divided by the time that the law gives.
         overhead: Overhead of a cycle (draft steps and a verify step), as a share of a plain step.
     """
@@ -87,7 +88,10 @@ class FittedRoofline:
         return step + self.token_ms * (batch * positions - 1)
 
     def mixed_step_ms(self, batch: int, context: int, prompts: float, prompt: int) -> float:
-        """Return the time of one step that decodes ``batch`` sequences and prefills ``prompts`` prompts, or a part."""
+        """Return the time of one step that decodes ``batch`` sequences and prefills ``prompts`` prompts.
+
+        ``prompts`` may be a fraction.
+        """
         gpu, constants = self._machine
         step = step_ms(
             self.target, gpu, self.precision,
@@ -128,7 +132,10 @@ class FittedRoofline:
         return step
 
     def _achieved(self) -> tuple[Gpu, Efficiency]:
-        """Return the accelerator with its achieved rates (a fitted share may be above 1), and the constants."""
+        """Return the accelerator with its achieved rates, and the constants of the law.
+
+        A fitted share may be above 1.
+        """
         known = practical(self.gpu)
         arithmetic, memory = self.flops / known.flops, self.bandwidth / known.bandwidth
         fp8 = None if self.gpu.flops_fp8 is None else self.gpu.flops_fp8 * arithmetic
@@ -215,10 +222,10 @@ def _row_loss(roofline: FittedRoofline, row: ShapeMeasurement) -> float:
 
 
 def _prior_loss(roofline: FittedRoofline, start: FittedRoofline) -> float:
-    """Return the loss by a weak prior for the plain roofline. It decides between parameters that fit the rows equally.
+    """Return the loss by a weak prior for the plain roofline. The prior decides if several fits are equally good.
 
-    For example, at batch 1 and one gamma, a high draft cost and a high cost of further tokens have the same effect. The
-    weight is such that a cost of 1 % of a step is accepted if it makes one row 2 % better.
+    For example, at batch 1 and one gamma, a high ``draft_cost`` and a high ``token_ms`` have the same effect. The prior
+    is so weak that the fit accepts a ``token_ms`` of 1 % of a step if this makes the prediction of one row 2 % better.
     """
     beyond = 100 * roofline.token_ms / roofline.step_ms(1, 0)
     # No hardware is faster than its data sheet.
@@ -236,9 +243,9 @@ def _with(roofline: FittedRoofline, names: Sequence[str], logs: Sequence[float])
 
 
 def nelder_mead(loss: Callable[[Sequence[float]], float], start: Sequence[float]) -> tuple[float, list[float]]:
-    """Minimise ``loss`` by the downhill simplex of Nelder and Mead (1965). Return the loss and its point.
+    """Minimise ``loss`` by the downhill simplex of Nelder and Mead (1965). Return the smallest loss and its point.
 
-    The method needs no derivatives. The loss has a kink, where it has no derivative.
+    The method needs no derivatives. The loss of a fit has a kink, so it does not have a derivative everywhere.
     """
     size = len(start)
     points = [list(start)] + [[x + (0.7 if i == j else 0.0) for j, x in enumerate(start)] for i in range(size)]

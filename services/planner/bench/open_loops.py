@@ -56,9 +56,9 @@ class LoadSummary:
         rate: Arriving requests per second.
         requests: Number of requests.
         errors: Number of failed requests.
-        ttft: Time from when a request was due to its first token; None if no request was answered.
+        ttft: Time to the first token, counted from the planned start of the request; None if no request was answered.
         token: Mean time between tokens of a request.
-        total: Time to the last token.
+        total: Time to the last token, counted like ``ttft``.
         good: Share of all requests that met the SLO.
         goodput: Requests per second that met the SLO.
         cached: Share of prompt tokens that the engine reports as cached.
@@ -176,7 +176,7 @@ def _spread(times: Sequence[float]) -> Percentiles | None:
 
 
 def _seconds(stream: OpenLoopResult) -> float:
-    """Return the time from when the first request was due until the last one ended."""
+    """Return the seconds from the planned start of the first request to the end of the last one."""
     ends = [each.due_ms + each.total_ms for each in stream.requests]
     begins = [each.due_ms for each in stream.requests]
     return (max(ends) - min(begins)) / 1e3 if ends else 0.0

@@ -44,7 +44,10 @@ def as_json(result: BenchResult, slo: BenchSlo) -> dict[str, Any]:
 
 
 def comparison_lines(first: BenchResult, second: BenchResult, slo: BenchSlo) -> Iterator[str]:
-    """Yield the medians of two comparable results side by side, by load, or by batch and prompt length."""
+    """Yield the medians of two comparable results side by side.
+
+    There is one line for each arm, kind of time, and load. A closed loop's load is its batch and prompt length.
+    """
     yield f"{'arm':<14} {'load':<24} {'ms to':<12} {'first':>9} {'second':>9} {'change':>8}"
     later = _medians(second, slo)
     for key, value in _medians(first, slo).items():

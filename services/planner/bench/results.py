@@ -31,7 +31,11 @@ class DraftCounts(msgspec.Struct, frozen=True):
 
 
 class RequestResult(msgspec.Struct, frozen=True):
-    """One request. ``due_ms`` is relative to the start of its loop, other times to ``due_ms``, in milliseconds."""
+    """One request, with times in milliseconds.
+
+    ``due_ms`` is the moment at which the request was due, counted from the start of the loop. All other times are
+    counted from that moment.
+    """
 
     due_ms: float
     steps: tuple[tuple[float, int], ...]
@@ -178,7 +182,7 @@ def require_comparable_runs(result: BenchResult, name: str) -> None:
     """Require that all runs had the same engine, model, machine and settings, except for the settings of their arms.
 
     Raises:
-        UserError: Another condition differs, an arm did not run, or there is no plain arm.
+        UserError: Runs differ in more than the settings of their arms, an arm did not run, or there is no plain arm.
     """
     if PLAIN not in result.arms or any(not result.of(arm) for arm in result.arms):
         raise UserError(f"{name}: every arm must have run, and one must be called {PLAIN!r}")

@@ -18,7 +18,8 @@ from services.planner.latency.plan_input import PlanInput
 
 ALPHAS: Final = (0.6, 0.7, 0.8, 0.9)
 SLOW_DRAFT: Final = 1.3
-"""Measured draft steps took up to this factor longer than predicted (two pairs of models: 0.15 and 0.30)."""
+"""Time of a slow draft step divided by the predicted time. Measured draft steps of two pairs of models
+took longer than predicted, by 0.15 and 0.30 of the predicted time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +62,7 @@ class GovernanceCost:
         hidden: Share of ``rails_ms`` that overlaps with queue and prefill.
         seen_ms: Part of ``rails_ms`` that does not overlap, and so delays the first token.
         returned_ms: Time that speculation saves up to the last token. It saves none up to the first token.
-        hidden_from: Number of uncached prompt tokens from which the rails are completely hidden.
+        hidden_from: Minimum number of uncached prompt tokens whose prefill hides the rails completely.
     """
 
     rails_ms: float
@@ -84,8 +85,8 @@ class FirstTokenDeadline:
         ttft_ms: The deadline, counted from the receipt at the edge, as in the router.
         prefill_ms: Part of the deadline that is left for queue and prefill.
         longest: Longest prompt, in uncached tokens, that meets the deadline on an idle engine.
-        longest_floor: The same for an idle engine that is as fast as the data sheet allows.
-        utilisation: Highest load at which 99 % of such requests meet the deadline; 0 if no load does.
+        longest_floor: The same if the idle engine were as fast as the data sheet allows.
+        utilisation: Highest load at which 99 % of requests like the planned one meet the deadline; 0 if there is none.
         variation: Coefficient of variation of queue plus prefill at the given load.
     """
 
@@ -129,7 +130,7 @@ class LatencyPlan:
     governance: GovernanceCost
 
     def total(self, column: str, *, first: bool) -> float:
-        """Return the milliseconds to the first or last token: the sum of a column such as ``practical``."""
+        """Return the sum of a column, such as ``practical``, over all parts or over those before the first token."""
         return sum((float(getattr(part, column)) for part in self.parts if part.first or not first), 0.0)
 
 
@@ -237,7 +238,7 @@ def _deadline(inputs: PlanInput, prefill: float) -> FirstTokenDeadline:
 
 
 def _tokens_that_hide(inputs: PlanInput) -> int:
-    """Return the number of prompt tokens whose prefill hides the rails on an idle engine; 0 without rails."""
+    """Return the minimum number of prompt tokens whose prefill hides the rails on an idle engine; 0 without rails."""
     rails = inputs.around.rails
     if not rails:
         return 0

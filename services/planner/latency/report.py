@@ -93,7 +93,7 @@ def _drafting(plan: LatencyPlan) -> Iterator[str]:
 
 
 def _profile(plan: LatencyPlan) -> str:
-    """Return the schedule of gamma for the engine; empty if gamma is always 0, which is another setting."""
+    """Return the schedule of gamma for the engine; empty if gamma is always 0, because that needs another setting."""
     return format_schedule(plan.bands) if any(band.gamma for band in plan.bands) else ""
 
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Final
 
 CHUNKS_PER_CORE: Final = 2_500.0
-"""Chunks per second per core, in edge, broker, generator and router together: 50 streams of 50 each (sizing.md)."""
+"""Chunks per second per core for edge, broker, generator and router together: 50 streams x 50 chunks/s (sizing.md)."""
 
 CHUNKS_PER_PARTITION: Final = 2_500.0
 """Maximum chunks per second in one partition. In each service, one process on one core reads a partition."""
@@ -24,7 +24,7 @@ BROKER_PARTITIONS: Final = 4_000
 """Maximum number of partition replicas on a broker. The usual advice for clusters without ZooKeeper is higher."""
 
 LARGEST_TOPIC: Final = 1_024
-"""Maximum number of partitions of a topic. Above it, the plan has several cells. More were never tried."""
+"""Maximum number of partitions of a topic; more were never tried. A plan that needs more has several cells."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class Growth:
 
 
 def growth(streams: int, token_ms: float) -> Growth:
-    """Return the resources for ``streams`` simultaneous answers, with one chunk each per ``token_ms`` milliseconds."""
+    """Return the resources for ``streams`` simultaneous answers. Each has one chunk every ``token_ms`` milliseconds."""
     chunks = streams * 1e3 / token_ms
     partitions = 2 ** math.ceil(math.log2(max(4.0, chunks / CHUNKS_PER_PARTITION)))
     sent = chunks * CHUNK_BYTES * (READERS + COPIES - 1)

@@ -20,11 +20,12 @@ PREFILL_BUDGET: Final = 2_048
 SEQUENCES: Final = 256
 """Maximum number of answers that run at the same time in one engine; vLLM's default."""
 MEMORY: Final = 0.9
-"""Share of the memory for weights and KV caches."""
+"""Share of the memory that weights and KV caches may take."""
 SHARE: Final = 0.99
 """Share of requests that must meet the limits."""
 MARGIN: Final = 1.15
-"""Factor on the predicted p99 of the first token in the comparison with its limit. The prediction may be too low."""
+"""Factor by which the predicted p99 of the first token is multiplied before it is compared with the limit, because the
+prediction may be too low."""
 AROUND_MS: Final = 6.0
 """Time in edge, bus and tokenizer, for both directions together, as in ``railbus plan latency``."""
 
@@ -119,7 +120,7 @@ class ServePlan:
         most: Maximum requests per second that one engine serves within the limits.
         seen: Latencies of requests if ``engines`` engines share the demand.
         full: Latencies of requests when an engine serves ``most`` requests per second.
-        limit: The limit that is missed first with fewer engines, as text.
+        limit: Why one engine cannot serve more than ``most`` requests per second, as text: mostly a missed limit.
     """
 
     kind: EngineKind
@@ -202,7 +203,7 @@ def missed(seen: QueueTimes | None, demand: Demand) -> str | None:
 
 
 def first_token_ms(seen: QueueTimes, demand: Demand, share: float) -> float:
-    """Return the time, with edge and bus, within which the ``share`` of requests has its first token.
+    """Return the time, with edge and bus, within which ``share`` (such as 0.99) of the requests get their first token.
 
     The rails run in parallel to queue and prefill.
     """
@@ -248,7 +249,8 @@ def plan_serve(kind: EngineKind, demand: Demand) -> ServePlan:
 def grown(demand: Demand, streams: int, seen: QueueTimes) -> Demand:
     """Return the demand that leads to ``streams`` simultaneous streams. Little's law gives the number of people.
 
-    With many engines, each engine is as full as the limits allow. ``seen`` has the latencies at that load.
+    ``seen`` has the latencies of an engine that is as full as the limits allow. With many engines, each engine has this
+    load.
     """
     seconds = (seen.ttft_ms(0.5) + demand.output * seen.token_ms) / 1e3
     return replace(demand, users=max(1, round(streams / seconds * demand.every_s)))

@@ -4,16 +4,18 @@ In each step the engine decodes one token of every running answer, and prefills 
 budget holds. Of the last prompt in a step, only a part may be prefilled (chunked prefill: Agrawal et al.,
 "Sarathi-Serve", 2024). Requests arrive at random (Poisson). Each prompt is divided into equal parts, of a size such
 that a step prefills a whole number K of parts. At the ends of steps, the number q of waiting parts is a Markov chain:
-q' = q - min(q, K) + the parts that arrive during the step (Bailey, "On queueing processes with bulk service", 1954;
-Neuts 1967, whose service time depends on the number served, as the time of a step depends on its prompts). The
-probability that a request arrives during a kind of step is proportional to the time of such steps (Wolff, PASTA, 1982).
-The request waits for the end of that step, and for the following steps until its own last part is prefilled.
+q' = q - min(q, K) + the parts that arrive during the step (Bailey, "On queueing processes with bulk service", 1954).
+The time of a step depends on its prompts, as the service time in Neuts 1967 depends on the number of customers that are
+served. The probability that a request arrives during a step of some kind is proportional to the total time of the steps
+of this kind (Wolff, PASTA, 1982). A request waits for the end of the step during which it arrives, and for the
+following steps until its own last part is prefilled.
 
-The running answers share the engine. If n answers run, each gets one token per step, which takes the time s(n), and n
-changes slowly compared with the number of waiting prompts. So n has the distribution of a processor-sharing queue whose
-speed depends on n: P(n) is proportional to the product of rate x tokens x s(i) / i over i = 1 .. n. This holds for
-answers of any lengths (Kelly, "Reversibility and Stochastic Networks", 1979). The chain is solved for several n. If no
-answer runs and no prompt waits, the engine is idle. With K = 1 and no decoding this is the queue M/D/1.
+The running answers share the engine. If n answers run, each gets one token per step, and a step takes the time s(n).
+The number n changes slowly compared with the number of waiting prompts. So n has the distribution of a
+processor-sharing queue whose speed depends on n: P(n) is proportional to the product of rate x tokens x s(i) / i over
+i = 1 .. n. This holds for answers of any lengths (Kelly, "Reversibility and Stochastic Networks", 1979). The chain is
+solved for several n. If no answer runs and no prompt waits, the engine is idle. With K = 1 and no decoding this is the
+queue M/D/1.
 """
 
 import math
@@ -25,12 +27,12 @@ StepTime = Callable[[float, float], float]
 """A function from the number of decoded answers and of prefilled prompts, both fractional, to the time of a step."""
 
 MAX_WAITING: Final = 400
-"""Maximum number of waiting prompts in the chain. An engine with more is overloaded for any limit of interest."""
+"""Maximum number of waiting prompts in the chain. If more wait, the latencies are above any limit of interest."""
 MAX_ITERATIONS: Final = 400
 SETTLED: Final = 1e-7
 """The chain counts as stationary when an iteration changes its distribution by less than this."""
 FRACTIONS: Final = 8
-"""Number of moments within a step at which the arrival of a request is evaluated."""
+"""Number of moments within a step that represent all moments at which a request may arrive."""
 SMALLEST: Final = 1e-8
 """Probability below which a number of arrivals is left out."""
 RARE: Final = 1e-6
@@ -61,7 +63,7 @@ class QueueTimes:
     running: float
 
     def ttft_ms(self, share: float) -> float:
-        """Return the time within which the ``share`` of requests has its first token."""
+        """Return the time within which ``share`` (such as 0.99) of the requests get their first token."""
         reached = 0.0
         for at_ms, weight in self.ttft:
             reached += weight
@@ -78,7 +80,13 @@ class PromptParts(NamedTuple):
 
 
 class Piece(NamedTuple):
-    """A number of running answers, the share of time with about this number, and the part of that share with none."""
+    """One piece of the distribution of the number of running answers.
+
+    Attributes:
+        running: Mean number of running answers in this piece.
+        share: Share of all time that belongs to this piece.
+        idle: Share of the time of this piece in which no answer runs.
+    """
 
     running: float
     share: float
@@ -138,7 +146,8 @@ def _running(
 ) -> list[Piece] | None:  # fmt: skip
     """Return the distribution of the number of running answers in a few pieces; None if the engine is overloaded.
 
-    A step takes the time to decode plus that of the prompts that arrive in it: s = decode(n) + rate s prompt(n).
+    With n running answers, the time s of a step is the time to decode plus the time to prefill the prompts that arrive
+    during the step: s = decode(n) + rate x s x prompt(n).
     """
     if tokens == 1:
         return [Piece(0.0, 1.0, 1.0)] if per_ms * step_ms(0, most) < most else None
@@ -223,16 +232,23 @@ def _stationary(
 def _first_tokens(
     chain: Sequence[float], times: Sequence[float], per_ms: float, parts: PromptParts, idle: float
 ) -> tuple[list[tuple[float, float]], float]:  # fmt: skip
-    """Return the distribution of the time to the first token, and the mean number of parts that wait at that moment.
+    """Return the distribution of the time to the first token, and the mean number of parts that wait at a first token.
 
-    This time consists of the wait and the steps that prefill the request's own prompt.
+    The time to the first token consists of the wait and the steps that prefill the request's own prompt.
     """
     own, most = parts
     found: list[tuple[float, float]] = []
     left = 0.0
 
     def add(rest: float, ahead: int, later: int, weight: float) -> None:
-        """Add a request that waits for ``ahead`` parts. The ``later`` parts arrive after it and fill its last step."""
+        """Add a request: to ``found`` its time to the first token, to ``left`` the parts that wait at that moment.
+
+        Args:
+            rest: Time from the arrival of the request to the end of the step during which it arrives.
+            ahead: Number of parts of earlier requests that wait at the end of this step.
+            later: Number of parts of requests that arrive in the same step, but later.
+            weight: Relative frequency of such a request.
+        """
         nonlocal left
         full = (ahead + own - 1) // most
         waiting = ahead + own + later + round(own * per_ms * full * times[most]) - full * most

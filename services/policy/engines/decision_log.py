@@ -87,7 +87,7 @@ class DecisionLog:
         self._fails = False
 
     def __call__(self, decision: RegoDecision) -> None:
-        """Append a decision. If the write fails, requests are not affected; repeated failures are logged once."""
+        """Append a decision. A failed write affects no request. Of successive failures, only the first is logged."""
         line = opa_log_line(decision, decision_id=str(uuid.uuid4()), now=datetime.now(UTC), labels=self._labels)
         try:
             os.write(self._file, orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE))

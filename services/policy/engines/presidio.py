@@ -45,7 +45,7 @@ OVERLAP_CHARS: Final = 64
 
 
 class Presidio:
-    """The recognizers. They are stateless and read one slice at a time, in a thread."""
+    """The recognizers. They keep no state from one text to the next. ``find`` runs them in a thread, slice by slice."""
 
     def __init__(self) -> None:
         self._phones: Any = recognizers.PhoneRecognizer(supported_regions=PHONE_REGIONS, leniency=_VALID_NUMBER)
@@ -57,7 +57,12 @@ class Presidio:
     async def find(
         self, text: str, turn: Callable[[], AbstractAsyncContextManager[object]] = nullcontext
     ) -> list[FoundSpan]:
-        """Return what the recognizers find, in the order of the text. ``turn`` makes a context for each slice."""
+        """Return what the recognizers find, in the order of the text.
+
+        Args:
+            text: The text.
+            turn: Returns a new context manager, inside which one slice is read. It can make several texts take turns.
+        """
         found: set[FoundSpan] = set()
         for begin in range(0, max(len(text) - OVERLAP_CHARS, 1), SLICE_CHARS - OVERLAP_CHARS):
             async with turn():

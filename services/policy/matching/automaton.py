@@ -13,10 +13,11 @@ from services.policy.matching.regex import Node, longest
 from services.policy.source.document import Guard, ValidatorName
 
 MAX_REMEMBERED: Final = 2
-"""Maximum number of open matches of a cached configuration. Higher numbers are rare and have too many combinations."""
+"""Maximum number of open matches of a cached configuration. Larger configurations are rare, but too many to cache."""
 
 MAX_CELLS: Final = 200_000
-"""Maximum number of cached table cells, about 80 MB. Above it the table is rebuilt, with the same results."""
+"""Maximum number of cached table cells, about 80 MB. If there are more, the table is emptied and built again. The
+matches do not change."""
 
 # Kinds of a character next to a match, for the guards. END means that no character follows.
 OTHER, LETTER, DIGIT, JOINER, END = range(5)
@@ -79,8 +80,8 @@ class AutomatonState(dict[str, "AutomatonState | None"]):
     """The state of an open match. It maps the next character to the next state, or to None if no match is possible.
 
     Attributes:
-        final: By kind of the next character, the rules that match if such a character follows. None if no rule can
-            match without more characters.
+        final: For each kind of the next character, the rules that match if such a character follows. If no
+            rule can match without more characters, the attribute itself is None.
         alive: Rules that match now or may match after more characters.
     """
 
@@ -228,7 +229,7 @@ class Automaton:
         return following_config, _COMMON.get(change, change)
 
     def final(self, complete: frozenset[int]) -> tuple[tuple[int, ...], ...] | None:
-        """Return, by kind of the next character, the complete rules whose guard allows it."""
+        """Return, for each kind of character, the rules in ``complete`` whose guard lets such a character follow."""
         if not complete:
             return None
         return tuple(

@@ -10,7 +10,7 @@ CharSet = tuple[Range, ...]
 
 LAST: Final = 0x10FFFF
 _MAX_FOLDED_RANGE: Final = 0x500
-"""In a range of more characters than this, such as a whole script, only the ASCII letters are folded."""
+"""Limit of ``without_case``: in a range of more characters, only the ASCII letters get their other case."""
 
 
 def of(chars: Iterable[str]) -> CharSet:

@@ -7,7 +7,7 @@ from services.policy.matching.charset import CharSet
 from services.policy.matching.regex import Alternation, BadPattern, Chars, Concatenation, Node, Repeat
 
 MAX_POSITIONS: Final = 4_096
-"""Maximum number of positions of one pattern with repeats. Nested repeats multiply the positions."""
+"""Maximum number of positions of a pattern that has repeats. Repeats copy positions; nested repeats multiply them."""
 
 
 PositionSets = tuple[bool, set[int], set[int]]
@@ -62,7 +62,7 @@ class Positions:
         return nullable, first, last
 
     def _repeat(self, part: Node, least: int, most: int) -> PositionSets:
-        """Treat ``x{2,4}`` as ``xx(x(x)?)?``. The copies are nested so that each has only one successor."""
+        """Treat ``x{2,4}`` as ``xx(x(x)?)?``. Nested in this way, each copy is followed only by the next copy."""
         tail: PositionSets = (True, set(), set())
         for _ in range(most - least):
             _nullable, first, last = self._join(self._copy(part), tail)

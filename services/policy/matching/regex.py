@@ -39,7 +39,7 @@ class Chars:
 
 @dataclass(frozen=True, slots=True)
 class Concatenation:
-    """A sequence of parts; none matches the empty text."""
+    """A sequence of parts. A sequence without parts matches the empty text."""
 
     parts: tuple["Node", ...]
 

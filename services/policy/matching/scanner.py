@@ -9,7 +9,7 @@ from services.policy.matching.validators import VALIDATORS, IncrementalValidator
 from services.policy.source.document import ValidatorName
 
 _TAIL_KEPT: Final = 2_048
-"""Number of characters kept for validators before the text is trimmed. It is above any rule's longest match (512)."""
+"""If more characters than this are kept for validators, those before the first open match are dropped."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +19,7 @@ class Match:
     Attributes:
         rule: The rule.
         start: Offset of the match's first code point in the whole text.
-        end: One past the offset of its last code point.
+        end: One past the offset of the match's last code point.
     """
 
     rule: Rule
@@ -87,8 +87,8 @@ class Scanner:
     def undecided(self) -> int:
         """The offset of the first code point whose matches are not all known.
 
-        A match in ``_waiting`` waits for an open match that started no later. So no waiting match starts before this
-        offset.
+        Every match in ``_waiting`` waits for an open match that started at the same offset or earlier. So all waiting
+        matches start at this offset or later.
         """
         return self._starts[0] if self._starts else self.position
 
@@ -152,8 +152,9 @@ class Scanner:
     def _hopeless(self, rule: int, start: int) -> bool:
         """Return whether no match of the rule from this start can be reported any more.
 
-        This is so if another match, which is reported or waits, started earlier and ends after this start. A waiting
-        match is dropped only for a match that started before it and ends later, which covers this start as well.
+        This is so if another match of the rule started earlier, ends after ``start``, and was reported or waits. If the
+        other match waits, it may be dropped later, but only for a match that started before it and ends after it. That
+        third match then covers ``start`` as well.
         """
         if start < self._resolved.get(rule, 0):
             return True

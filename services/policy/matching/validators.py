@@ -42,8 +42,8 @@ MAX_CARD_DIGITS: Final = 19
 class Luhn:
     """Finds a payment card's number in groups of digits, by its check digit (ISO/IEC 7812-1, annex B).
 
-    The number consists of whole groups of digits. So its last digits are found even if other groups precede it. A
-    number whose digits are all equal is not accepted.
+    The number consists of whole groups of digits. It may start at any group, so it is found even if groups that do not
+    belong to it come before it. A number whose digits are all equal is not accepted.
     """
 
     __slots__ = ("_found", "_in_group", "_open", "least_chars")
@@ -135,7 +135,7 @@ _LEAST_BITS: Final = 3.0 - 1e-9
 """Minimum number of bits per character, less an allowance for rounding."""
 
 _MOST_BITS: Final = math.log2(MAX_MATCH_CHARS) - _LEAST_BITS + math.log2(math.e)
-"""Maximum number of bits of entropy above the minimum that one more character can add to a match."""
+"""Maximum number of bits that one more character adds to n * (H - minimum), for n characters with the entropy H."""
 
 
 def _weight(count: int) -> float:
@@ -171,7 +171,7 @@ class IncrementalValidator(Protocol):
     least_chars: int
 
     def feed(self, text: str) -> bool:
-        """Take more text. Return whether all of it so far is valid."""
+        """Take more text. Return whether the whole text so far is valid."""
 
 
 VALIDATORS: Final[dict[ValidatorName, Callable[[], IncrementalValidator]]] = {

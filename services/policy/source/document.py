@@ -60,8 +60,9 @@ class WindowSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The windows of an answer's text that a check reads, in characters (code points).
 
     Attributes:
-        first_chars: End of the first window. The next ends double until the stride is reached.
-        stride_chars: Distance between the ends of windows, at absolute offsets.
+        first_chars: End of the first window. Each further window ends at twice the offset of the one before, until
+            ``stride_chars`` is reached.
+        stride_chars: From there on, windows end at the multiples of this number, as offsets in the answer's text.
         context_chars: Length of a window.
         hold_chars: In gated delivery, the number of newest characters that a window does not clear, because they may be
             half a phrase.
@@ -81,7 +82,7 @@ class OutputChecks(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     """The output checks.
 
     Attributes:
-        windows: Tier 1, the NeMo output rails.
+        windows: The windows of tier 1, the NeMo output rails.
         classifiers: The names of the classifiers of tier 2. If there are none, there is no tier 2.
         classifier_windows: The windows of tier 2.
         max_findings: An answer with more findings is stopped.

@@ -33,9 +33,10 @@ def read_files(root: Path) -> Files:
 
 
 def version_of(files: Files) -> str:
-    """Return the first 20 hexadecimal digits (80 bits) of SHA-256 over sorted paths and contents, with lengths.
+    """Return the policy's version: the first 20 hexadecimal digits (80 bits) of a SHA-256 hash.
 
-    It is short because it is in every verdict and recall.
+    The hash is over the path and content of every file, each preceded by its length, in the order of the paths. The
+    version is short because it is in every verdict and recall.
     """
     digest = hashlib.sha256()
     for name, content in sorted(files.items()):

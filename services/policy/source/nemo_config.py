@@ -36,7 +36,7 @@ def has_rails(files: Files, side: Side) -> bool:
 
 
 def one_side(files: Files, side: Side) -> dict[str, Any]:
-    """Return the configuration without the other side's rails, whose actions exist only in another service.
+    """Return NeMo's configuration without the rails of the other side. Their actions exist only in another service.
 
     Raises:
         BrokenPolicy: The configuration is not a mapping.
@@ -51,7 +51,7 @@ def one_side(files: Files, side: Side) -> dict[str, Any]:
 
 
 def _own_input_rails(name: str, root: Any) -> Iterator[PolicyFault]:
-    """Yield a fault for each of Railbus's own input rails, which older policies named here as well."""
+    """Yield a fault for each of Railbus's own input rails in this file. Older policies named them here as well."""
     flows = _value(_value(_value(root, "rails"), "input"), "flows")
     for flow in flows.value if isinstance(flows, yaml.SequenceNode) else ():
         if isinstance(flow, yaml.ScalarNode) and flow.value.startswith("railbus "):

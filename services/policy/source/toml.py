@@ -35,7 +35,10 @@ def read_toml(name: str, content: bytes, cls: type[T]) -> T:
 
 
 def line_of(text: str, where: str) -> int:
-    """Return the line number of a path such as ``$.pattern[2].regex``, or of the nearest known line above it."""
+    """Return the number of the line to which a path such as ``$.pattern[2].regex`` leads.
+
+    A part of the path that the text does not contain is skipped, so that the line is that of a part before it.
+    """
     lines = text.splitlines()
     at = 0
     table = ""

@@ -12,8 +12,8 @@ from services.rails.decide import VerdictContent
 VerdictChange = Literal[
     "denied", "masked", "admitted", "denied by other rails", "other text masked", "egress", "delivery"
 ]
-"""The difference of the new verdict. ``admitted`` means that the prompt was denied or masked, and would now reach the
-model unchanged."""
+"""How the new verdict differs from the recorded one. ``admitted`` means that the prompt was denied or masked, and would
+now reach the model unchanged."""
 
 _ANSWERS: Final[frozenset[RailResult]] = frozenset({"passed", "blocked", "masked"})
 
@@ -29,7 +29,8 @@ class JudgedPrompt(NamedTuple):
         details: By rail, the detail of its outcome, such as the rules that acted. Rails without a detail are left out.
         masked: The prompt with its spans masked. It is never printed.
         egress: Whether the prompt may leave the premises.
-        delivery: How the answer is delivered, which may be stricter than the request; None if the verdict has none.
+        delivery: The delivery mode of the answer, which may be stricter than that of the request; None if the verdict
+            has none.
     """
 
     decision: VerdictDecision
@@ -81,9 +82,10 @@ class VerdictComparison:
 
     Attributes:
         same: Number of verdicts that are the same.
-        unanswered: Number of requests that were not compared, because a rail gave no answer when recorded or now.
+        unanswered: Number of requests that were not compared, because a rail gave no answer, in the recorded evaluation
+            or in the new one.
         left_out: Number of recorded verdicts that follow from rails that are not run again.
-        blocked: By rail, the number of prompts that it refuses under the policy.
+        blocked: For each rail, the number of prompts that it refuses in the new evaluation.
     """
 
     same: int = 0
@@ -110,8 +112,9 @@ def change_of(
 ) -> VerdictChange | None:
     """Return the difference; None if there is none.
 
-    The first rail that refuses a prompt cancels the others, so a recorded verdict does not name every rail that
-    would have refused. So two denials are the same if the rails that refused then still refuse now.
+    The first rail that refuses a prompt cancels the others, so a recorded verdict does not name every rail that would
+    have refused. So two denials are the same if every rail that refused in the recorded verdict also refuses in the new
+    one.
     """
     if before.decision != after.decision:
         return {"deny": "denied", "mask": "masked", "allow": "admitted"}[after.decision]  # type: ignore[return-value]

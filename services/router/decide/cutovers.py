@@ -2,12 +2,13 @@
 
 If the self-hosted engine is silent or dead, another attempt on the self-hosted engines comes before the cloud. While
 the breaker is not closed, the cloud comes first. A request whose *first* token is late goes to the cloud at its
-first-token deadline. If it is still silent one stall deadline after that, it gets another attempt on the self-hosted
-engines. The two attempts race, so the first one is not cancelled. It may only be waiting in a queue.
+first-token deadline. If there is still no first token one stall deadline after that, the request gets another attempt
+on the self-hosted engines. It races with the earlier attempt, which may only be waiting in a queue, so the earlier
+attempt is not cancelled.
 
 A batch request is not urgent. While it waits in a queue and no worker has started it, it counts neither as late nor as
-stalled. If a worker has started it and is then silent for the stall deadline, the request gets another attempt. It goes
-to the cloud only if its class allows that.
+stalled. If a worker has started it and is then silent for the stall deadline, the request gets another attempt. A batch
+request goes to the cloud only if its class allows that.
 """
 
 from enum import Enum
@@ -59,7 +60,7 @@ NOT_WORTH_SAYING: Final = frozenset({Objection.OFF, Objection.NOT_ITS_CLASS, Obj
 """Objections that follow from the operator's settings. The reason in a ``Closed`` does not mention them."""
 
 BUDGETS: Final = frozenset({Objection.SPENT, Objection.RETRIES_SPENT})
-"""Objections that a budget is spent. They may no longer hold a moment later."""
+"""Objections that a budget is spent. A moment later, the budget may allow the cutover."""
 
 
 class CutoverPlan(NamedTuple):
@@ -161,7 +162,7 @@ def trigger_times_us(state: RequestState) -> list[int]:
 
 
 def _failure_due_us(state: RequestState, failure: Failed) -> int:
-    """Return when to act on a failure. This is at once (0), or for a batch request after a backoff if it may pass."""
+    """Return when to act on a failure; 0 for at once. A batch request waits for a backoff if the failure may pass."""
     passes = failure.retryable and failure.error_class != "engine_dead"  # if dead, another worker takes it at once
     if state.lane != "batch" or not passes or _retries_used_up(state):
         return 0
@@ -213,7 +214,7 @@ def all_failed(state: RequestState) -> Failed | None:
 
 
 def objection(state: RequestState, plan: CutoverPlan, now_us: int, budgets: AttemptBudgets) -> Objection | None:
-    """Return the reason against a cutover; None if it may be made. ``UNREAD`` is no reason to close the request."""
+    """Return the reason against a cutover; None if it may be made. ``UNREAD`` means to wait, not to close."""
     if plan.trigger == "mask":
         return Objection.UNREAD if state.request is None else None
     failure = all_failed(state)
@@ -282,7 +283,7 @@ def price(state: RequestState) -> float:
 
 
 def next_messages(state: RequestState) -> tuple[Message, ...] | None:
-    """Return the prompt for the next attempt, masked if the verdict is to mask it; None if it is not available."""
+    """Return the prompt for the next attempt, masked if the verdict says so; None if this prompt is not available."""
     verdict, request = state.screen.verdict, state.request
     if verdict is not None and verdict.decision == "mask":
         return verdict.masked or None
@@ -290,7 +291,7 @@ def next_messages(state: RequestState) -> tuple[Message, ...] | None:
 
 
 def health_outcome(state: RequestState, now_us: int) -> bool | None:
-    """Return whether the self-hosted engines served the request in time; None if undecided or if it does not count."""
+    """Return whether the self-hosted engines served the request in time; None if undecided or not to be counted."""
     if state.bypass or not state.has_cloud_deadline or state.cloud_attempts:
         return None
     if state.screen.has_spoken:

@@ -64,7 +64,7 @@ def decide(
 
 
 def close_too_many_open(state: RequestState, context: EventContext) -> Write:
-    """Close a request because too many others are open in its partition."""
+    """Close a request because too many other requests are open in its partition."""
     state.should_write("closed", context.now_us, context)
     is_batch = state.lane == "batch"
     most = f"{state.config.max_batch_open} batch" if is_batch else f"{state.config.max_open} interactive"
@@ -73,7 +73,10 @@ def close_too_many_open(state: RequestState, context: EventContext) -> Write:
 
 
 def next_alarm_us(state: RequestState, now_us: int) -> int:
-    """Return when the decision may change without a new event, in microseconds since the epoch; maybe in the past."""
+    """Return when the decision may change without a new event, in microseconds since the epoch.
+
+    The time may be in the past.
+    """
     if state.screen.closed is not None:
         written_us = state.pending.get("account")
         return settled_us(state) if written_us is None else written_us + RETRY_US

@@ -30,7 +30,7 @@ def begin_attempts(state: RequestState, now_us: int, context: EventContext) -> l
 
     It is written twice only if the router dies, or its partition moves, in the few milliseconds between writing the
     ``Request`` and reading it back. A worker ignores an attempt that is among the last 10,000 that it has accepted. So
-    the cloud is called twice only if the worker also changes in that moment.
+    the cloud is called twice only if another worker also takes over in that moment.
     """
     writes: list[Write] = []
     for attempt, cutover in state.cutovers.items():
@@ -41,7 +41,7 @@ def begin_attempts(state: RequestState, now_us: int, context: EventContext) -> l
         messages = next_messages(state)
         if state.request is None or messages is None or not state.should_write(request_key(attempt), now_us, context):
             continue
-        waited_ms = max(0, context.now_us - state.received_us) / 1_000  # counts for its deadline, which is below a day
+        waited_ms = max(0, context.now_us - state.received_us) / 1_000  # counts towards the deadline, below a day
         request: Request = replace(
             state.request, attempt=attempt, messages=messages, source=context.source, waited_ms=min(waited_ms, DAY_MS)
         )
@@ -94,7 +94,7 @@ def after_close(
 
 
 def settled_us(state: RequestState) -> int:
-    """Return when the account may be written, which is at once (0), or after ``SETTLE_US`` if a run has not ended."""
+    """Return when the account may be written: 0 (at once), or ``SETTLE_US`` after ``Closed`` if a run has not ended."""
     running = any(record.started is not None and not record.ended for record in state.attempt_records.values())
     return state.closed_us + SETTLE_US if running else 0
 

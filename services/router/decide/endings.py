@@ -53,8 +53,8 @@ def overdue(state: RequestState, now_us: int) -> CloseDecision | None:
 def no_attempt_left(state: RequestState, choice: CutoverChoice, now_us: int) -> CloseDecision | None:
     """Return how to close a request if all its attempts failed or are silent, and another attempt may not be made.
 
-    A late first token does not close a request, because the token may still come. But it does if a budget is spent and
-    the operator wants requests closed in that case (``when_spent``). Silence does not close a batch request.
+    A request whose first token is late is not closed, because the token may still come. There is one exception: it is
+    closed if a budget is spent and ``when_spent`` is ``close``. A batch request is never closed for silence.
     """
     against = choice.against
     if choice.trigger is None or not against or Objection.UNREAD in against:

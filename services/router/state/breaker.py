@@ -9,7 +9,7 @@ MAX_OUTCOMES: Final = 10
 """Number of the newest outcomes that count."""
 
 STALE_US: Final = 30_000_000
-"""Outcomes that are more microseconds old than this do not count."""
+"""Outcomes older than this many microseconds do not count."""
 
 OPEN_US: Final = 2_000_000
 """Microseconds for which the breaker stays open before it admits probes, and for which it waits for their outcomes."""
@@ -51,7 +51,10 @@ class Breaker:
         return "no"
 
     def record(self, now_us: int, *, served: bool, probe: bool = False) -> None:
-        """Record whether the self-hosted engines served a request in time. While not closed, only probes count."""
+        """Record whether the self-hosted engines served a request in time.
+
+        While the breaker is half open, only probes count. While it is open, no request counts.
+        """
         if self.state == "closed":
             self._outcomes.append((now_us, served))
             failures = sum(1 for at_us, good in self._outcomes if not good and now_us - at_us <= STALE_US)

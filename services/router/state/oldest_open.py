@@ -33,12 +33,12 @@ class OldestOpen:
         heapq.heappush(self._heap, (log_us, request_id))
 
     def mark_us(self, requests: Container[str], count: int, besides: str, known_us: int) -> int:
-        """Return a time, by the broker's clock, before which no event of a request that is not done was appended.
+        """Return a time, by the broker's clock. No event of a request that is not done was appended before this time.
 
         Args:
             requests: The ids of the requests that are not done.
             count: The number of these requests.
-            besides: The id of one of them that counts as done, because the result is written in its account.
+            besides: The id of one of these requests. It counts as done, because the result is written in its account.
             known_us: All records that were appended before this time, by this process's clock, were read.
         """
         if len(self._heap) > 2 * count + SPARE:

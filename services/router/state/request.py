@@ -39,8 +39,8 @@ class RequestState:
     Attributes:
         opened_us: When the event that was read first was appended.
         config: The router's configuration.
-        received_us: When the request was received. Its deadlines count from this time, which is the append time of its
-            ``Request`` minus the time that it had waited before. No clock of another host is used.
+        received_us: When the request was received; its deadlines count from this time. It is the append time of the
+            ``Request`` minus the request's waiting time before that. No clock of another host is used.
         deadline_us: When the request must be closed.
         attempt_opened_us: When the current attempt was opened.
         last_chunk_us: When the voice's newest chunk was appended.
@@ -49,13 +49,14 @@ class RequestState:
         lane: None before the ``Request`` was read.
         service_class: The class whose deadlines apply; None before the ``Request`` was read.
         class_has_cloud: Whether this class may go to the cloud; true before the ``Request`` was read.
-        may_fall_back: Whether the configuration, its class and the ``Request`` itself allow the cloud; false before the
+        may_fall_back: Whether the configuration, the class and the ``Request`` itself allow the cloud; false before the
             ``Request`` was read.
         has_cloud_deadline: Whether a late first token sends the request to the cloud; false for a batch request.
-        deadlines: The deadlines that apply. They are the request's own, moved into the bounds.
+        deadlines: The deadlines that apply: the request's own, moved into the bounds of the class and of the settings.
         request: The ``Request``; None before it was read. It has no messages if the prompt is not kept.
         prompt_kept: Whether the prompt is in memory, for another attempt.
-        client_gone_us: When its last client left; None while one is attached, or if none ever was.
+        client_gone_us: When the last attached client left; None while a client is attached, before the first one, or if
+            the last one left with its complete answer.
         runs: The first run of each attempt; no other run counts.
         attempt_records: The record of each attempt, by attempt.
         request_at: When the edge received the request, by the edge's clock; None before the ``Request`` was read.
@@ -68,17 +69,17 @@ class RequestState:
         failed_us: When the newest failure was appended.
         recalls: Ids of the recalls of the voice's text.
         recalled: The first hundred recalls of any run, for the account.
-        checked: The safety service's newest event, and when it was appended, for the account.
+        checked: The safety service's newest event and the time at which it was appended, for the account.
         republished: Attempts, from 2 on, whose ``Request`` was read back from the log.
         cancelled: Attempts for which a ``Cancel`` was written.
         closed_us: When the effective ``Closed`` was appended.
         first_chunk_us: When the current attempt's first chunk was appended.
-        over_budget: Whether a cutover is due for which a budget is spent.
+        over_budget: Whether a cutover is due, but its budget is spent.
         bypass: Whether the breaker was open, so that the request goes to the cloud at once.
         probe: Whether the breaker, while half open, lets the request try the self-hosted engines.
         health_recorded: Whether the breaker has recorded how the self-hosted engines served the request.
         timer_us: When its earliest timer is due; 0 if it has no timer.
-        pending: When each decision was written that was not read back yet, by the key of the decision.
+        pending: The decisions that were written and not read back yet. Maps the key of each to the time of writing.
     """
 
     request_id: str
@@ -136,11 +137,11 @@ class RequestState:
         self.record(1)
 
     def on_request(self, request: Request, traceparent: str | None, at_us: int, log_ms: int) -> bool:
-        """Apply a ``Request``. Return true if it is attempt 1, read for the first time."""
+        """Apply a ``Request``. Return whether it is the first ``Request`` of attempt 1 that was read."""
         if request.attempt > 1:
             self.republished.add(request.attempt)
             self.pending.pop(request_key(request.attempt), None)
-        if not self.known or (request.attempt == 1 and self.lane is None):  # those from ``Started`` are provisional
+        if not self.known or (request.attempt == 1 and self.lane is None):  # deadlines from ``Started`` are provisional
             self._know(received_us(request, at_us), self.config.deadlines_of(request))
         if request.attempt > 1 or self.lane is not None:
             return False
@@ -225,7 +226,10 @@ class RequestState:
             self._know(at_us - min(queue_us, MAX_WAITED_MS * 1_000), self.config.narrow(event.deadlines))
 
     def should_write(self, key: str, known_us: int, context: EventContext) -> bool:
-        """Return whether to write this decision now. If it was written less than ``RETRY_US`` ago, return false."""
+        """Return whether to write this decision now; false for ``RETRY_US`` after it was written.
+
+        If the result is true, the decision counts as written now.
+        """
         written_us = self.pending.get(key)
         if written_us is not None and known_us - written_us < RETRY_US:
             return False

@@ -63,14 +63,14 @@ class TimeoutSweeper:
         self._timer: asyncio.TimerHandle | None = None
 
     def begin(self, task: asyncio.Task[object], limit_s: float) -> None:
-        """Start a step of the task, with a time limit."""
+        """Record that the task starts a step, which may take ``limit_s`` seconds."""
         loop = task.get_loop()
         self._due_s[task] = loop.time() + limit_s
         if self._timer is None:
             self._timer = loop.call_later(SWEEP_S, self._sweep, loop)
 
     def end(self, task: asyncio.Task[object]) -> None:
-        """End the step, whether it succeeded or failed."""
+        """Record that the task's step is over, whether it succeeded or failed."""
         self._due_s.pop(task, None)
 
     def was_overdue(self, task: asyncio.Task[object]) -> bool:

@@ -3,8 +3,8 @@
 NeMo compiles the rails, and this module runs them one by one. NeMo's own runner stops at the first rail that blocks.
 With that runner, one finding would hide all others as long as it is in the window, and no finding would have a span.
 
-Railbus's own rail finds disguised words. NeMo's configuration says whether it runs, and at which position among the
-others. This module calls the rail directly, because calling it through NeMo costs five times as much as the rail
+Railbus's own rail finds disguised words. NeMo's configuration says whether it runs, and at which position among
+NeMo's rails. This module calls the rail directly, because calling it through NeMo costs five times as much as the rail
 itself. The rail never blocks in NeMo, because Rego rules on its findings.
 """
 

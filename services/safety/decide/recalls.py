@@ -26,7 +26,7 @@ class RunKey:
 
 
 class CheckContext:
-    """Values that are written into events and check requests, but on which no decision depends.
+    """Values for events and check requests, and a counter of work. No decision depends on any of them.
 
     Attributes:
         source: The writer of the events.
@@ -100,7 +100,10 @@ class RecallBuilder:
         return False
 
     def unchecked(self, tracker: WindowTracker, pending: PendingCheck, outputs: list[RunOutput]) -> bool:
-        """Add the recall for a window whose check failed. Return whether no later text may be cleared."""
+        """Add the recall for a window whose check failed. Return true if no further text may be cleared.
+
+        This is so if the recall stops the answer, or if the policy wants no recall for the unchecked window.
+        """
         rule = f"safety/tier{tracker.tier}"
         ruling = rule_on(self._policy, self._key.tenant, "unchecked", rule, tracker.tier)
         if ruling.action == "flag":
@@ -141,7 +144,12 @@ def _recall_id(key: RunKey, span: FoundSpan, version: str) -> str:
 
 
 def _placed(tracker: WindowTracker, pending: PendingCheck, span: FoundSpan) -> FoundSpan | None:
-    """Return the span with offsets in the run's text; None if an earlier or a later window contains all of it."""
+    """Return the span with offsets in the run's text; None if there is nothing to recall.
+
+    A span that touches one edge of its window may be cut off there. It is left out, because windows overlap and an
+    earlier or a later window contains all of it. A span of the whole window is reduced to the part that its rule has
+    not recalled yet.
+    """
     start, end = pending.start + span.start, pending.start + span.end
     if (start, end) == (pending.start, pending.end):  # the rail judged its window as a whole
         start, end = tracker.unrecalled(span.rule, start, end)

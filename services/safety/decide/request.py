@@ -13,10 +13,11 @@ from services.stream.order import FirstRuns
 REFUTABLE_CAUSES: Final = frozenset(
     {"no_verdict", "no_first_token", "stalled", "attempts_failed", "cannot_begin", "unreadable"}
 )
-"""Causes of a ``Closed`` that may be void while text is still written. Such a ``Closed`` does not end the checks.
+"""Causes of a ``Closed`` that does not end the request's checks, because it may be void while the answer goes on.
 
-Instead, the check of a run ends with the run, or when the request expires. A ``Closed`` with another cause can be void
-only after the answer has ended.
+The check of a run then ends with the run, or when the request expires. Only ``stalled`` ends the check of the stalled
+run with its text so far, if no chunk after ``seen_seq`` has come, because that run may never end. A ``Closed`` with a
+cause that is not in this set can be void only after the answer has ended.
 """
 
 AttemptOutputs = tuple[int, list[RunOutput]]

@@ -10,7 +10,8 @@ class RunText(ChunkOrder):
     """The chunks of a run that are not cleared, and its newest characters.
 
     Attributes:
-        fresh: Chunks since the last window, in order. The caller of ``take`` and ``add`` appends them.
+        fresh: Chunks since the last window, in order. ``take`` and ``add`` do not change this list: their caller
+            appends each chunk that ``take`` accepts or ``add`` returns.
     """
 
     __slots__ = ("_base", "_keep", "_tail", "_uncleared", "fresh")
@@ -37,9 +38,10 @@ class RunText(ChunkOrder):
         return start, self._tail[start - self._base : end - self._base]
 
     def whole_before(self, offset: int) -> int | None:
-        """Return ``seq`` of the last chunk that ends at or before ``offset`` and before the newest window's end.
+        """Return ``seq`` of the last chunk that ends at or before ``offset``, and forget the chunks up to this one.
 
-        Forget the chunks up to this chunk. Return None if there is no further chunk.
+        Only chunks that were in ``fresh`` at an earlier call of ``window`` count. Return None if none of them that ends
+        at or before ``offset`` is left.
         """
         chunks, seq = self._uncleared, None
         while chunks and chunks[0].start + len(chunks[0].text) <= offset:

@@ -13,7 +13,7 @@ from services.safety.decide.check_types import CheckOutcome, Tier
 
 
 def next_offset(position: int, windows: WindowSpec) -> int:
-    """Return the end of the next window: ``first_chars``, doubled up to the stride, then multiples of the stride."""
+    """Return the end of the first window that ends after ``position``. ``WindowSpec`` says where windows end."""
     if position >= windows.stride_chars:
         return (position // windows.stride_chars + 1) * windows.stride_chars
     offset = windows.first_chars
@@ -100,7 +100,10 @@ class WindowTracker:
             self.passed += 1
 
     def unrecalled(self, rule: str, start: int, end: int) -> tuple[int, int]:
-        """Return the part of a window that this rule has not recalled yet. Windows overlap, but recalls must not."""
+        """Return the part of a window that this rule has not recalled yet. From now on, the part counts as recalled.
+
+        Windows overlap, but recalls must not.
+        """
         start = max(start, self._recalled.get(rule, 0))
         self._recalled[rule] = max(end, self._recalled.get(rule, 0))
         return start, end

@@ -15,11 +15,11 @@ RecallChange = Literal["appears", "disappears", "moves"]
 
 
 class Difference(NamedTuple):
-    """A recall that is not the same under the other policy.
+    """A difference between the recorded recalls and the recalls under another policy.
 
     Attributes:
-        before: The recorded recall; None if there is a recall only under the policy.
-        after: The recall under the policy; None if there is only a recorded recall.
+        before: The recorded recall; None if the recall was not recorded.
+        after: The recall under the other policy; None if that policy makes no such recall.
     """
 
     change: RecallChange
@@ -30,7 +30,7 @@ class Difference(NamedTuple):
 
 @dataclass(slots=True)
 class Comparison:
-    """All differences between recorded recalls and the recalls under the policy.
+    """All differences between the recorded recalls and the recalls under the other policy.
 
     Attributes:
         same: Number of recalls that are the same.
@@ -92,7 +92,8 @@ class RuleScore:
         exposed_chars: For each recall, the number of code points from the start of the finding to the end of the
             text that had arrived when it was found. With optimistic delivery, at most this many were visible.
         removed_chars: Number of code points that its recalls removed.
-        wrong_chars: Number of these code points that were removed by recalls that overlap no label.
+        wrong_chars: Number of these code points that were removed by recalls that overlap no label of the rule's
+            category.
     """
 
     rule: str
@@ -122,8 +123,8 @@ class Scores:
     """Scores of all rules, and how many of the spans that people labelled were recalled.
 
     Attributes:
-        labels: Number of labels, by category.
-        found: Number of labels that a recall of the same category overlaps, by category.
+        labels: Number of labels of judged requests, by category.
+        found: Number of these labels that a recall of the same category overlaps, by category.
         unknown: Number of labels of requests that were not judged.
     """
 

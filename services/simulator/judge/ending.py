@@ -35,7 +35,7 @@ class Ending(NamedTuple):
 
 
 def check_live(ending: Ending) -> None:
-    """Check that the request is closed and has an account, and that a shown answer is finally cleared or recalled."""
+    """Check that the request is closed and has an account, and that a shown answer was fully cleared or withdrawn."""
     name, screen = f"request {ending.number}", ending.replay.screen
     if screen.closed is None:
         raise Violation("every request is closed", f"{name} is open")
@@ -53,7 +53,7 @@ def check_live(ending: Ending) -> None:
 
 
 def _is_checked(events: list[StreamEvent], voice: Started | None) -> bool:
-    """Return whether safety has finished the check of the voice, or does not have to check it."""
+    """Return whether safety has finished its check of the voice, or has nothing to check."""
     verdict = next((event for event in events if isinstance(event, Verdict)), None)
     if voice is None or verdict is None or verdict.decision == "deny":
         return True
@@ -71,7 +71,8 @@ def check_justified(ending: Ending, margin_us: int, *, breaker: bool, max_retrie
 
     Args:
         ending: The request.
-        margin_us: Maximum error of a reader's estimate of an append time. A decision may be early by this time.
+        margin_us: Maximum error of a reader's estimate of an append time. A decision that is early by at most this time
+            is not a violation.
         breaker: Whether the circuit breaker is on. If so, a first token may be declared late before its deadline.
         max_retries: Maximum number of retries, that is, further attempts on the self-hosted engines.
 
@@ -151,8 +152,8 @@ def has_open(core: object) -> bool:
 def is_running(core: object) -> bool:
     """Return whether an evaluation or an execution of a core has not ended.
 
-    This may be so after its request was closed. An execution may last longer than its request. An evaluation may too,
-    because rails evaluate a request again if they lost its partition during the first evaluation.
+    An execution may go on after its request was closed. An evaluation may do so too: if rails lose a partition during
+    the evaluation of a request, that request is evaluated again.
     """
     if isinstance(core, RailsCore):
         return core._running.total() > 0

@@ -62,7 +62,7 @@ class Shown:
         self.frozen = frozen
 
     def take(self, event: StreamEvent, offset: int) -> None:
-        """Add an event. An edge may read new events before the history, so the offset decides which event is first."""
+        """Add an event. Its offset shows whether it is the first, because edges may read new events before old ones."""
         if type(event) is Chunk:
             chunks = self.chunks.get(event.run)
             if chunks is None:
@@ -83,7 +83,7 @@ class Shown:
                 self.cleared[event.run] = max(self.cleared.get(event.run, -1), seq)
 
     def prefixes(self, run: str) -> list[str]:
-        """Return the text of a run after each chunk, up to the first missing chunk. Redacted text is replaced."""
+        """Return the text of a run after each chunk, up to the first missing chunk. Redactions are applied."""
         chunks = self.chunks.get(run, {})
         recalls = self.recalls.get(run)
         if recalls is not None:
@@ -127,13 +127,13 @@ class Step(NamedTuple):
 
 
 class LogReplay:
-    """The fold of all events of one request, updated at each append. It has the text that a client shows after each op.
+    """The fold of all events of one request, updated at each append, and the visible text after each op.
 
     Attributes:
         texts: For each op id, the visible text after this op.
         following: For each op id, the id of the next op. For the empty string, the id of the first op.
-        newest: The id of the newest op, without ops after the answer was closed.
-        newest_us: When the event of that op was appended.
+        newest: The id of the newest op. Ops after those of the event that closed the answer are left out.
+        newest_us: When the event of the op ``newest`` was appended.
         steps: All events so far.
     """
 
@@ -167,7 +167,7 @@ class LogReplay:
 
 
 class Oracle:
-    """Checks each record when it is appended, each op when it is sent to a client, each offset when it is committed."""
+    """Checks each record when it is appended, each op when it is sent to a client, and each committed offset."""
 
     def __init__(self, broker: SimulatedBroker) -> None:
         self._broker = broker
@@ -378,7 +378,7 @@ class Oracle:
         self._committed[number] = max(position, self._committed.get(number, 0))
 
     def on_begun(self, worker: str, scheduler: Scheduler, ticket: Ticket, slots: int) -> None:
-        """Check that a worker has a slot for what it starts, and starts no batch request before interactive ones."""
+        """Check that a worker has a slot for a request. A batch request may start only if no interactive one waits."""
         name = self._name(ticket.request_id)
         if scheduler.running > slots:
             raise Violation("a worker runs no more than it has slots for", f"{worker} begins {name}")
@@ -386,7 +386,7 @@ class Oracle:
             raise Violation("interactive requests go first", f"{worker} begins {name}")
 
     def on_taken(self, group: str, partition: Partition, position: int) -> None:
-        """Check that workers started or refused each request before the committed offset. No worker reads it again."""
+        """Check that each request before the committed offset was started or refused. No worker reads it again."""
         for record in self._broker.log(partition)[self._taken.get((group, partition), 0) : position]:
             request = event_of(record)
             if isinstance(request, Request) and (request.request_id, request.attempt) not in self._begun:

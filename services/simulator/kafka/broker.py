@@ -43,17 +43,19 @@ class SimulatedBroker:
     Attributes:
         appended_us: For each partition, when each record was appended, by the simulation's time. (The timestamp in a
             record is from the clock of a broker node.)
-        skew_us: How far the clocks of all broker nodes are ahead of the simulation's time, besides ``node_skews_us``.
-        newer: For the id of each request that a newer version wrote, its partition.
+        skew_us: How far the clocks of all broker nodes are ahead of the simulation's time, in addition to
+            ``node_skews_us``.
+        newer: The partition of each request that a newer version wrote, by request id.
         stepped_us: The sum of the sizes of all clock steps, forwards and backwards. A change of leaders counts as a
             step of the largest difference between the clocks of an old and a new leader.
-        upgraded: Whether safety runs the next version already. An edge that was started before cannot read its recalls.
-        newer_recalls: Partition and offset of each recall that such an edge cannot read.
-        leaders: The node that leads each partition. Its clock sets the timestamps of the partition's records.
+        upgraded: Whether safety runs the next version already. Edges that were started before this upgrade cannot read
+            the recalls of that version.
+        newer_recalls: Partition and offset of each recall that edges from before the upgrade cannot read.
+        leaders: For each partition, the node that leads it. The node's clock sets the timestamps of the records.
 
     Args:
         simulation: The run's simulation.
-        node_skews_us: For each broker node, how far its clock is ahead. Each partition is led by one node.
+        node_skews_us: For each broker node, how far its clock is ahead of the simulation's time.
     """
 
     def __init__(self, simulation: Simulation, node_skews_us: tuple[int, ...] = (0,)) -> None:
@@ -70,7 +72,7 @@ class SimulatedBroker:
         self._readers: dict[Partition, list[LogReader]] = {}
         self.on_appended: list[OnAppended] = []
         self.labels: dict[str, int] = {}
-        """For each request id, a number that stands for it in timelines. It is easier to read."""
+        """For each request id, a number that stands for the id in timelines, because numbers are easier to read."""
 
     def log(self, partition: Partition) -> list[LogRecord]:
         log = self.logs.get(partition)
@@ -252,11 +254,17 @@ class LogReader:
 
     @property
     def since_us(self) -> int:
-        """Return a time on the process's clock before which all appended records have been read; 0 if it is unknown."""
+        """Return a time by the process's clock; 0 if it is unknown.
+
+        All records that were appended before this time have been read.
+        """
         return self._process.steady_at_us(self._whole_us) if self._whole_us else 0
 
     def _wait_on(self) -> None:
-        """Update ``since_us`` for the fetches that waited at the broker and returned no records."""
+        """Set ``since_us`` to the time at which the last fetch that returned no records was sent.
+
+        Fetches that wait at the broker and return no records are not simulated. So this time is computed.
+        """
         process, began_us = self._process, self._waits_since_us
         answered = (self._simulation.now_us - began_us - WAY_US) // FETCH_WAIT_US
         if process.reachable and process.reached_us <= began_us:

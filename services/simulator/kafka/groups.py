@@ -91,13 +91,13 @@ class SimulatedGroup:
         return True
 
     def watch(self, member: GroupMember) -> None:
-        """Expel a member after the session timeout, unless ``hear`` is called before."""
+        """Expel a member after the session timeout, unless ``hear`` is called for this member before."""
         silence = self._silent[member.member_id] = self._silent.get(member.member_id, 0) + 1
         delay_us = SESSION_TIMEOUT_US - self._simulation.between(0, HEARTBEAT_US)
         self._simulation.after(delay_us, self._expire, member, member.member_id, silence)
 
     def hear(self, member: GroupMember) -> None:
-        """Record that heartbeats of a member arrive again. The next one shows whether it was expelled."""
+        """Record that heartbeats of a member arrive again. The next heartbeat tells the member if it was expelled."""
         self._silent[member.member_id] = self._silent.get(member.member_id, 0) + 1
         self.tell_soon(member)
 

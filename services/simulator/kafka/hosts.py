@@ -32,7 +32,10 @@ class Host:
 
 
 class SimulatedProcess:
-    """One process. Its due timers, and the responses to it, are delayed during a pause and lost when it is killed.
+    """One process.
+
+    During a pause, its due timers and the responses to its requests are delayed. If the process is killed, they are
+    lost.
 
     Attributes:
         reached_us: Since when the broker can reach the process, by the simulation's time.

@@ -36,7 +36,8 @@ class Reading:
     """The topics that a member reads, the offsets from which it reads them, and whether it commits.
 
     Attributes:
-        rewind_ms: How far back a gained partition number is read; None means from the committed offset.
+        rewind_ms: How far back the partitions with a gained number are read. None means that they are read from the
+            committed offset.
         progress: The topic to which the outcome of the work is written. Used only with ``rewind_ms``.
     """
 
@@ -172,7 +173,7 @@ class SimulatedMember:
             self.process.ask(self._find_starts, new)
 
     def take_over(self, changed: list[int], numbers: list[int]) -> None:
-        """Tell the core which of the changed partition numbers were lost, and which of ``numbers`` were gained."""
+        """Tell the core which partition numbers in ``changed`` were lost, and which ones in ``numbers`` were gained."""
         for number in changed:
             if number in self._held:
                 self._lose(number)
@@ -208,7 +209,7 @@ class SimulatedMember:
         self.process.fire(self._start_reading, starts, newest)
 
     def rewind_to_ms(self, number: int, end_ms: int, rewind_ms: int) -> int:
-        """Return the time from which a gained partition number is read, as ``rewound`` of the bus does."""
+        """Return the time from which the partitions with this number are read. ``rewound`` of the bus does the same."""
         progress = self._reading.progress
         if progress is None:
             return end_ms - rewind_ms
@@ -260,7 +261,7 @@ class SimulatedMember:
         return reader.clock
 
     def read_to_end(self, partitions: TopicPartitions, reached: Callable[[], None]) -> _Goal:
-        """Call ``reached`` when all records now on these partitions are read; never if one is lost before that."""
+        """Call ``reached`` when all records now on these partitions are read, unless a partition is lost before."""
         goal = _Goal(partitions, reached)
         self.process.ask(self._find_ends, goal)
         return goal
@@ -276,7 +277,7 @@ class SimulatedMember:
     # Deciding
 
     def catch_up(self, number: int) -> None:
-        """Let the core start to decide about a partition number when all its records up to now are read."""
+        """Let the core start to decide about a partition number once the records now on its partitions are read."""
         asked_us = self.now_us
 
         def caught_up() -> None:
@@ -289,7 +290,7 @@ class SimulatedMember:
         goal = self._until_read[number] = self.read_to_end(self._held[number], caught_up)
 
     def tick(self, number: int) -> None:
-        """Let the core make its due decisions about a partition number when all its records up to now are read."""
+        """Let the core make due decisions about a partition number once the records now on its partitions are read."""
         known_us = self.now_us
 
         def read() -> None:

@@ -1,4 +1,4 @@
-"""A producer in virtual time, with the real outbox. The order is kept, because a partition has one batch in flight."""
+"""A producer in virtual time, with the real outbox. At most one batch per partition is in flight, to keep the order."""
 
 from collections.abc import Callable
 from typing import Final

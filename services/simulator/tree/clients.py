@@ -63,7 +63,7 @@ class Clients:
         self._dice = random.Random(f"clients/{seed}")  # noqa: S311 - a schedule is no secret
 
     def ask(self, client: Client) -> None:
-        """Send a client's request to an edge. Send it again if that edge takes no requests or does not respond."""
+        """Send a client's request to a random edge. If that edge refuses or does not respond, choose an edge again."""
         if client.request is not None or client.gone:
             return
         edge = self._choose()
@@ -164,7 +164,10 @@ class Clients:
             client.stream.reader.read_us = 2 * MS
 
     def _come_back(self, client: Client) -> None:
-        """Resume the stream of a client at an edge, from its last op, from an earlier op, or from the beginning."""
+        """Resume the stream of a client at a random edge.
+
+        The stream starts after the client's last op, after an earlier op, or at the beginning. The choice is random.
+        """
         if client.done or client.stream is not None or client.request is None:
             return
         luck = self._dice.random()

@@ -201,7 +201,7 @@ class Edge:
             stream.flush()
 
     def _on_unreadable(self, event: StreamEvent, record: LogRecord) -> None:
-        """Process a record that the edge cannot read. If it takes text back, end the streams of its request."""
+        """Process a record that the edge cannot read. If the record takes text back, end the streams of its request."""
         streams = tuple(self.streams.get(event.request_id, ()))
         for stream in streams:
             stream.shown.take(event, record.offset)
@@ -213,7 +213,7 @@ class Edge:
     # Requests
 
     def ask(self, planned: PlannedRequest, reader: ClientEnd, opened: Opened) -> None:
-        """Receive a request. Write it after its planned wait, and call ``opened`` when it is acknowledged."""
+        """Receive a request. Write it to the log after its planned wait. Call ``opened`` when it is acknowledged."""
         self.process.after(planned.waited_us, self._accept, planned, reader, opened, self.process.host.now_us)
 
     def _accept(self, planned: PlannedRequest, reader: ClientEnd, opened: Opened, received_at: int) -> None:
@@ -251,7 +251,7 @@ class Edge:
             self._tell(opened, stream)
 
     def resume(self, request: Request, since: ScreenState, reader: ClientEnd, opened: Opened) -> None:
-        """Open a stream of a request that is on the log. It starts after the last op of its client."""
+        """Open a stream of a request that is on the log. The stream starts after the op of the state ``since``."""
         self.process.ask(self._find_request, request, since, reader, opened)
 
     def _find_request(self, request: Request, since: ScreenState, reader: ClientEnd, opened: Opened) -> None:

@@ -93,7 +93,7 @@ class Stream:
             self._write()
 
     def catch_up(self, caught_up: CatchUpOps, end_offset: int) -> None:
-        """Send the history in several writes, each after the client has read the last one. Then send new events."""
+        """Send the history in several writes, each after the client has read the previous one. Then send new events."""
         self._end_offset = end_offset
         self._begin_sending(caught_up)
 

@@ -1,9 +1,9 @@
 """Simulate generators and the cloud worker, with the real scheduler and with scripted answers.
 
-``services/worker/worker.py`` and ``execution.py`` do the same with sockets. Keep the behaviour the same. The offset of
-a request is committed when the broker has acknowledged the first event of its execution. A process runs an attempt
-only once. A ``Cancel`` ends a run. When a partition is lost, its waiting requests are dropped, and its next owner reads
-them.
+``services/worker/worker.py`` and ``execution.py`` do the same in the product. Keep the behaviour the same. The offset
+of a request is committed when the broker has acknowledged the first event of its execution. A process runs an attempt
+only once. A ``Cancel`` ends a run. When a partition is lost, its waiting requests are dropped, and the next owner of
+the partition reads them.
 """
 
 from collections.abc import Callable, Sequence

@@ -68,7 +68,7 @@ class Quality(msgspec.Struct, frozen=True):
     perplexity_rise: Interval | None = None
 
     def objection(self, *, lossy: bool, rules: Rules) -> str:
-        """Return the reason why the answers do not allow to keep the change; empty if they allow it."""
+        """Return why the change must not be kept, judged by the answers; empty if it may be kept."""
         if not lossy and self.fewer_identical.low <= 0:
             return ""
         said = "" if lossy else f"answers differ ({self.identical.value:.0%} equal), though it is said to be lossless; "
@@ -134,8 +134,8 @@ def perplexity(scores: Sequence[TextScore] | None) -> float | None:
 def perplexity_rise(before: Sequence[TextScore] | None, after: Sequence[TextScore] | None) -> Interval | None:
     """Return the relative rise of the perplexity, with its interval over texts; None without scores.
 
-    Each text is compared with itself. Both scores are divided by its number of tokens in ``before``, because the engine
-    may divide it into other tokens with the change.
+    The two scores of the same text are compared. Both are divided by the text's number of tokens in ``before``, because
+    with the change the engine may divide the text into other tokens.
     """
     if not before or not after:
         return None

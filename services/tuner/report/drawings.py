@@ -11,7 +11,7 @@ ROW = 26
 
 
 def forest(rows: Sequence[tuple[str, Interval, bool]], *, title: str, margin: float) -> str:
-    """Return a forest plot: a row for each gain with its interval. Kept changes are filled. Empty without rows."""
+    """Return a forest plot with a row for each gain; without rows, an empty text. Filled circles are kept changes."""
     if not rows:
         return ""
     ends = [min(1.0, max(-1.0, end)) for _, each, _ in rows for end in (each.low, each.high)]

@@ -139,7 +139,7 @@ async def _ready(process: asyncio.subprocess.Process, errors: IO[bytes]) -> Read
 
 
 def last_words(code: int | None, errors: IO[bytes]) -> str:
-    """Return the reason why an engine ended: the signal that ended it, or the last line of its errors."""
+    """Return the reason why an engine ended: the signal that ended it, or the last line of its error output."""
     if code is not None and code < 0:
         return f"the engine was ended by signal {-code}: these settings are too much for it"
     size = errors.seek(0, os.SEEK_END)

@@ -15,7 +15,7 @@ from services.tuner.run.engine_process import EngineProcess, EngineProcessError,
 from services.tuner.run.prompts import prompts
 
 MAX_KEPT: Final = 3
-"""Maximum number of engines that stay loaded with ``keep``: the two that are compared, and one from before."""
+"""Maximum number of engines that stay loaded with ``keep``: the two that are compared, and one used earlier."""
 
 EngineKey = tuple[tuple[tuple[str, str], ...], bool]
 
@@ -64,8 +64,8 @@ class Laboratory:
     Attributes:
         shape: The shape of every load.
         apart: Whether only one engine runs at a time, for models that fit into memory only once.
-        keep: Whether engines stay loaded from round to round, if a start takes long. In that case the intervals do
-            not include the difference between two processes with the same settings.
+        keep: Whether engines stay loaded from round to round, for engines that take long to start. If they stay loaded,
+            the intervals do not include the difference between two processes with the same settings.
     """
 
     shape: Shape
@@ -90,7 +90,10 @@ class Laboratory:
             return Pilot(engine.ready, start_s, load.wall_s / count)
 
     async def compare(self, base: Mapping[str, str], change: SettingsChange, size: Size) -> Trial:
-        """Measure a change against the settings without it. A failed trial has a reason and the earlier rounds."""
+        """Measure a change against the settings without it.
+
+        If an engine fails, the trial has the error and the rounds that were finished before.
+        """
         after = change.over(base)
         rounds: list[Round] = []
         try:
@@ -120,7 +123,7 @@ class Laboratory:
 
         Args:
             env: The settings.
-            twin: Whether the engine must be a second process, different from the one with the same settings.
+            twin: Whether to provide a second process with these settings, next to the one that ``twin=False`` gives.
 
         Raises:
             EngineProcessError: The engine cannot start.
@@ -164,7 +167,10 @@ class Laboratory:
         await self.load(engine, WARM_UP_TURNS * self.shape.at_once, "warm-up")
 
     async def load(self, engine: EngineProcess, count: int, name: str, *, at_once: int | None = None) -> Load:
-        """Run one load. Loads with the same name have the same prompts. ``at_once`` replaces that of ``shape``."""
+        """Run one load. Loads with the same name have the same prompts.
+
+        If ``at_once`` is given, it replaces ``shape.at_once``.
+        """
         shape = self.shape
         texts = prompts(count, tokens=shape.prompt, shared=shape.shared, seed=f"{shape.seed}:{name}")
         return await engine.load(texts, at_once=at_once or shape.at_once, output=shape.output)

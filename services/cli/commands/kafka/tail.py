@@ -25,7 +25,8 @@ from services.cli.time_spec import StartPosition
 from services.runtime.errors import UserError
 
 MAX_SORTED: Final = 100_000
-"""Number of events that ``--no-follow`` sorts by time before it prints them. Later events are printed unsorted."""
+"""With ``--no-follow``, the events that are read first, about this number, are sorted by time before they are printed.
+Events read after them are printed in the order of reading."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -26,8 +26,8 @@ class ApiKeys:
     """The valid keys.
 
     Attributes:
-        tenants: The tenant of each key, by the key's SHA-256 hash. None means that no key is needed, and that every
-            request belongs to the tenant ``local``.
+        tenants: The tenant of each key, by the key's SHA-256 hash. If the attribute is None, no key is needed, and
+            every request belongs to the tenant ``local``.
     """
 
     tenants: dict[str, str] | None = None
@@ -37,7 +37,7 @@ class ApiKeys:
         return self.tenants is None
 
     def tenant(self, key: str | None) -> str:
-        """Return the tenant of a key. It is compared with every hash, so that the duration reveals nothing.
+        """Return the tenant of a key. Its hash is compared with every known hash, so that timing reveals nothing.
 
         Raises:
             ApiError: 401, if the key is missing or not valid.

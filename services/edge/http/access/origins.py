@@ -1,4 +1,4 @@
-"""Decide which web pages may use this edge. Otherwise any page in a user's browser could send requests to it."""
+"""Decide which web pages may use this edge. Without this check, any page in a user's browser could use it."""
 
 from dataclasses import dataclass
 from functools import lru_cache

@@ -11,7 +11,7 @@ from services.runtime.errors import UserError
 ProxyHeader = Literal["X-Forwarded-For", "Forwarded"]
 
 MAX_HOPS: Final = 32
-"""Maximum number of addresses that are read from a header. The last ones are read."""
+"""Maximum number of addresses that are read from a header. If it has more, only the last ones are read."""
 
 _FOR: Final = re.compile(r'(?:^|;)\s*for\s*=\s*("?)([^";,]*)\1\s*(?:;|$)', re.IGNORECASE)
 _Network = ipaddress.IPv4Network | ipaddress.IPv6Network
@@ -40,10 +40,10 @@ class TrustedProxies:
         )
 
     def client(self, peer: str, values: Sequence[str]) -> str:
-        """Return the client's address, which is the last address in the header that is not a trusted proxy's.
+        """Return the client's address: the last address in the header that does not belong to a trusted proxy.
 
         Args:
-            peer: The address of the connection, which is a trusted proxy's. It is returned if the header names no
+            peer: The address of the trusted proxy that opened the connection. It is returned if the header names no
                 client.
             values: The header's values, in order. The client may have forged the addresses before its own.
         """

@@ -39,7 +39,7 @@ class CompletionsClient:
         self.running = 0
 
     async def stream(self, job: Job) -> AsyncGenerator[EngineStep | GenerationResult, None]:
-        """Generate as ``Engine.generate`` does. An early exit closes the connection, which aborts the answer."""
+        """Generate as ``Engine.generate`` does. If the caller stops early, a closed connection aborts the answer."""
         self.running += 1
         parser, decoder = CompletionParser(time.monotonic()), SseDecoder()
         response: aiohttp.ClientResponse | None = None

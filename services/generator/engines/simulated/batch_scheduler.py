@@ -1,11 +1,11 @@
 """Simulate continuous batching: decide which sequences share the next step, and how long the step takes.
 
 No I/O and no clock. Times are arguments, in milliseconds. A step contains every sequence that decodes. Within a token
-budget, it also contains parts of the remaining prompts, in order of arrival (chunked prefill).
+budget, it also contains parts of the prompts that are not prefilled yet, in order of arrival (chunked prefill).
 
-Interactive sequences have priority over those of the batch lane, as with vLLM's priority scheduling. They are first in
-the queue, and first to use the prefill budget. If an interactive sequence finds no free slot, the newest batch sequence
-goes back to its queue, and its KV cache is computed again later.
+Interactive sequences have priority over those of the batch lane, as with vLLM's priority scheduling. They are admitted
+first, and use the prefill budget first. If an interactive sequence finds no free slot, the newest running batch
+sequence goes back to the queue of the batch lane. The KV cache of that batch sequence is computed again later.
 """
 
 from collections import deque

@@ -139,7 +139,7 @@ class SimulatedEngine:
         )
 
     async def _run_steps(self) -> None:
-        """Run one step after the other, each at its due time. If a busy host delays a step, so are all later steps."""
+        """Run the steps, each at its due time. If a busy host delays a step, all later steps are late too."""
         due_ms = _now_ms()
         while self._dead is None:
             plan = self._scheduler.plan(max(due_ms, _now_ms()))

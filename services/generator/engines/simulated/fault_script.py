@@ -68,7 +68,7 @@ _KNOWN: Final = frozenset(field.name for field in fields(FaultScript))
 
 @lru_cache(maxsize=64)
 def parse_script(text: str) -> FaultScript:
-    """Parse the suffix of a model's name. The newest 64 results are cached, because each request needs three calls.
+    """Parse a model name's suffix. Up to 64 results are cached, because each request's suffix is parsed three times.
 
     Raises:
         ValueError: A part is unknown. The message names it.

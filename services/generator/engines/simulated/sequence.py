@@ -11,7 +11,7 @@ from services.generator.engines.simulated.fault_script import FaultScript
 from services.worker.engine import EngineError, EngineStep, GenerationResult
 
 OutputItem = EngineStep | GenerationResult | EngineError
-"""One output of an execution. A ``GenerationResult`` or an ``EngineError`` is its last output."""
+"""One output of an execution. A ``GenerationResult`` or an ``EngineError`` is always the last one."""
 
 WORDS: Final = (
     "river", "stone", "light", "harbour", "winter", "letter", "garden", "number", "signal", "window", "engine", "paper",
@@ -40,7 +40,7 @@ class SimulatedSequence:
         drafted: Number of tokens drafted in all steps.
         admitted_ms: When the sequence first joined the batch.
         first_ms: When the first token was generated.
-        accepted: For each number of accepted draft tokens, the number of steps that accepted this number.
+        accepted: Entry j is the number of steps with drafting in which j draft tokens were accepted.
     """
 
     prompt: int
@@ -148,7 +148,7 @@ def _fault(script: FaultScript, steps: int) -> EngineError | None:
 def _accepted(rng: random.Random, alpha: float, most: int) -> int:
     """Return a random number of accepted tokens.
 
-    Of ``most`` drafted tokens, each is accepted with probability ``alpha``, up to the first that is not accepted.
+    ``most`` tokens were drafted. Each is accepted with probability ``alpha``, up to the first that is not accepted.
     """
     accepted = 0
     while accepted < most and rng.random() < alpha:

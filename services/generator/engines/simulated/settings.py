@@ -34,7 +34,7 @@ class SimulatedSettings:
             faster.
         sim_script: Script for answers to requests without a script. For example, ``n50-die10`` means an answer of 50
             tokens that fails after 10 steps.
-        sim_script_rate: Share of requests without a script to which ``sim_script`` is applied.
+        sim_script_rate: Probability that ``sim_script`` is applied to a request without a script.
     """
 
     model: str = field(default="simulated", metadata={"help": "name of the model"})

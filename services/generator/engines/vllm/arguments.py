@@ -8,7 +8,7 @@ from services.generator.engines.vllm.settings import VllmSettings
 from services.runtime.errors import UserError
 
 NGRAM_LENGTHS: Final = (2, 4)
-"""Length in tokens of the shortest and the longest n-gram that drafting searches in the text so far."""
+"""Length in tokens of the shortest and of the longest n-gram for which the text so far is searched."""
 
 GIB: Final = 1 << 30
 
@@ -104,7 +104,7 @@ def engine_environment(settings: VllmSettings, env: Mapping[str, str]) -> dict[s
 
 
 def fixed_draft_length(settings: VllmSettings) -> int:
-    """Return the number of tokens that every step drafts; 0 if it varies with the text or the batch size, or is 0."""
+    """Return the number of tokens that every step drafts. Return 0 if this number varies, or if speculation is off."""
     if settings.method() in {"off", "ngram", "suffix"} or settings.schedule() is not None:
         return 0
     return settings.vllm_speculative_tokens

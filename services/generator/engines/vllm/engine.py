@@ -41,7 +41,8 @@ CLOSE_S: Final = 2.0
 """Seconds that the child processes have to end before they are killed. They have no state that must be saved."""
 
 FIRST_TOKEN_TIMEOUT_S: Final = 300.0
-"""Maximum number of seconds from the load of the engine to its first token. In this time it compiles some kernels."""
+"""Maximum number of seconds to wait for the first token, after the engine has been loaded. During this wait, the engine
+compiles some kernels."""
 
 
 class VllmEngine:
@@ -157,7 +158,7 @@ class VllmEngine:
             await asyncio.sleep(HEALTH_POLL_S)
 
     def stats(self) -> EngineStats:
-        """Return the load. ``running`` includes the waiting requests, because vLLM reports only their sum."""
+        """Return the load. ``running`` counts running and waiting requests, because vLLM reports only their sum."""
         return EngineStats(running=0 if self._vllm is None else self._vllm.engine.get_num_unfinished_requests())
 
     async def close(self) -> None:

@@ -2,7 +2,7 @@
 
 vLLM's worker processes end when vLLM's scheduler process ends. But the scheduler survives when its parent, the
 generator, is killed, and then the weights stay in memory. So each worker process watches the generator's process, and
-exits when that has ended. Then the scheduler exits too.
+exits when the generator has ended. Then the scheduler exits too.
 """
 
 import os
@@ -24,12 +24,12 @@ POLL_INTERVAL_S: Final = 1.0
 
 
 def mark_as_parent() -> None:
-    """Mark this process as the parent. Workers that are started later exit when it ends."""
+    """Mark this process as the parent. Workers that are started later exit when this process ends."""
     os.environ[PARENT_PID_VARIABLE] = str(os.getpid())
 
 
 def watch_parent() -> None:
-    """Start a thread that exits this process when the marked parent has ended. Do nothing if no parent is marked."""
+    """Start a thread that ends this process when the marked parent has ended. Do nothing if no parent is marked."""
     parent = os.environ.get(PARENT_PID_VARIABLE)
     if parent is not None:
         threading.Thread(target=_exit_with, args=(int(parent),), name="parent", daemon=True).start()

@@ -18,7 +18,7 @@ class OutputParser:
     is given 0. That happens if outputs were read late, because vLLM merges outputs that nobody has read.
 
     Args:
-        prompt_tokens: Tokens of the prompt.
+        prompt_tokens: Number of tokens of the prompt.
         drafted: Number of tokens that every step drafts; 0 if the number varies.
         speculative: Whether speculation is on.
     """
@@ -90,7 +90,7 @@ def speculation_totals(metrics: Any) -> Speculation:
 
 
 def timings_of(stats: Any) -> Timings:
-    """Convert a ``RequestStateStats``, whose times are monotonic. The duration is 0 if a start or an end is missing."""
+    """Convert a ``RequestStateStats``, whose times are monotonic. A duration is 0 if its start or end is missing."""
     if stats is None:
         return Timings()
     return Timings(

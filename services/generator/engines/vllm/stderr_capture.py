@@ -14,14 +14,15 @@ OWN_LOG_MARKER: Final = b" railbus."
 
 
 class StderrCapture:
-    """A context manager that keeps the lines written to stderr in its block, and forwards all later lines.
+    """A context manager that holds back what is written to stderr in its block.
 
-    A pipe replaces stderr. Processes started in the block inherit the pipe for their whole life, and a thread forwards
-    its lines. Lines written in the block are kept and not forwarded, except lines of Railbus's own log. If the block
-    raises, the same holds for later lines.
+    In the block, a pipe replaces stderr, and a thread reads the pipe. Processes that are started in the block write to
+    the pipe for their whole life. The newest lines are kept (``captured_lines``). Of the lines that are written while
+    the block runs, only those of Railbus's own log are forwarded to stderr. If the block raises, this rule also applies
+    to later lines. If the block ends without an error, all later lines are forwarded.
 
     Args:
-        verbose: Whether to forward all lines at once, also those written in the block.
+        verbose: Whether all lines are forwarded at once, also those that are written in the block.
     """
 
     def __init__(self, *, verbose: bool) -> None:
