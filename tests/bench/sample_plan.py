@@ -1,7 +1,9 @@
 """Hold the plan from a sample against the job itself: ``python -m tests.bench.sample_plan --engine simulated``.
 
-Runs the sample of ``railbus plan batch --sample`` on an engine, predicts six ways to do the job there, then runs each
-of the six with ``--requests`` prompts (120), and prints hours by the plan and by the run, scaled to 200,000 requests.
+Runs the sample of ``railbus plan batch --sample`` on an engine, predicts six ways to do the job there, runs each of
+the six with ``--requests`` prompts (120), and prints hours by the plan and by the run, scaled to 200,000 requests. The
+ways run in turns, half of the turns before the sample and half after it, so that a machine that becomes slower or
+faster meanwhile does so for all of them.
 With ``--tree`` the engine serves in a tree as ``railbus up`` starts it: the sample asks its edge, as ``--engine
 openai`` does with any server, and each way is run by ``railbus batch run`` with so many requests open, once with
 ``--requests`` prompts and three times as many: the difference is the job without the command's start and end.
@@ -13,6 +15,7 @@ import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from statistics import fmean
 from typing import Final
 
 from services.generator.bench.workload import WORDS
@@ -24,6 +27,9 @@ from tests.support.tree import Tree, running_tree
 from tests.support.waiting import wait_until
 
 JOB: Final = 200_000
+
+TURNS: Final = 4
+"""Into how many parts the prompts of each way are divided."""
 
 TIED: Final = 0.1
 """Ways that are closer than the plan's own bar have no order."""
@@ -80,13 +86,14 @@ def job_ms(tree: Tree, name: str, texts: Sequence[str], at_once: int, output: in
     return (time.monotonic() - began_s) * 1e3
 
 
+def turn(engine: str, runs: Sequence[tuple[int, int, list[str]]], number: int) -> list[float]:
+    """Run a part of each way's prompts in one process of the engine; return milliseconds a request."""
+    parts = [(at_once, output, texts[number::TURNS]) for at_once, output, texts in runs]
+    return [sampled_loop(result).each_ms for result in run_loops(engine, parts, limit_s=500, request_s=60)]
+
+
 def report(args: argparse.Namespace, tree: Tree | None) -> None:
     """Plan from a sample, run the ways, print both."""
-    loops = [(n, args.output, texts) for n, texts in divided(prompts(args.sample, args.prompt, 1), args.at_once)]
-    asked, env = (args.engine, {}) if tree is None else ("openai", {"RAILBUS_UPSTREAM_URL": tree.url})
-    engine = sampled_engine(run_loops(asked, loops, limit_s=250, request_s=60, env=env))
-    steps = ", ".join(f"{step:.1f} ms with {n}" for n, step in engine.steps)
-    print(f"sample of {args.sample}: a prompt's token {engine.token_prompt_ms:.4f} ms, a step {steps}")
     every = ways(args.at_once, args.output, args.short or args.output // 2)
     runs = []
     for number, (at_once, output) in enumerate(every):
@@ -95,12 +102,16 @@ def report(args: argparse.Namespace, tree: Tree | None) -> None:
         else:
             count = max(args.requests, 3 * at_once) if at_once > 1 else args.requests // 3
         runs.append((at_once, output, prompts(count, args.prompt, 2 + number)))
-    measured: list[float] = []
-    for number, (at_once, output, texts) in enumerate(runs):
-        if tree is None:
-            (result,) = run_loops(args.engine, [(at_once, output, texts)], limit_s=500, request_s=60)
-            measured.append(sampled_loop(result).each_ms)
-            continue
+    turns = [] if tree is not None else [turn(args.engine, runs, number) for number in range(TURNS // 2)]
+    loops = [(n, args.output, texts) for n, texts in divided(prompts(args.sample, args.prompt, 1), args.at_once)]
+    asked, env = (args.engine, {}) if tree is None else ("openai", {"RAILBUS_UPSTREAM_URL": tree.url})
+    engine = sampled_engine(run_loops(asked, loops, limit_s=250, request_s=60, env=env))
+    steps = ", ".join(f"{step:.1f} ms with {n}" for n, step in engine.steps)
+    print(f"sample of {args.sample}: a prompt's token {engine.token_prompt_ms:.4f} ms, a step {steps}")
+    if tree is None:
+        turns += [turn(args.engine, runs, number) for number in range(TURNS // 2, TURNS)]
+    measured = [fmean(each) for each in zip(*turns, strict=True)]
+    for number, (at_once, output, texts) in enumerate(runs if tree is not None else ()):
         more = prompts(2 * len(texts), args.prompt, 20 + number)
         short_ms = job_ms(tree, f"short-{number}", texts, at_once, output)
         long_ms = job_ms(
