@@ -1,7 +1,8 @@
 """The decisions of the batch service: which lines to submit, which are done, and which to retry. No I/O, no clock.
 
-A job is *starting* until this service has read its own takeover of the job back from the log. It is *recovering* until
-all records have been read that were on the log at that moment, and *running* after that. Only the log determines which
+When this service takes over a job, it writes an event that says so. The job is *starting* until the service has read
+this event from the log. It is *recovering* until the service has also read every record that was on the log by then.
+After that it is *running*. Only the log determines which
 lines are submitted and done, so after a crash between any two steps the decisions are the same.
 """
 

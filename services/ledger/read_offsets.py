@@ -47,7 +47,7 @@ def _key(source: str, partition: int) -> bytes:
 
 
 async def first_offset(bus: BusSettings, topic: Topic, partition: int, since: int) -> int | None:
-    """Return the first offset, from ``since`` on, at which the log has a record; None if that takes over ``LOOK_S``."""
+    """Return the first offset from ``since`` on that has a record; None if the search lasts longer than ``LOOK_S``."""
     found: asyncio.Future[int] = asyncio.get_running_loop().create_future()
 
     def note(records: Sequence[StoredRecord]) -> None:

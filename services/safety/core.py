@@ -225,7 +225,7 @@ class SafetyCore(Core):
         outputs: list[RunOutput],
         effects: list[Effect],
     ) -> None:
-        """Perform outputs that are not on the log yet. While the partition catches up, hold all outputs back."""
+        """Perform the outputs that the log does not have yet. While the partition catches up, hold all of them."""
         if partition.catching_up:
             partition.hold(request, attempt, outputs)
             return

@@ -163,13 +163,13 @@ def _field(part: Part) -> str:
 
 
 def settle(parts: Sequence[int], waited: int) -> list[int]:
-    """Return the lengths of an account's parts and of the delivery, corrected to add up to the time the client waited.
+    """Return the durations of an account's parts and of the delivery, with the time the client waited as their sum.
 
-    The correction is the same as in ``measure`` with ``sent_ms``, but it needs only the account and the receipt.
+    The correction is the same as in ``measure`` with ``sent_ms``, but it needs only account and receipt.
 
     Args:
-        parts: Lengths of the account's parts, in the order of ``StageTimes``.
-        waited: Time from receipt to the last byte sent, in the same unit.
+        parts: Durations of the account's parts, in the order of ``StageTimes``.
+        waited: Time from the arrival of the request to the last byte sent, in the same unit.
     """
     excess = max(0, min(sum(parts) - waited, parts[0]))  # the edge's clock is behind the broker's
     left, settled = waited, []

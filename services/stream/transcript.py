@@ -90,7 +90,7 @@ class Transcript:
     def redact(self, recall: Recall) -> list[Op]:
         """Replace the shown part of the recalled span. Text in the span that is shown later is replaced as well.
 
-        Where the span overlaps the span of an earlier recall, the earlier span and its replacement stay.
+        Where the span overlaps that of an earlier recall, the earlier recall wins: its replacement is not changed.
         """
         ops: list[Op] = []
         text = recall.replacement

@@ -58,11 +58,11 @@ _FOR_GOOD: Final = (
 
 
 class Producer:
-    """Writes the events of one role.
+    """Writes events of one or more roles.
 
     Args:
-        role: The role whose events may be written; or, for several roles, the kinds of events that may be written on
-            each topic, as ``schemas.registry.writes`` returns them.
+        role: The role, which may write its own events. For several roles, give the kinds of events that may be written
+            on each topic, as ``schemas.registry.writes`` returns them.
         name: Client id, shown in the broker's logs. By default, it is the role's name.
     """
 

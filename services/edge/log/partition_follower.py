@@ -136,7 +136,7 @@ class PartitionFollower:
         return PartitionHold(self, partition)
 
     def _assigned(self, assigned: Assignment) -> None:
-        """Record the next home partitions. ``_update_homes`` follows them, and only then switches to them."""
+        """Note the next home partitions. ``_update_homes`` reads them before it switches to them."""
         numbers = frozenset(number for _, number in assigned.held)
         self._plan.assign(home_partitions_for(numbers, self._instance, self._settings.partitions))
         self._changed.set()

@@ -125,7 +125,7 @@ class ScanTurn:
                     scan.found.append(record)
 
     def advance(self, reader_position: int) -> list[Scan]:
-        """Record that ``take`` got all records before this offset. Remove and return the complete look-ups."""
+        """Record that ``take`` got all records before this offset. Remove and return look-ups that are complete now."""
         if reader_position < self._passed:
             self._rewind(reader_position)
         self._passed = reader_position

@@ -132,9 +132,9 @@ class SampledEngine:
 def sampled_loop(result: SampleResult) -> SampledLoop:
     """Summarise a loop by the period in which the engine is full.
 
-    The period lasts from the end of the first ``at_once`` answers to the start of the last request. With one request
-    at a time, it is the whole loop. Tokens are counted instead of answers, because answers of equal length end in
-    waves.
+    With N concurrent requests (``at_once``), the period lasts from the end of the Nth answer to the start of the last
+    request. If N is 1, it is the whole loop. Tokens are counted instead of answers, because answers of equal length
+    end at the same time.
 
     Raises:
         ValueError: Too few requests were answered.

@@ -40,7 +40,11 @@ def bands(rows: Sequence[ShapeMeasurement], gammas: Mapping[str, int]) -> tuple[
 
 
 def _paces(rows: Sequence[ShapeMeasurement]) -> dict[str, float]:
-    """Return each arm's mean time between tokens, for arms that ran all prompt lengths of this batch size."""
+    """Return the mean time between tokens of each arm that was measured with every prompt length.
+
+    Args:
+        rows: The measurements at one batch size.
+    """
     by_arm: dict[str, list[float]] = {}
     for row in rows:
         by_arm.setdefault(row.arm, []).append(row.token_ms)

@@ -1,21 +1,20 @@
 """The queue in front of an engine with continuous batching: a bulk-service queue. Pure; times in milliseconds.
 
-In each step the engine decodes one token of every running answer, and prefills as many waiting prompt tokens as its
-budget holds. Of the last prompt in a step, only a part may be prefilled (chunked prefill: Agrawal et al.,
-"Sarathi-Serve", 2024). Requests arrive at random (Poisson). Each prompt is divided into equal parts, of a size such
-that a step prefills a whole number K of parts. At the ends of steps, the number q of waiting parts is a Markov chain:
-q' = q - min(q, K) + the parts that arrive during the step (Bailey, "On queueing processes with bulk service", 1954).
-The time of a step depends on its prompts, as the service time in Neuts 1967 depends on the number of customers that are
-served. The probability that a request arrives during a step of some kind is proportional to the total time of the steps
-of this kind (Wolff, PASTA, 1982). A request waits for the end of the step during which it arrives, and for the
-following steps until its own last part is prefilled.
+In each step the engine decodes one token of every running answer, and prefills waiting prompt tokens up to its budget
+(chunked prefill: Agrawal et al., "Sarathi-Serve", 2024). Requests arrive at random (Poisson). The model divides each
+prompt into equal parts, and a step prefills at most K parts. At the ends of steps, the number q of waiting parts is a
+Markov chain: q' = q - min(q, K) + the parts that arrive during the step (Bailey, "On queueing processes with bulk
+service", 1954). The time of a step depends on the number k of parts that it prefills (Neuts, 1967). The probability
+that a request arrives during a step with k parts is proportional to the total time of all such steps (Wolff, PASTA,
+1982). A request waits for the end of the step during which it arrives, and for the following steps until its own last
+part is prefilled.
 
 The running answers share the engine. If n answers run, each gets one token per step, and a step takes the time s(n).
-The number n changes slowly compared with the number of waiting prompts. So n has the distribution of a
-processor-sharing queue whose speed depends on n: P(n) is proportional to the product of rate x tokens x s(i) / i over
-i = 1 .. n. This holds for answers of any lengths (Kelly, "Reversibility and Stochastic Networks", 1979). The chain is
-solved for several n. If no answer runs and no prompt waits, the engine is idle. With K = 1 and no decoding this is the
-queue M/D/1.
+The number n changes slowly compared with the number of waiting prompts. So n has the distribution of a processor-
+sharing queue whose speed depends on n (Kelly, "Reversibility and Stochastic Networks", 1979; answers may have any
+lengths). P(n) is proportional to a product with one factor for each i from 1 to n. The factor is rate x mean tokens of
+an answer x s(i) / i. The Markov chain is solved for several n. If no answer runs and no prompt waits, the engine is
+idle. With K = 1 and no decoding this is the queue M/D/1.
 """
 
 import math

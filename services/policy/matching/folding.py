@@ -43,7 +43,7 @@ def fold(text: str) -> str:
 
 
 class FoldedWords:
-    """The folded words of a policy."""
+    """The words that a policy looks for, in the spelling of ``fold``: variants of a word are the same folded text."""
 
     def __init__(self, words: Iterable[tuple[str, str, str]]) -> None:
         """Build the automaton.
@@ -68,7 +68,7 @@ class FoldedWords:
             self._automaton.make_automaton()
 
     def find(self, text: str) -> list[FoundSpan]:
-        """Return every folded word in the text, unless it is part of a longer word of the original text."""
+        """Fold the text and return each word of the policy in it, unless it is a part of a longer word."""
         if self._empty:
             return []
         hits = list(self._automaton.iter(fold(text)))

@@ -37,10 +37,10 @@ class RequestState:
     ``known``. A request that stays unknown is forgotten.
 
     Attributes:
-        opened_us: When the event that was read first was appended.
+        opened_us: Append time of the first event that was read.
         config: The router's configuration.
         received_us: When the request was received; its deadlines count from this time. It is the append time of the
-            ``Request`` minus the request's waiting time before that. No clock of another host is used.
+            ``Request``, minus the time that the request had waited in the edge. No clock of another host is used.
         deadline_us: When the request must be closed.
         attempt_opened_us: When the current attempt was opened.
         last_chunk_us: When the voice's newest chunk was appended.
@@ -60,7 +60,7 @@ class RequestState:
         runs: The first run of each attempt; no other run counts.
         attempt_records: The record of each attempt, by attempt.
         request_at: When the edge received the request, by the edge's clock; None before the ``Request`` was read.
-        policy_version: Version of the policy that judged the request first.
+        policy_version: Version of the policy that gave the first verdict.
         cutovers: The effective cutovers, by the attempt that they opened.
         cutover_us: When the effective cutovers were appended, by attempt.
         cloud_attempts: Attempts that went to the cloud.
@@ -68,13 +68,13 @@ class RequestState:
         failures: The ``Failed`` events of attempts, by attempt.
         failed_us: When the newest failure was appended.
         recalls: Ids of the recalls of the voice's text.
-        recalled: The first hundred recalls of any run, for the account.
+        recalled: The first hundred recalls, whatever run each is of, for the account.
         checked: The safety service's newest event and the time at which it was appended, for the account.
         republished: Attempts, from 2 on, whose ``Request`` was read back from the log.
         cancelled: Attempts for which a ``Cancel`` was written.
         closed_us: When the effective ``Closed`` was appended.
         first_chunk_us: When the current attempt's first chunk was appended.
-        over_budget: Whether a cutover is due, but its budget is spent.
+        over_budget: Whether a cutover is due, but a budget for further attempts is spent.
         bypass: Whether the breaker was open, so that the request goes to the cloud at once.
         probe: Whether the breaker, while half open, lets the request try the self-hosted engines.
         health_recorded: Whether the breaker has recorded how the self-hosted engines served the request.

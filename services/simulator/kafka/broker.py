@@ -261,9 +261,9 @@ class LogReader:
         return self._process.steady_at_us(self._whole_us) if self._whole_us else 0
 
     def _wait_on(self) -> None:
-        """Set ``since_us`` to the time at which the last fetch that returned no records was sent.
+        """Compute ``since_us``: when a consumer would have sent its newest empty fetch.
 
-        Fetches that wait at the broker and return no records are not simulated. So this time is computed.
+        Empty fetches, which wait at the broker and return no records, are not simulated one by one.
         """
         process, began_us = self._process, self._waits_since_us
         answered = (self._simulation.now_us - began_us - WAY_US) // FETCH_WAIT_US
