@@ -46,7 +46,7 @@ def write(folder: Path, readme: Path = README) -> None:
 
 
 def main() -> int:
-    """Exit with code 1 if ``--check`` finds a file out of date."""
+    """Write the generated files. With ``--check``, only compare them, and return 1 if one is out of date."""
     parser = argparse.ArgumentParser(prog="python -m schemas", description=__doc__)
     parser.add_argument("--check", action="store_true", help="write nothing; exit 1 when a file is out of date")
     parser.add_argument("--folder", type=Path, default=GENERATED, help="where the documents are (default: %(default)s)")

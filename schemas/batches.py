@@ -79,7 +79,7 @@ class OpenLine:
 
     Attributes:
         line: Number of the line in the order of submission.
-        attempt: Number of the line's newest request.
+        attempt: Number of the line's newest request; 1 is the first request for this line.
         on_log: Whether this request was read back from the log. If not, the request may have to be written again.
     """
 
@@ -90,7 +90,7 @@ class OpenLine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchTotals:
-    """Sums over the lines that are done.
+    """Sums over the lines that are done, and the number of all lines.
 
     Attributes:
         lines: Number of lines of the job, including lines that are not valid requests; 0 until they are counted.

@@ -100,7 +100,7 @@ class Kind:
 
 
 def _access_on(topic: Topic, *, by: tuple[RoleName, ...], to: tuple[RoleName, ...]) -> TopicAccess:
-    """Return the access on one topic. The router, the archiver and the operator are added to the readers ``to``."""
+    """Return who writes a kind to this topic and who reads it: ``to``, the router, the archiver, the operator."""
     return TopicAccess(topic, frozenset(by), frozenset((*to, "router", "audit", "operator")))
 
 

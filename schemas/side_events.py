@@ -276,8 +276,9 @@ class WindowSums:
 class Window(AnyEvent):
     """Ledger: sums over the accounts and receipts of one kind of request in one window of time.
 
-    Windows that differ only in ``part`` are added up. If two records are about the same window of time, kind of request
-    and part, the later one on the log counts.
+    Requests are of one kind if tenant, lane, class, route, model and policy version are the same. Windows that differ
+    only in ``part`` are added up. If two records are about the same window of time, kind of request and part, the later
+    one on the log counts.
 
     Attributes:
         tenant: Tenant of these requests.

@@ -114,7 +114,10 @@ def breaks(
 
 
 def _change(rows: list[tuple[ArchivedRecord, bytes]], index: int, before: bytes, after: int | None) -> Tampering:
-    """Return the probable change. The break is certain, but the change is inferred from the neighbouring records."""
+    """Return what was probably done to the record at which the chain is broken.
+
+    That the chain is broken is certain. What was done is inferred from the neighbouring records.
+    """
     offset = rows[index][0].record.offset
     following = rows[index + 1][0].record.offset if index + 1 < len(rows) else None
     if after is not None and offset == after:

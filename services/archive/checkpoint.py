@@ -115,7 +115,7 @@ _DATA_NAME: Final = re.compile(
 
 
 class DataFile(msgspec.Struct, frozen=True, order=True):
-    """The name of a data file; files sort by topic, partition and start."""
+    """The parts of a data file's path. Files are sorted by topic, partition and start."""
 
     topic: str
     partition: int
@@ -129,7 +129,7 @@ class DataFile(msgspec.Struct, frozen=True, order=True):
 
 
 def data_file(path: str) -> DataFile | None:
-    """Return the parts of a data file's path; None if the path is not one."""
+    """Return the parts of this path; None if it is not the path of a data file."""
     found = _DATA_NAME.search(path)
     if found is None:
         return None

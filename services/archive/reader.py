@@ -27,7 +27,7 @@ SEALED_COLUMNS: Final = (*RECORD_COLUMNS, "sealed", "request_id", "tenant")
 """The columns of a record, and those that identify the key with which its value is encrypted."""
 
 BATCH_ROWS: Final = 16_384
-"""Maximum number of rows that are in memory at the same time."""
+"""Maximum number of a data file's rows that ``Archive.batches`` holds in memory at the same time."""
 
 
 def begin_archive(store: Store, public_pem: bytes) -> None:
@@ -75,7 +75,10 @@ class Archive:
     def files(
         self, topics: Collection[str] | None = None, from_ms: int | None = None, to_ms: int | None = None
     ) -> list[DataFile]:
-        """Return the data files that may have records of these topics from ``from_ms`` to ``to_ms``, in order."""
+        """Return the data files that may have records of these topics from ``from_ms`` to ``to_ms``.
+
+        They are in the order of topic, partition and start.
+        """
         first = "" if from_ms is None else day_of(max(from_ms, 0))
         last = "9" if to_ms is None else day_of(to_ms)
         found: list[DataFile] = []

@@ -119,7 +119,7 @@ def table_of(records: Sequence[ArchivedRecord], digests: Sequence[bytes]) -> Any
 
 
 def stored_records(topic: str, table: Any) -> Iterator[StoredRecord]:
-    """Yield the records of a table as they were on the log."""
+    """Yield the records of a table, without the columns for queries. Sealed values are not decrypted."""
     for batch in table.combine_chunks().to_batches():
         partitions, offsets, times, keys, values = (batch.column(name).to_pylist() for name in RECORD_COLUMNS[:5])
         headers = _headers(batch)
@@ -155,7 +155,7 @@ def _decoder(headers: Headers, kinds: Collection[str] | None) -> ManyDecoder | N
 
 
 def archived_records(topic: str, table: Any) -> Iterator[tuple[ArchivedRecord, bytes]]:
-    """Yield the records of a table as the chain covers them, with their digests."""
+    """Yield the records of a table, each with its digest. Sealed values stay encrypted, as the digests cover them."""
     columns = [table.column(name).to_pylist() for name in ("sealed", "digest", *QueryFields._fields)]
     for record, sealed, digest, *fields in zip(stored_records(topic, table), *columns, strict=True):
         yield ArchivedRecord(record, QueryFields(*fields), bool(sealed)), digest or b""

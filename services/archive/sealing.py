@@ -108,7 +108,7 @@ class KeyStore:
 
 
 def seal_all(records: Sequence[tuple[StoredRecord, QueryFields]], keys: KeyStore) -> list[ArchivedRecord]:
-    """Encrypt the values that may contain text of a person or a model."""
+    """Return the records for the archive: values that may contain text of a person or a model are encrypted."""
     wanted = {owner_of(fields.request_id, fields.tenant) for _, fields in records if fields.kind not in OPEN_KINDS}
     if wanted:
         keys.make(sorted(wanted))

@@ -50,7 +50,7 @@ class Store:
             raise UserError(f"the archive {self.location}: {str(error)[:300]}") from None
 
     def path(self, name: str) -> str:
-        """Return a file's path in ``filesystem``."""
+        """Return the path of one of the archive's files, as ``filesystem`` expects it."""
         return f"{self._root}/{name}"
 
     def exists(self, name: str) -> bool:

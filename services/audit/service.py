@@ -31,7 +31,7 @@ from services.runtime.metrics import ARCHIVE_BUFFERED, ARCHIVE_CONFLICTS, ARCHIV
 
 GROUP: Final = "audit"
 LOOK_S: Final = 0.05
-"""Time between two checks for files that are due."""
+"""Time between two checks whether buffered records have to be written to a file."""
 
 RETRY_S: Final = (0.5, 1.0, 2.0, 5.0)
 """Waits in seconds after failed writes to the store. The last one repeats. Reading pauses when the buffers are full."""

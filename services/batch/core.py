@@ -1,9 +1,9 @@
 """The decisions of the batch service: which lines to submit, which are done, and which to retry. No I/O, no clock.
 
-When this service takes over a job, it writes an event that says so. The job is *starting* until the service has read
-this event from the log. It is *recovering* until the service has also read every record that was on the log by then.
-After that it is *running*. Only the log determines which
-lines are submitted and done, so after a crash between any two steps the decisions are the same.
+When this service takes over a job, it writes a ``BatchProgress`` event with a higher epoch. The job is *starting* until
+the service has read this event back from the log. The job is then *recovering* until the service has also read every
+other record that was on the log when it read the event back. After that the job is *running*. Only the log determines
+which lines are submitted and done, so after a crash between any two steps the decisions are the same.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -81,7 +81,7 @@ class BatchCore:
         return self._jobs.get(job_of(batch_id))
 
     def begin(self, state: JobState, good: int, bad: int, part: str, positions: Positions) -> list[Effect]:
-        """Take over a job, or start a new one. Its records are ignored until ``confirmed`` is called."""
+        """Take over a job, or start a new one. The job's records are ignored until ``confirmed`` is called."""
         before = state.progress
         job = JobRun(created=state.created, good=good, bad=bad, window=min(32, state.created.window_open))
         if before is not None:
@@ -98,9 +98,9 @@ class BatchCore:
         return [JobCheckpoint(job.batch_id, self._progress(job, 0, None))]
 
     def confirmed(self, batch_id: str) -> None:
-        """Note that the takeover is on the log.
+        """Note that the progress event from ``begin`` was read back from the log as the newest one.
 
-        The caller must then read from the job's offsets to the end of the log, and call ``caught_up``.
+        The caller must then read from the offsets in this event to the end of the log, and call ``caught_up``.
         """
         if (job := self.job(batch_id)) is not None and job.stage == "starting":
             job.stage = "recovering"

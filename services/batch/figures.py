@@ -43,7 +43,7 @@ class JobFigures:
 
 
 def job_figures(unfinished: Iterable[JobState], running: Iterable[JobRun], now_ms: int) -> JobFigures:
-    """Return the figures of all unfinished jobs on the log, and of the jobs that this service runs."""
+    """Return the values of the gauges, from all unfinished jobs on the log and from the jobs that this service runs."""
     by_status, lines_left, oldest_s, time_used = dict.fromkeys(UNFINISHED, 0), 0, 0.0, 0.0
     for job in unfinished:
         by_status[job.status] += 1

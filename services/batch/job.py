@@ -113,7 +113,7 @@ class JobRun:
         )  # fmt: skip
 
     def restore(self, before: BatchProgress) -> None:
-        """Restore everything except the unfinished lines from the job's newest progress event."""
+        """Restore the job from its newest progress event, but not its unfinished lines."""
         totals = before.totals
         self.epoch, self.next_line, self.recovered_from = before.epoch, before.next_line, before.next_line
         self.parts = before.parts

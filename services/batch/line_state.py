@@ -91,11 +91,11 @@ Decision = Literal["open", "done", "retry"]
 
 
 def decide(line: LineState, most_attempts: int, *, ending: bool) -> tuple[Decision, int, LineResult | None]:
-    """Return the decision about a line, the number of the attempt that decides, and the result of a line that is done.
+    """Return ``open``, ``retry`` or ``done`` for a line, the attempt number that decided this, and the result if done.
 
     Args:
         line: The line.
-        most_attempts: Maximum number of requests for the line.
+        most_attempts: Maximum number of attempts for the line. Each attempt is a request of its own.
         ending: Whether the job was cancelled or has expired. If so, no line gets another request.
     """
     for number in sorted(line.attempts):

@@ -72,7 +72,7 @@ class JobFiles:
         os.fsync(self._file.fileno())
 
     def noted(self, progress: BatchProgress) -> BatchProgress:
-        """Return the progress with the current length of the part file."""
+        """Return a copy of this progress event in which the part file has its current length."""
         return replace(progress, parts=(*progress.parts[:-1], ResultPart(name=self.part, length=self._length)))
 
     def close(self) -> None:

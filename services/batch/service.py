@@ -138,7 +138,7 @@ class BatchService:
         self._wake.set()
 
     def _forget(self) -> None:
-        """Drop the state of all jobs, so that another service can take them over."""
+        """Drop the state of all jobs, because another batch service now holds the partition and takes them over."""
         for task in self._begun.values():
             task.cancel()
         self._begun.clear()
@@ -230,7 +230,7 @@ class BatchService:
         return {name: [position or 0 for position in each] for name, each in found.items()}
 
     async def _begin(self, state: JobState) -> None:
-        """Take over a job: prepare its input, write the takeover to the log, read the job's records, and run it."""
+        """Take over a job: prepare its input, write a ``BatchProgress``, read the job's records, and run the job."""
         batch_id, created = state.batch_id, state.created
         refuse = created.bad_lines == "refuse"
         try:
@@ -267,12 +267,15 @@ class BatchService:
         self._wake.set()
 
     def _rewind(self, progress: BatchProgress) -> None:
-        """Read again from a job's offsets, because the job's records were skipped before the core knew the job."""
+        """Read again from the offsets in this progress event of a job.
+
+        The job's records were skipped until ``BatchCore.confirmed`` was called.
+        """
         topics = ((STREAMS, progress.stream_offsets), (REQUESTS_BATCH, progress.request_offsets))
         self._tail.rewind({(topic, number): start for topic, starts in topics for number, start in enumerate(starts)})
 
     async def _follow(self, progress: BatchProgress | None) -> Positions:
-        """Follow all partitions, from a job's offsets or, for a new job, from their ends. Return the start offsets."""
+        """Follow all partitions from the offsets in ``progress``, or else their ends. Return the start offsets."""
         begins: dict[str, list[int]] = {}
         for topic, offsets in (
             (STREAMS, progress.stream_offsets if progress else ()),

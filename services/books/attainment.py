@@ -62,7 +62,10 @@ class Attainment(NamedTuple):
 
 
 def attainments(windows: Iterable[Window], *, since_at: int = 0) -> list[Attainment]:
-    """Return the attainment of each class that has objectives, over all windows that end after ``since_at``."""
+    """Return how many requests of each class kept its objectives, in all windows that end after ``since_at``.
+
+    Classes without objectives are left out.
+    """
     found: dict[str, Attainment] = {}
     newest: dict[str, int] = {}
     for window in windows:

@@ -1,4 +1,4 @@
-"""What the ledger's sums depend on in addition to the events: the operator's objectives, prices and calibrations."""
+"""What the ledger's sums depend on in addition to the events: the operator's objectives, prices and token times."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -88,12 +88,14 @@ class BooksConfig:
         return self.wanted_shares.get(service_class or "", DEFAULT_SHARE)
 
     def plain_ms(self, model: str | None) -> float | None:
-        """Return a model's time between two tokens without speculation; None if it was not measured."""
+        """Return a model's time between two tokens without speculation, or that of any other model; else None."""
         return self.plain_token_ms.get(model or "", self.plain_token_ms.get(""))
 
 
 def parse_plain_token_ms(text: str) -> dict[str, float]:
-    """Parse times between two tokens, such as ``8.5`` or ``MODEL=8.5,MODEL=4``. An empty text gives no times.
+    """Parse times between two tokens in milliseconds. An empty text gives no times.
+
+    ``8.5`` is for every model that is not named, ``MODEL=8.5,MODEL=4`` has a time for each of two models.
 
     Raises:
         ValueError: The text has another form.

@@ -48,8 +48,8 @@ def newest_of_each(changes: Iterable[TableChange]) -> list[TableChange]:
     """Return the last change of each key, in order. A batch writes only these changes.
 
     The module's rules hold for every prefix of these changes as well, because no change moves from one side of a
-    ``sealed_s`` mark to the other. If a prefix lacks the change for an event, the event was read in this batch, and it
-    is read again.
+    ``sealed_s`` mark to the other. If only a prefix is left after a crash, and it lacks the change for an
+    event, then the event was read in this batch, and it is read again.
     """
     found: list[TableChange] = []
     since_mark: dict[bytes, bytes | None] = {}
@@ -112,7 +112,7 @@ class PartitionBooks:
 
     @property
     def newest_ms(self) -> int:
-        """The newest append time of any record that was read, from any topic."""
+        """Latest append time of the accounts and receipts that were read, in milliseconds since the epoch."""
         return max(self._known_ms.values())
 
     def caught_up(self, source: Source, at_ms: int) -> None:

@@ -12,14 +12,14 @@ _QUANTILES: Final = (0.5, 0.95, 0.99)
 
 
 class Row(NamedTuple):
-    """The sums of one kind of request over some time."""
+    """The sums of one kind of request (``Cell``) over some time."""
 
     cell: Cell
     totals: Totals
 
 
 def newest(windows: Iterable[Window]) -> list[Window]:
-    """Return the last record of each window and part."""
+    """Return the last record of each window part, for each ``Cell``."""
     found: dict[tuple[Cell, int, int], Window] = {}
     for window in windows:
         found[cell_of(window), window.start_at, window.part] = window
@@ -27,7 +27,7 @@ def newest(windows: Iterable[Window]) -> list[Window]:
 
 
 def merge(windows: Iterable[Window], *, since_at: int = 0) -> list[Row]:
-    """Add up, by kind of request, all windows that end after ``since_at``. The kinds with most requests come first."""
+    """Add up all windows that end after ``since_at``, by ``Cell``. The cells with most requests come first."""
     found: dict[Cell, Totals] = {}
     for window in windows:
         if window.end_at > since_at and window.requests:
@@ -38,7 +38,7 @@ def merge(windows: Iterable[Window], *, since_at: int = 0) -> list[Row]:
 
 
 def totals_of_windows(windows: Iterable[Window]) -> dict[tuple[int, Cell], Totals]:
-    """Return the sums by window and kind of request. The parts of a window are added up; empty windows are left out."""
+    """Return the sums by start of window and ``Cell``. Window parts are added up; empty windows are left out."""
     found: dict[tuple[int, Cell], Totals] = {}
     for window in windows:
         if window.requests:
@@ -55,7 +55,7 @@ def everything(rows: Iterable[Row]) -> Totals:
 
 
 def json_of(totals: Totals, seconds: float) -> dict[str, Any]:
-    """Return sums, quantiles, shares and rates over this number of seconds, in the form for JSON."""
+    """Return sums, quantiles, shares and rates as an object for JSON. The sums are those of ``seconds`` seconds."""
     of = totals.of
     requests, judged, good = of("requests"), of("judged"), of("good")
     stages = totals.window(Cell("x", "interactive", "none", None, None), 0, 1, part=0, final=False)
@@ -81,7 +81,7 @@ def json_of(totals: Totals, seconds: float) -> dict[str, Any]:
 
 
 def json_rows(windows: Iterable[Window], *, since_at: int, until_at: int) -> dict[str, Any]:
-    """Return the report in the form for JSON: the total, each class with objectives, and each kind of request."""
+    """Return the report as an object for JSON: the total, each class with objectives, and each ``Cell``."""
     seconds = max(0.0, (until_at - since_at) / US_PER_S)
     windows = list(windows)
     rows = merge(windows, since_at=since_at)

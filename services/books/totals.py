@@ -31,7 +31,7 @@ _AT: Final = {name: index for index, name in enumerate(FIELDS)}
 
 
 class Cell(NamedTuple):
-    """The kind of request that one row of sums is about."""
+    """A kind of request: the requests for which these fields have the same values. Each kind has its own sums."""
 
     tenant: str
     lane: Lane
@@ -45,7 +45,7 @@ class Share(NamedTuple):
     """What one request adds to its window.
 
     Attributes:
-        start_s: Time at which the window begins, in seconds.
+        start_s: Time at which the window begins, in seconds since the epoch.
         sums: What the request adds to each sum, in the order of ``FIELDS``.
         buckets: The bucket in each histogram, in the order of ``HISTOGRAMS``. None if the request has no such value.
     """

@@ -1,8 +1,9 @@
-"""Fetch sessions (KIP-227): the broker remembers the partitions of a consumer, and returns only changed ones.
+"""Fetch sessions (KIP-227): the broker remembers the partitions that a consumer fetches.
 
-Without a session, a consumer names all its partitions in each request and gets all of them in each response, even if
-only a few have new records. As in Kafka, a session does not belong to a connection: a request contains the id of its
-session, and may come over any connection.
+A response contains only the partitions that changed since the session's last response. Without a session, a consumer
+names all its partitions in each request and gets all of them in each response, even if only a few have new records. As
+in Kafka, a session does not belong to a connection: a request contains the id of its session, and may come over any
+connection.
 """
 
 import secrets
@@ -57,7 +58,7 @@ FindLog = Callable[[str, int], PartitionLog | None]
 
 
 class WaitingFetch(Protocol):
-    """A fetch request in a session that waits for new records."""
+    """A fetch request that belongs to a session and waits for new records."""
 
     def on_growth(self) -> None: ...
 
@@ -94,7 +95,7 @@ class FetchSession(LogWaiter):
             self.waiting.on_growth()
 
     def update(self, asked: list[FetchedPartition], forgotten: list[tuple[bytes, int]]) -> None:
-        """Add partitions, or change the offset and limit of known ones. Remove the forgotten partitions."""
+        """Add partitions, or change the offset and limit of known ones. Remove those in ``forgotten``."""
         changed = bool(forgotten)
         for each in asked:
             known = self.partitions.get((each.topic, each.partition))
@@ -109,7 +110,7 @@ class FetchSession(LogWaiter):
             self._watch()
 
     def give_way(self, served: FetchedPartition) -> None:
-        """Move a served partition to the end, so that the next response is filled with other partitions first."""
+        """Move a served partition to the end of `partitions`, so that the next response starts with others."""
         key = (served.topic, served.partition)
         self.partitions[key] = self.partitions.pop(key)
 

@@ -73,9 +73,9 @@ def main(argv: Sequence[str] | None = None, interrupt_handler: Any = None) -> in
 
 @contextmanager
 def _silent_interrupts(handler: Any) -> Iterator[None]:
-    """Let Ctrl-C end the process without a traceback while the block runs; then set ``handler`` for SIGINT.
+    """Let Ctrl-C end the process without a traceback while the block runs; then make ``handler`` the handler of SIGINT.
 
-    If ``handler`` is not Python's own handler, nothing is changed.
+    If ``handler`` is not Python's own handler of SIGINT, this function has no effect.
     """
     if handler is not signal.default_int_handler:
         yield

@@ -111,7 +111,7 @@ async def read_through(reader: TailReader, ends: Mapping[tuple[Topic, int], int]
 
 
 def start_position(text: str) -> StartPosition:
-    """Parse the value of ``--from``.
+    """Return the position in the log that the value of ``--from`` names.
 
     Raises:
         UserError: The value is not a time.

@@ -168,7 +168,7 @@ class Settings:
 
     @property
     def rates(self) -> dict[Quota, Rate]:
-        """The rate limits of each tenant. A rate that is 0 is left out, because it means no limit."""
+        """The rate limits that apply to each tenant. One of 0 per minute is left out, because it means no limit."""
         limits: dict[Quota, tuple[int, int]] = {
             "requests": (self.rate_per_minute, self.rate_burst),
             "tokens": (self.tokens_per_minute, self.tokens_burst),

@@ -44,7 +44,7 @@ def new_batch_id(now_ms: int, random_bits: int) -> str:
 
 
 def job_of(batch_id: str) -> str:
-    """Return the prefix that the ids of the job's requests share."""
+    """Return the prefix that the ids of all requests of a job share."""
     digits = batch_id.removeprefix(BATCH_PREFIX)
     return "-".join((digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:22]))
 
@@ -55,7 +55,7 @@ def line_request_id(batch_id: str, line: int, attempt: int) -> str:
 
 
 def parse_request_id(request_id: str) -> LineRequest:
-    """Return the parts of a request id. The id must belong to a job, because the format of other ids is not checked."""
+    """Return the parts of a request id. Call this only for requests of jobs: the format of the id is not checked."""
     return LineRequest(request_id[:JOB_CHARS], int(request_id[28:], 16), int(request_id[26:28], 16))
 
 

@@ -48,7 +48,7 @@ is a line of a file."""
 
 @dataclass(frozen=True, slots=True)
 class JobLine:
-    """A valid line, as a request."""
+    """A valid line of a job's input, parsed into the parameters of a request."""
 
     custom_id: str
     model: str

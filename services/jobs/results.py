@@ -21,7 +21,7 @@ _SEPARATOR: Final = b"\t"
 
 
 def part_record(place: int, *, is_answer: bool, line: bytes) -> bytes:
-    """Return the record of a line in a part file.
+    """Encode the result of one line of the input as a record of a part file.
 
     Args:
         place: The line's position in the order of submission, from 0.
@@ -34,8 +34,8 @@ def part_record(place: int, *, is_answer: bool, line: bytes) -> bytes:
 def part_records(file: BinaryIO, length: int) -> Iterator[tuple[int, bool, int, bytes]]:
     """Yield the records of a part file.
 
-    Each record has the line's position in the order of submission, whether the result is an answer, the offset of the
-    result line in the file, and the result line.
+    Each record is about one line of the job's input. It has the line's position in the order of submission, whether the
+    result is an answer, the offset of the result line in the part file, and the result line.
 
     Args:
         file: The part file.

@@ -56,13 +56,17 @@ class JobStore(Protocol):
         """Return the metadata of a file, or None if there is no such file."""
 
     def open(self, file_id: str) -> BinaryIO:
-        """Open a file for reading."""
+        """Open a file for reading.
+
+        Raises:
+            FileNotFoundError: There is no such file.
+        """
 
     def files(self, tenant: str) -> list[StoredFile]:
         """Return the metadata of a tenant's files, newest first."""
 
     def delete(self, file_id: str) -> None:
-        """Delete a file."""
+        """Delete a file. Do nothing if there is no such file."""
 
     def work_folder(self, batch_id: str) -> Path:
         """Return the folder of a job's working files. Create it if it does not exist."""

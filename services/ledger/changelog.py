@@ -21,7 +21,9 @@ BATCH_EVENTS: Final = 1_000
 """Maximum number of events in a batch. While one batch is being written and the next is full, no event is accepted."""
 
 Send = Callable[[int, TableChange], Awaitable[Awaitable[Any]]]
-"""Function that gives a change of a partition to the producer, and returns a future of the broker's acknowledgement."""
+"""Function that gives a partition number and a change of the ledger's table to the producer.
+
+It returns a future that is done when the broker has acknowledged the change."""
 
 
 class _Taken(NamedTuple):
@@ -35,7 +37,7 @@ class Changelog:
     """Collects the table changes of events, writes them, and acknowledges the events in their order.
 
     Args:
-        send: See ``Send``. Changes of a partition are given to it in their order.
+        send: See ``Send``. It is called with the changes of each partition in their order.
     """
 
     def __init__(self, send: Send) -> None:

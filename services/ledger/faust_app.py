@@ -38,14 +38,14 @@ LINGER_S: Final = 0.005
 after the other."""
 
 ACK_TIMEOUT_S: Final = 60.0
-"""Maximum time for the broker to acknowledge changes. If they are not acknowledged by then, the process ends. The next
-process starts at the offsets in the table."""
+"""Maximum time for the broker to acknowledge a change. If it takes longer, the process ends. The next process starts at
+the offsets in the table."""
 
 ENDS_S: Final = 10.0
-"""Maximum time for the broker to return the end offsets of its topics."""
+"""Maximum time for the broker to return the first and end offsets of the partitions that this process reads."""
 
 SEEK_AGAIN_S: Final = 10.0
-"""Maximum time for records that Faust skipped to arrive after a seek."""
+"""Maximum time, after a seek to records that Faust skipped, until these records arrive."""
 
 STAND_S: Final = 5.0
 """Maximum time without progress while a partition has unread records. After it the ledger seeks to the next record."""
@@ -176,7 +176,7 @@ class LedgerApp:
         return changes
 
     async def _send(self, number: int, change: TableChange) -> Any:
-        """Give a change of the table to the producer; return the future of the broker's acknowledgement."""
+        """Give a change of the table to the producer; return a future that is done once the broker has acknowledged."""
         topic = self._table.changelog_topic.get_topic_name()
         return await self.app.producer.send(topic, change.key, change.value, number, None, None)
 
@@ -202,7 +202,10 @@ class LedgerApp:
             self._on_ready = None
 
     async def _revoked(self, *_: Any, **__: Any) -> None:
-        """Wait until the broker has every change. A change sent later could overwrite what the next owner writes."""
+        """Wait, for at most ``REVOKE_S``, until the broker has acknowledged every change.
+
+        A change that is sent later could overwrite what the next owner of its partition writes.
+        """
         self.ready = False
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(REVOKE_S):

@@ -29,7 +29,7 @@ BrokerError: Final[type[Exception]] = driver.KafkaError  # type: ignore[attr-def
 """The error of a failed request to the broker."""
 
 FETCH_S: Final = 1.0
-"""Maximum time that a fetch waits for records."""
+"""Maximum time that one call of the consumer's ``getmany`` waits for fetched records."""
 
 COLLECT_MS: Final = 250
 COLLECT_BYTES: Final = 65_536
@@ -37,14 +37,14 @@ COLLECT_BYTES: Final = 65_536
 costs the broker and the ledger work."""
 
 YIELD_EACH: Final = 100
-"""Number of records after which other tasks may run."""
+"""Each time this number of records of a fetch was passed on, other tasks of the event loop may run."""
 
 BeginAt = Callable[[str, int], int | None]
 """Maps a topic and a partition number to the offset at which to start; None for a topic of Faust itself."""
 
 
 class FlowControl(FlowControlEvent):
-    """Clears the queues when a flow that was suspended is resumed, and at no other time."""
+    """The switch that suspends and resumes Faust's queues. Resuming clears them only if they were suspended."""
 
     def resume(self) -> None:
         if not self.is_active():
@@ -74,7 +74,10 @@ class BookedConsumer(Consumer):
         return found
 
     async def _seek_all(self) -> dict[Any, int]:
-        """Seek in every partition of the ledger's topics. This runs in the consumer's thread."""
+        """Seek to the offset of ``BeginAt`` in every partition of the ledger's topics; return these offsets.
+
+        This runs in the consumer's thread.
+        """
         consumer = self._thread._ensure_consumer()  # noqa: SLF001
         found: dict[Any, int] = {}
         for partition in consumer.assignment():
@@ -89,11 +92,14 @@ class BookedConsumer(Consumer):
         await self._thread.call_thread(self._seek_one, partition, offset)
 
     async def _seek_one(self, partition: TP, offset: int) -> None:
-        """Seek in one partition. This runs in the consumer's thread."""
+        """Seek to this offset of the partition. This runs in the consumer's thread."""
         self._thread._ensure_consumer().seek(partition, offset)  # noqa: SLF001
 
     async def _drain_messages(self, fetcher: Any) -> None:
-        """Pass fetched records on until stopped. If a suspended flow drops records, Faust later seeks back to them."""
+        """Fetch records and pass them to Faust's queues, until stopped.
+
+        Records that come while the flow of the queues is suspended are dropped. Faust later seeks back to them.
+        """
         try:
             while not (self.should_stop or fetcher.should_stop):
                 await asyncio.sleep(0)
@@ -108,9 +114,9 @@ class BookedConsumer(Consumer):
                 raise
 
     async def _hand_out(self, handing: Coroutine[Any, Any, Any]) -> None:
-        """Run the coroutine ``handing``, and its first step without a task.
+        """Run ``handing``, the coroutine that puts one record into Faust's queue; make a task only if it has to wait.
 
-        Usually the queue has room, and the coroutine ends in its first step, so that no task is needed.
+        Usually the queue has room, and the coroutine ends without waiting.
         """
         try:
             waits_for = handing.send(None)
@@ -119,9 +125,10 @@ class BookedConsumer(Consumer):
         await self.wait_first(_rest(handing, waits_for), self.suspend_flow.wait())
 
     def _new_offset(self, tp: TP) -> int | None:
-        """Return the offset to commit, which follows the newest acknowledged event; None if none was acknowledged.
+        """Return the offset to commit, which follows the newest acknowledged event.
 
-        No earlier event is left out, because events are acknowledged in order and gaps were handled before.
+        It is None if no event was acknowledged since the last call. No earlier event is left out, because events are
+        acknowledged in order, and a gap before an event is handled before the event is processed.
         """
         acked = self._acked[tp]
         if not acked:

@@ -9,7 +9,7 @@ from services.books import TableChange
 from services.bus import BusSettings, RawTailReader, StoredRecord
 
 LOOK_S: Final = 30.0
-"""Maximum time, in seconds, to find the first record from an offset on."""
+"""Maximum time, in seconds, in which ``first_offset`` searches for a record."""
 
 
 class RecordsLost(RuntimeError):
@@ -17,11 +17,11 @@ class RecordsLost(RuntimeError):
 
 
 class ReadOffsets:
-    """For each partition of a topic, the offset after the last record that was processed.
+    """The offset after the last record that was processed, for each partition of each topic that the ledger reads.
 
     Args:
-        table: The present content of the ledger's table.
-        sources: Maps a topic to its name in the table's keys.
+        table: The ledger's table, which has these offsets.
+        sources: Maps a topic to the name that stands for this topic in the keys of the table.
     """
 
     def __init__(self, table: Mapping[bytes, bytes], sources: Mapping[str, str]) -> None:

@@ -19,7 +19,7 @@ PUBLISH_S: Final = 1.0
 """Time between two publications of the windows that have changed."""
 
 PUBLISH_MOST: Final = 2_000
-"""Maximum number of windows of one partition that are published at once."""
+"""Maximum number of windows of one partition in one publication."""
 
 
 class LedgerService:

@@ -18,10 +18,10 @@ MARGIN: Final = 0.03
 """Minimum predicted gain, as a share, at which drafting is chosen. It allows for the model's error."""
 
 HORIZON_DRAFTS: Final = 500.0
-"""Horizon of the acceptance estimate, in verified draft tokens. The weight of older tokens decays."""
+"""After this many further verified draft tokens, the weight of a token in the acceptance estimate is about 1/e."""
 
 PRIOR_DRAFTS: Final = 8.0
-"""Weight of the prior, in verified draft tokens."""
+"""Weight of the expected acceptance with which an estimate starts, in verified draft tokens."""
 
 PROBE_GAMMA: Final = 2
 """Tokens drafted in an occasional step while drafting is off, to notice when drafting saves time again."""
@@ -42,9 +42,9 @@ class GammaBand:
 def gamma_by_batch(
     pair: SpeculationPair, alpha: float, *, context: int = 512, largest: int = 256, most: int = MAX_GAMMA
 ) -> tuple[GammaBand, ...]:
-    """Return the bands from batch 1 to ``largest``. Gamma is 0 where drafting saves no time.
+    """Return the best gamma for the batches from 1 to ``largest``, as bands; 0 where drafting saves no time.
 
-    Gamma never grows with the batch, because each gamma is the best of those up to the gamma of the previous band.
+    Gamma never grows with the batch, because larger gammas than that of the previous band are not considered.
     """
     fraction("alpha", alpha)
     whole("largest", largest, least=1)

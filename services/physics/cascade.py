@@ -14,16 +14,16 @@ from typing import Final
 from services.physics.checks import fraction, positive
 
 POINTS: Final = 400
-"""Number of points of the midpoint rule over the best share. More points change only the fourth digit."""
+"""Number of points of the midpoint rule, which integrates over requests. More points change only the fourth digit."""
 
 _NORMAL: Final = NormalDist()
 
 
 def recall(rho: float, *, best: float, kept: float) -> float:
-    """Return the share of the truly best requests that the screen keeps.
+    """Return the share of the truly best requests that a cascade's first model (its screen) passes on.
 
     Args:
-        rho: Rank correlation of the screen's score and the final one.
+        rho: Rank correlation between the screen's score and the final score.
         best: Share of all requests that count as the best, such as 0.01.
         kept: Share of all requests that the screen passes on.
 
@@ -34,15 +34,15 @@ def recall(rho: float, *, best: float, kept: float) -> float:
 
 
 def chain_recall(rhos: Sequence[float], *, best: float, kept: Sequence[float]) -> float:
-    """Return the share of the truly best requests that passes every screen of a chain.
+    """Return the share of the truly best requests that passes every screen (model before the last) of a cascade.
 
     Given the final score, the scores of the screens are assumed to be independent. So the error of one screen does not
     depend on the error of another.
 
     Args:
-        rhos: Rank correlation of each screen's score and the final one.
+        rhos: For each screen, the rank correlation between its score and the final score.
         best: Share of all requests that count as the best.
-        kept: Share of all requests that each screen passes on. No share is above the one before.
+        kept: For each screen, the share of all requests that it passes on. No share is above the one before.
 
     Raises:
         ValueError: A share is not within 0 and 1, a rho not within -1 and 1, or a share is above the one before.
@@ -68,14 +68,14 @@ def chain_recall(rhos: Sequence[float], *, best: float, kept: Sequence[float]) -
 
 
 def _above(rho: float, bar: float, final: float) -> float:
-    """Return the probability that a screen's score is above the bar, given the final score."""
+    """Return the probability that a request with this final score has a score above ``bar`` from a screen."""
     r = 2 * math.sin(math.pi * rho / 6)
     spread = math.sqrt(max(0.0, 1 - r * r))
     return float(r * final >= bar) if spread < 1e-9 else _NORMAL.cdf((r * final - bar) / spread)
 
 
 def _bar(rho: float, share: float, finals: Sequence[float], passed: Sequence[float]) -> float:
-    """Return the minimum score at which the share ``share`` of all requests passes this and the earlier screens."""
+    """Return the minimum score for a screen, such that ``share`` of all requests pass this and the earlier screens."""
     low, high = -8.0, 8.0
     for _ in range(40):
         middle = (low + high) / 2
@@ -88,7 +88,7 @@ def rank_correlation(screen: Sequence[float], final: Sequence[float]) -> float:
     """Return Spearman's rho of two scores of the same requests. Equal scores get their mean rank.
 
     Raises:
-        ValueError: There are fewer than three requests, the lengths differ, or all scores of one kind are equal.
+        ValueError: There are fewer than three requests, the lengths differ, or a list has only equal scores.
     """
     if len(screen) != len(final) or len(screen) < 3:
         raise ValueError(f"a rank correlation needs two scores of at least 3 requests, not {len(screen)}, {len(final)}")

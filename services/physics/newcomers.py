@@ -1,4 +1,4 @@
-"""Compute the delays of prompts that arrive together: until the first token, and by the prefills of other prompts."""
+"""Compute two delays of prompts that arrive together: until their prefill ends, and during their answers."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass

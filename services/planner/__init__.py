@@ -1,1 +1,1 @@
-"""Plan latency, batch jobs and serving capacity, report on bench results, and calibrate the models to them."""
+"""Plan latency, batch jobs and serving capacity, report on bench results, and calibrate performance models to them."""

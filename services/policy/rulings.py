@@ -153,7 +153,7 @@ def read_admission(answer: Any) -> Admission:
 
 
 def read_ruling(answer: Any, side: Side) -> Ruling:
-    """Check the answer of ``findings.rego``. Its action must be allowed on this side.
+    """Check the answer of ``findings.rego``. Its action must be allowed for the side of the finding.
 
     Raises:
         RulingError: The answer is undefined or invalid.

@@ -60,7 +60,8 @@ class Core:
     def backlog(self) -> int:
         """Return the number of records that were read and are not processed yet.
 
-        Reading pauses while the sum of this number and the number of queued writes is at ``ProcessorConfig.limit``.
+        Reading pauses while this number, plus the number of writes that wait for the producer, is at
+        ``ProcessorConfig.limit``.
         """
         return 0
 
@@ -73,7 +74,7 @@ class Core:
         """Create the state of a partition number that this member now holds. Its recent records are read next."""
 
     def lost(self, number: int) -> None:
-        """Drop all state of a partition number."""
+        """Drop all state of a partition number that this member no longer holds."""
 
     def read(self, record: Received | UnreadableRecord, at_us: int, now_us: int) -> Sequence[Effect]:  # noqa: ARG002
         """Process a record, or queue it for ``step``."""
@@ -86,8 +87,8 @@ class Core:
     def alarm_us(self, number: int, now_us: int) -> int | None:  # noqa: ARG002
         """Return the time of the next decision that depends on time alone; None if there is none.
 
-        If the returned time is not after ``now_us``, the decision is due. If it is after ``now_us``, the decision may
-        become due even later. When the returned time comes, the processor calls this method again.
+        If the returned time is not after ``now_us``, the decision is due. If it is after ``now_us``, the decision is
+        not due before that time. When the time comes, the processor calls this method again, and may get a later time.
         """
         return None
 

@@ -31,7 +31,7 @@ class FairQueue(Generic[T]):
         self._count += 1
 
     def get(self, busy: Container[str] = ()) -> tuple[str, T] | None:
-        """Remove the next item of the next tenant not in ``busy``. Return both, or None if there is no such tenant."""
+        """Remove the next item of the next tenant not in ``busy``. Return tenant and item, or None."""
         for tenant in self._by_tenant:
             if tenant not in busy:
                 break
@@ -59,7 +59,7 @@ class FairQueue(Generic[T]):
         return tenant, items
 
     def put_back(self, tenant: str, items: Sequence[T]) -> None:
-        """Put items back to the front of the tenant's queue. All other tenants are served before this tenant."""
+        """Put items back at the front of the tenant's queue, and move the tenant behind all other tenants."""
         queue = self._by_tenant.pop(tenant, None) or deque()
         queue.extendleft(reversed(items))
         if queue:

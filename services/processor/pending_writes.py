@@ -18,7 +18,7 @@ class PendingWrites:
     """Sends writes in the order in which they were decided. Reports a record as done once its write is acknowledged.
 
     While the producer's buffer is full, writes wait in a queue. The queue itself has no maximum length, but its length
-    counts against the processor's limit of records in flight.
+    counts towards ``ProcessorConfig.limit``.
 
     Args:
         producer: None for a core that writes nothing to the log.
@@ -114,7 +114,7 @@ class PendingWrites:
     def _is_void(self, write: Write) -> bool:
         """Return whether the write must not be sent, because this process no longer holds the partition of its request.
 
-        If so, finish the write.
+        If so, report the record of the write as done.
         """
         event = write.event
         if not isinstance(event, Event) or self._holds(event.request_id):
@@ -123,7 +123,10 @@ class PendingWrites:
         return True
 
     def _give_up(self, write: Write, error: MalformedEvent) -> None:
-        """Finish a write whose event is invalid, such as a prompt that exceeds the size limit when written again."""
+        """Log that an event is invalid, and report the record of its write as done, although nothing was written.
+
+        For example, a prompt may exceed the size limit when a service writes it again.
+        """
         _log.error("%s: an event cannot be written: %s", self._group, error)
         self._finish(write)
 

@@ -54,12 +54,12 @@ class ProcessorConfig:
             numbers.
         rewind_ms: When a partition number is gained, reading starts this many milliseconds before the newest record.
             With None, reading continues at the committed offset, and offsets of records that are done are committed.
-        progress_topic: With ``rewind_ms``: the topic to which the group writes its results. If the group has
-            paused, reading starts ``rewind_ms`` before the newest record of this topic instead. See ``GroupReader``.
+        progress_topic: With ``rewind_ms``: the topic to which the group writes its results. If no member was
+            running for a while, reading starts ``rewind_ms`` before this topic's newest record. See ``GroupReader``.
         record_filter: Records for which it returns false are skipped without decoding.
         include_newer: Whether to read records of a newer format too, as ``UnreadableRecord``.
         instance_id: Instance id for static membership in the group.
-        limit: Maximum number of records that were read and are not processed, plus the writes in the queue.
+        limit: Maximum number of records that were read and are not processed, plus writes that wait for the producer.
         drain_s: Maximum time for work in progress after a stop is requested, in seconds.
         least_bytes: The broker answers a fetch at this number of bytes, or after a limited time. See ``GroupReader``.
         clock: Returns microseconds since the epoch. Setting the host's clock must not change it.
@@ -314,7 +314,7 @@ class Processor:
         self._set_alarm()
 
     def _set_alarm(self, changed: Iterable[int] | None = None) -> None:
-        """Set a timer for the next alarm. For an alarm that is due, read its partitions to the end, then call ``tick``.
+        """Set a timer for the next alarm. If one is due, read its partition number to the end, then call ``tick``.
 
         Args:
             changed: Partition numbers whose alarm may have changed since the last call. None means all.
@@ -354,10 +354,10 @@ class Processor:
                 self._set_alarm()
 
     async def _report_lag(self) -> None:
-        """Measure the lag, the time up to which all records were read, and the time of the broker's last answer.
+        """Repeatedly measure the lag, the time up to which all was read, and the time of the broker's last answer.
 
-        All three are measured again and again, until cancelled. While reading keeps up with the log, one request to the
-        broker gives all three. Otherwise, the lag costs a request of its own.
+        The method runs until cancelled. While reading keeps up with the log, one request to the broker gives all three
+        values. Otherwise, another request is needed for the lag.
         """
         group, began_us = self._config.group, self._clock()
         to_end: asyncio.Future[None] | None = None

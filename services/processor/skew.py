@@ -10,7 +10,7 @@ from schemas.requests import Request
 WINDOW_US: Final = 30_000_000
 """Minimum time in microseconds for which a source is measured before its skew is known.
 
-The time is long enough that at least one event of the source is sent without delay.
+In this time, at least one event of the source should be appended without delay after its creation.
 """
 
 LEAST_SAMPLES: Final = 3
@@ -37,9 +37,9 @@ class _Source:
 class SkewMeter:
     """Compares the time that a writer puts into an event with the broker's timestamp of the record.
 
-    An event is created before its record is appended, usually shortly before. So the largest difference in a window
-    (time in the event minus timestamp) shows how far the writer's clock is ahead of the broker's. The result is too
-    small by the shortest delay between creation and append.
+    An event is created before its record is appended, usually shortly before. So the largest difference within
+    ``WINDOW_US`` (time in the event minus timestamp) shows how far the writer's clock is ahead of the broker's. The
+    result is too small by the shortest delay between creation and append.
     """
 
     def __init__(self) -> None:

@@ -1,6 +1,7 @@
 """A cache of the rails' answers by prompt, in the process and in Redis. It contains spans and reasons, but no prompts.
 
-Admission is not cached, because it depends on more than the prompt and costs less than a round trip to Redis.
+The answer of ``admission.rego`` (whether a request may be answered) is not cached, because it depends on more than the
+prompt and costs less than a round trip to Redis.
 """
 
 import asyncio

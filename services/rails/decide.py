@@ -13,7 +13,8 @@ BROKEN_REFUSAL: Final = "broken"
 """Key of the refusal text of a request for which a rail gave no answer."""
 
 UNKNOWN_ADMISSION: Final = Admission(allow=False, delivery=DeliveryFloor(mode="gated"), egress="forbidden")
-"""The admission if Rego gave none. No text is shown before it is checked, and the prompt stays on the premises."""
+"""Stands for the answer of ``admission.rego`` if it gave none. No text is shown before it is checked, and the prompt
+stays on the premises."""
 
 MAX_DETAIL: Final = 200
 
@@ -42,8 +43,8 @@ def decide(
     Args:
         policy: The policy in force.
         request: The request.
-        reports: How each rail ended. If several rails refuse the prompt, the reason of the first of them counts.
-        admission: Rego's answer on the request; None if it gave none.
+        reports: How each rail ended. If several rails refuse the prompt, the first one in this list gives the reason.
+        admission: The answer of ``admission.rego`` about the request; None if it gave none.
     """
     admission = admission or UNKNOWN_ADMISSION
     edits = tuple(edit for one in reports if one.answer is not None for edit in one.answer.edits)
@@ -83,7 +84,7 @@ def _refused(policy: Policy, reports: Sequence[RailReport]) -> str | None:
 
 
 def _egress(request: Request, reports: Sequence[RailReport], admission: Admission) -> Egress:
-    """Return ``forbidden`` if a rail did not answer, or if a rail, the request or the admission forbids egress."""
+    """Return ``forbidden`` if a rail did not answer, or if a rail, the request or ``admission`` forbids egress."""
     answers = [one.answer.egress if one.answer is not None else "forbidden" for one in reports]
     answers += [request.egress, admission.egress]
     return "forbidden" if "forbidden" in answers else "allowed"

@@ -196,7 +196,7 @@ class JailbreakClassifier:
         self._end_pools()
 
     async def _score(self, tenant: str, window: str) -> float:
-        """Return an excerpt's score: from the cache, from a computation that runs for the tenant, or from a new one."""
+        """Return an excerpt's score: the cached one, the one that is being computed for the tenant, or a new one."""
         digest = hashlib.blake2b(window.encode(errors="surrogatepass"), digest_size=16).digest()
         kept = self._kept.get(digest)
         if kept is not None:

@@ -31,7 +31,8 @@ STRIDE_TOKENS: Final = 94
 sentence is entirely in one of them."""
 
 MODEL_DIR: Final = "JAILGUARD_MODEL_DIR"
-"""Folder with another copy of the jailbreak classifier's embedding model; by default the installed package's."""
+"""Environment variable that names a folder with another copy of the jailbreak classifier's embedding model. If it is
+not set, the copy in the installed package is used."""
 
 MODEL_FILE: Final = "all-MiniLM-L6-v2.onnx"
 
@@ -145,7 +146,7 @@ def _model() -> JailbreakModel:
 
 
 def init_worker(nice: int = 0) -> None:
-    """Set up a worker process, so that it ignores Ctrl-C and ends when its parent process ends."""
+    """Set up a process that scores texts, so that it ignores Ctrl-C and ends when its parent process ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.nice(nice)
     parent = multiprocessing.parent_process()

@@ -1,4 +1,4 @@
-"""Admission by an OPA server. Its answer is checked in the same way as the answer of the Rego in the process."""
+"""Ask an OPA server whether a request may be answered. Its answer is checked like that of the Rego in the process."""
 
 from dataclasses import asdict
 from typing import Final
@@ -15,7 +15,7 @@ PATH: Final = "/v1/" + ADMISSION.replace(".", "/")
 
 
 class OpaClient:
-    """A client of an OPA server. It does not retry. The rail's deadline limits the time of a request."""
+    """A client of an OPA server. It does not retry. The rail's deadline limits the time of an HTTP request."""
 
     def __init__(self, url: str) -> None:
         if not url.startswith(("http://", "https://")):
@@ -24,7 +24,7 @@ class OpaClient:
         self._session: aiohttp.ClientSession | None = None
 
     async def admit(self, question: AdmissionRequest) -> Admission:
-        """Return the server's answer.
+        """Return the server's answer to the question whether a request may be answered.
 
         Raises:
             RailFailed: The server is unreachable, or its answer is invalid.

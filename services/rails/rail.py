@@ -99,7 +99,7 @@ async def run_rails(rails: Mapping[str, Rail], deadlines_s: Mapping[str, float])
     changed = asyncio.Event()
 
     def on_end(task: asyncio.Task[RailReport]) -> None:
-        """Record that a rail ended. Wake the waiter if this rail was the last, has blocked or was cancelled."""
+        """Record that a rail ended. Wake the waiter if it was the last to end, blocked the prompt or was cancelled."""
         if task in pending:
             pending.discard(task)
             done.append(task)

@@ -1,4 +1,4 @@
-"""The rails process: the policy, the rails, and a core and a processor for each lane."""
+"""The rails process: the policy, the rails, and a ``RailsCore`` and a ``Processor`` for each lane."""
 
 import asyncio
 import gc
@@ -29,8 +29,8 @@ GROUP: Final = "rails"
 GROUP_BATCH: Final = "rails-batch"
 
 MAX_VERSIONS: Final = 4
-"""Maximum number of policy versions whose engines are kept. A request needs the engine of its version until its rails
-have ended."""
+"""Maximum number of policy versions whose evaluators are kept. A request needs the evaluator of its version until its
+rails have ended."""
 
 DRAIN_S: Final = 2.0
 """Seconds for which evaluations may continue after the process is asked to stop. Requests without a verdict are read
@@ -183,7 +183,7 @@ class RailsService:
         return evaluation
 
     async def _prepare(self, policy: Policy) -> None:
-        """Build a policy's engine before it is used. Close the oldest engine if there are too many."""
+        """Build a policy's evaluator before it is used. Close the oldest evaluator if there are too many."""
         if policy.version in self._evaluators:
             return
         if any(rail.name == JAILBREAK for rail in policy.document.rails.rail):

@@ -24,7 +24,7 @@ DEAR_PIECE_CHARS: Final = 4
 """Number of characters after which the cost is checked in text that is expensive to read."""
 
 DEAR_WORK: Final = 32
-"""Minimum cost per character at which text counts as expensive to read."""
+"""Minimum cost at which text counts as expensive to read, in look-ups per character."""
 
 CREDIT_S: Final = 0.5
 """Seconds by which a tenant may be ahead of its share of this process's time. Reading the longest prompt takes half a
@@ -59,7 +59,7 @@ class TenantShares:
         self._even_at_s[tenant] = max(self._even_at_s.get(tenant, begun_s), begun_s) + 2 * sharing * took_s
 
     def resting(self, now_s: float) -> dict[str, float]:
-        """Return the tenants that rest now, each with the time at which its rest ends."""
+        """Return the tenants that wait now because they used more than their share, each with the end of its wait."""
         self._forget(now_s)
         if len(self._recent_s) < 2:
             return {}
@@ -73,7 +73,7 @@ class TenantShares:
         return self._even_at_s.get(tenant, now_s) > max(others, default=now_s)
 
     def has_others(self, tenant: str, now_s: float) -> bool:
-        """Return whether another tenant had a turn recently."""
+        """Return whether another tenant had a turn in the last ``RECENT_S`` seconds."""
         self._forget(now_s)
         return bool(self._recent_s.keys() - {tenant})
 
@@ -117,7 +117,7 @@ class Turns:
         return _Turn(self, tenant, batch=batch)
 
     def ask(self, tenant: str, *, batch: bool) -> asyncio.Future[int]:
-        """Return a future of a place. It completes when it is the tenant's turn."""
+        """Return a future that gets a place when the tenant has its turn."""
         loop = asyncio.get_running_loop()
         place: asyncio.Future[int] = loop.create_future()
         (self._waiting_batch if batch else self._waiting).put(tenant, place)
@@ -166,7 +166,7 @@ class Turns:
         return {tenant for tenant in full if self._shares.has_others(tenant, now_s)}
 
     def _come_back(self, after_s: float) -> None:
-        """Hand out turns again after ``after_s`` seconds, when the first of the resting tenants rests no more."""
+        """Hand out turns again after ``after_s`` seconds, when a tenant that rests (see ``TenantShares``) may go on."""
         if self._timer is not None:
             self._timer.cancel()
         self._timer = asyncio.get_running_loop().call_later(after_s, self._hand_out)

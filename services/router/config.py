@@ -66,7 +66,7 @@ class Prices:
         return (usage.prompt_tokens * self.input + usage.completion_tokens * self.output) / 1e6
 
     def estimate(self, prompt_chars: int, max_tokens: int) -> float:
-        """Estimate the highest price of a request in US dollars."""
+        """Estimate the highest possible price of a request, in US dollars."""
         return self.of(Usage(prompt_tokens=prompt_chars // CHARS_PER_TOKEN, completion_tokens=max_tokens))
 
 
@@ -137,7 +137,7 @@ class RouterConfig:
         return 2 * self.total_max_ms * 1_000
 
     def deadlines_of(self, request: Request) -> Deadlines:
-        """Return a request's deadlines within the bounds of its class; for an interactive request, ``narrow`` them."""
+        """Return a request's deadlines within the bounds of its class; if it is interactive, after ``narrow``."""
         deadlines = self.classes.deadlines_of(request)
         return deadlines if request.lane == "batch" else self.narrow(deadlines)
 

@@ -29,7 +29,7 @@ does not keep the router busy."""
 KNOWN_US: Final = 30_000_000
 """While a request is open, the log is read to its end at least once in this many microseconds.
 
-``Account.open_since`` is never later than the time up to which the log was read, so that time must be recent.
+``Account.open_since`` is never later than the time up to which the log was read. Therefore that time must be recent.
 """
 
 
@@ -181,7 +181,7 @@ class RouterPartition:
         return len(self.requests) - self._batch_open > self._config.max_open
 
     def _count(self, event: Event, at_us: int) -> None:
-        """Count an event for the budgets. At start, the account of the event's request may have been read earlier."""
+        """Count an event for the budgets, even if its request's account was read before it (this happens at start)."""
         if isinstance(event, Request) and event.attempt == 1:
             if event.lane == "batch":
                 return  # a batch request uses no budget and adds to none

@@ -1,4 +1,4 @@
-"""The router process. It connects the core with a processor, and reads the existing dead letters."""
+"""The router process. It connects a ``RouterCore`` with a ``Processor``, and reads the existing dead letters."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -97,7 +97,7 @@ class RouterService:
             tasks.create_task(self._classes.watch(), name="router-classes")
 
     def _use(self, classes: ServiceClasses) -> None:
-        """Apply changed classes to new requests. The period for which the log is read back does not change.
+        """Apply changed classes to new requests. How far back the log is read at start does not change.
 
         Raises:
             UserError: A setting contradicts the classes.

@@ -147,7 +147,7 @@ class Settings:
 
 
 def _within(name: str, least_ms: int, most_ms: int, classes: ServiceClasses) -> DeadlineRange:
-    """Return the part of the policy's widest range for interactive requests that the settings allow too.
+    """Return the overlap of the settings' range and the policy's, which spans all classes of interactive requests.
 
     Raises:
         UserError: The two ranges do not overlap.

@@ -23,11 +23,13 @@ Fingerprint = tuple[int, int, int] | None
 
 
 class ClassReloader:
-    """Keeps the current classes. A request is handled with the classes that were current when it arrived.
+    """Holds the current classes of a policy, and replaces them after an edit of its ``policy.toml``.
+
+    A request is handled with the classes that were current when it arrived.
 
     Args:
         folder: The policy's folder.
-        service: Name of the service whose log reports what was read.
+        service: Name of the service whose logger reports what was read.
         apply: Called in the event loop with changed classes before they become current. It may raise ``UserError`` to
             refuse them.
 

@@ -23,7 +23,7 @@ EXIT_INTERRUPTED: Final = 130
 
 _M_TRIM_THRESHOLD: Final = -1
 _M_MMAP_THRESHOLD: Final = -3
-"""Parameters of glibc's ``mallopt(3)``."""
+"""``_M_TRIM_THRESHOLD`` and ``_M_MMAP_THRESHOLD`` are parameter numbers of glibc's ``mallopt(3)``."""
 
 MMAP_BYTES: Final = 65_536
 TRIM_BYTES: Final = 131_072

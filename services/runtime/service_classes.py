@@ -49,10 +49,10 @@ class Slo(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The objectives of a class. A request is good if its times are within the ``ms`` of every objective given here.
 
     Attributes:
-        first_token: Time from receipt until text is visible.
+        first_token: Time from the receipt of the request until text is visible.
         inter_token: Mean time between two tokens of an answer.
         step: Longest pause between two chunks of an answer.
-        total: Time from receipt to the last byte.
+        total: Time from the receipt of the request to the last byte.
         share: Share of the requests that must be good.
     """
 
@@ -165,9 +165,10 @@ BATCH_BOUNDS: Final = DeadlineBounds(
 )
 """Bounds of the deadlines of batch requests.
 
-Batch requests may wait, so each deadline may be a day. Their verdicts take longer: the rails judge batch requests after
-all others, and load the classifiers for them only at the first batch prompt. So the minimum of ``verdict_ms`` is 30 s.
-If an app sets no ``verdict_ms``, the request has the default, one second, which is then raised to this minimum.
+Batch requests may wait, so each deadline may be as long as a day. Their verdicts take longer: the rails judge batch
+requests after all others, and load the classifiers for them only at the first batch prompt. So the minimum of
+``verdict_ms`` is 30 s. If an app sets no ``verdict_ms``, the request has the default, one second, which is then raised
+to this minimum.
 """
 
 _LANE_DEADLINES: Final[Mapping[Lane, Deadlines]] = {
@@ -247,7 +248,7 @@ class ServiceClasses:
         return found if found.allows(request.tenant, request.model) else self.of(None, request.lane)
 
     def deadlines_of(self, request: Request) -> Deadlines:
-        """Return the deadlines that a request sets, clamped to the bounds of its class."""
+        """Return a request's deadlines, each clamped to the bounds of the request's class."""
         return self.of_request(request).bounds.clamp(request.deadlines)
 
     def longest_total_ms(self, lane: Lane) -> int:
@@ -337,5 +338,5 @@ def _defaults(specs: Mapping[str, ClassSpec], field: str) -> dict[str, str]:
 
 
 def _given(spec: Struct | None) -> dict[str, object]:
-    """Return the fields that the policy's file sets."""
+    """Return only those fields of a table that the policy's file sets, with their values."""
     return {} if spec is None else {name: ms for name, ms in msgspec.structs.asdict(spec).items() if ms is not None}

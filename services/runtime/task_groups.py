@@ -10,7 +10,7 @@ from services.runtime.errors import UserError
 def start_in(
     tasks: asyncio.TaskGroup | None, work: Coroutine[Any, Any, None], name: str | None = None
 ) -> asyncio.Task[None] | None:
-    """Start work in a group; do nothing if there is no group, or if it is ending and would raise an error."""
+    """Start a coroutine in a task group. If there is no group, or the group is ending, only close the coroutine."""
     if tasks is not None:
         try:
             return tasks.create_task(work, name=name)
@@ -28,7 +28,7 @@ def leaf_errors(error: BaseException) -> list[BaseException]:
 
 
 def first_error(error: BaseException) -> BaseException:
-    """Return the one error to report of several: the first ``UserError``, else the first error.
+    """Return the error to report: the first ``UserError`` inside this error, else the first error inside it.
 
     A task group wraps even a single error in a group. Raise the returned error ``from None`` instead of the group.
     """

@@ -139,7 +139,7 @@ class Progress:
         self._write(f"{self._what}: done in {self._clock() - self._began:.1f} s, kept in {path.parent}", end="\n")
 
     def say(self, text: str) -> None:
-        """Write a text as a separate line."""
+        """Write a text on a line of its own."""
         self._write(text, end="\n")
 
     def abort(self) -> None:
@@ -153,7 +153,7 @@ class Progress:
 
 
 def installed(weights: Weights) -> Path | None:
-    """Return the file in the installed package. The package is not imported, so its dependencies are not needed."""
+    """Return the file in the installed package, else None. No import is made, so no dependencies are needed."""
     spec = find_spec(weights.module)
     for directory in (spec.submodule_search_locations or []) if spec is not None else []:
         path = Path(directory) / weights.file
@@ -175,7 +175,7 @@ def cached(weights: Weights, folder: Path) -> Path | None:
 
 
 def find(weights: Weights, folder: Path) -> Path | None:
-    """Return the file if this machine has it: the installed one, else the downloaded one."""
+    """Return the installed file, else the downloaded one; None if this machine has neither."""
     return installed(weights) or cached(weights, folder)
 
 
@@ -323,7 +323,7 @@ def _failed(why: str) -> UserError:
 
 
 def _last_error(text: str) -> str:
-    """Return the line with the reason: the last one that begins with "error", else the last line."""
+    """Return why the installer failed: the last line of its output that begins with "error", else the last line."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     errors = [line for line in lines if line.lower().startswith("error")]
     return (errors or lines or ["it gave no reason"])[-1][:300]

@@ -30,7 +30,7 @@ TURN_EVENTS: Final = 16
 """Maximum number of events of one tenant that are processed before those of another tenant."""
 
 _TURN_COST: Final = 256
-"""Fixed cost of changing to another tenant, in characters, in addition to the text of its chunks."""
+"""Fixed cost of a change to another tenant, in characters. It is added to the number of characters that are read."""
 
 
 @final
@@ -124,7 +124,10 @@ class SafetyCore(Core):
         return ()
 
     def caught_up(self, number: int, known_us: int, now_us: int) -> list[Effect]:  # noqa: ARG002
-        """Return the held outputs that are not on the log; none as long as events of the partition are queued."""
+        """Return the effects that were held back while the partition caught up, if they are still due.
+
+        As long as events of the partition are queued, return none of them; a later ``step`` then returns them.
+        """
         partition = self._partitions[number]
         if partition.queued:
             self._awaited.add(number)
@@ -225,7 +228,10 @@ class SafetyCore(Core):
         outputs: list[RunOutput],
         effects: list[Effect],
     ) -> None:
-        """Perform the outputs that the log does not have yet. While the partition catches up, hold all of them."""
+        """Add to ``effects`` the checks to run, and the events that are not on the log yet.
+
+        While the partition catches up, hold all outputs back instead.
+        """
         if partition.catching_up:
             partition.hold(request, attempt, outputs)
             return

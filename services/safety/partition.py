@@ -92,7 +92,10 @@ class SafetyPartition:
             self._held[request.request_id] = due
 
     def caught_up(self) -> list[HeldOutput]:
-        """Record that the partition has caught up. Return the held outputs that are not on the log."""
+        """Record that the partition has caught up. Return the held outputs that are still due.
+
+        An event is due if it is not on the log. A check is due if the text of its attempt is still being checked.
+        """
         self.catching_up = False
         for request in list(self.requests.values()):
             self.drop_settled(request)

@@ -30,8 +30,8 @@ CLIENT_GRACE_MS = 1_500
 PROCESS_FAULTS = ("kill", "pause", "restart", "join", "leave", "cut", "clock", "reopen", "slow")
 BROKER_FAULTS = ("time", "outage", "newer", "stray", "leader")
 """Faults of the broker. ``time``: its clocks are changed. ``outage``: it is unreachable for a while. ``newer``: a
-request of a newer version is appended. ``stray``: a verdict on a request that no topic has is appended. ``leader``:
-other nodes, each with its own clock, become the leaders of some partitions."""
+request in a format that is too new for the services is appended. ``stray``: a verdict on a request that no topic has is
+appended. ``leader``: other nodes, each with its own clock, become the leaders of some partitions."""
 
 UPGRADE_FAULTS = ("upgrade",)
 """From this fault on, safety runs the next version. Edges that were started before this fault cannot read
@@ -220,8 +220,8 @@ def _node_skews_us(dice: random.Random, kinds: tuple[str, ...]) -> tuple[int, ..
 def _with_backlog(dice: random.Random, request: PlannedRequest) -> PlannedRequest:
     """Return the request, changed for a run with a backlog.
 
-    The first ``BACKLOG`` requests become batch requests, whose answers take longer than the time that a router reads
-    back. All other requests become interactive, with a short total deadline.
+    The first ``BACKLOG`` requests become batch requests. Their answers take longer than ``RouterConfig.window_us``,
+    which is how far back a router reads the log. All other requests become interactive, with a short total deadline.
     """
     if request.number < BACKLOG:
         pieces = tuple(f"~ backlog {request.number}.{index} " for index in range(12))
@@ -269,7 +269,8 @@ def _roam(dice: random.Random, request: PlannedRequest) -> Fault:
 def _met(dice: random.Random, kinds: list[str], services: tuple[str, ...], faults: list[Fault]) -> Iterator[Fault]:
     """Yield further faults of processes.
 
-    Each starts near the start of another fault, or near the end of a fault of a request, when a deadline is close.
+    Each starts near the start of another fault, or near the end of a fault of a request. A deadline is mostly close to
+    that end; see ``_request_fault``.
     """
     for fault in faults:
         if fault.kind == "roam" and dice.random() < 0.3:  # the text that the client has seen is unchecked
@@ -311,7 +312,11 @@ def _fault(dice: random.Random, kind: str, services: tuple[str, ...], requests: 
 
 
 def _request_fault(dice: random.Random, kind: str, request: PlannedRequest, for_us: int) -> Fault:
-    """Return a fault of a request. If there is a deadline for such a fault, the fault mostly ends close to it."""
+    """Return a fault of a request.
+
+    If there is a deadline against this kind of fault, such as ``stall_ms`` against ``stall``, the fault mostly ends
+    close to that deadline.
+    """
     edge_ms = {
         "verdict": request.deadlines.verdict_ms,
         "late": request.deadlines.ttft_ms - request.answer.first_us // MS,

@@ -22,9 +22,9 @@ from services.simulator.tree.units import Builder, WorldClasses
 LIVENESS_US = 30 * SECOND
 """Time after the last fault within which every request is closed, has an account, and is checked.
 
-The longest case takes the session timeout (1.5 s), the time to read the log again, the total deadline (6 s), the time
-to write lost decisions again (5 s each), and the wait of the account for a cancelled run (1 s). The sizes of clock
-steps are added to this constant.
+In the longest case, these times add up: the session timeout (1.5 s), reading the log again, the total deadline (6 s),
+the router's wait before it writes a lost decision again (5 s for each), and its wait for the usage of a cancelled run
+before it writes the account (1 s). The sizes of clock steps are added to this constant.
 """
 
 CLOCKS_US = 5 * MS
@@ -60,7 +60,7 @@ class Instance:
 
 @dataclass(frozen=True)
 class Result:
-    """The result of one run."""
+    """What happened in one run: counts, the hash of the run, and the violation if a promise was broken."""
 
     seed: int
     requests: int
@@ -293,9 +293,10 @@ class World:
     def _margin_us(self) -> int:
         """Maximum time by which a reader's estimate of an append time may be too early in this run.
 
-        After the broker's clock was set back, a reader only knows about a record that it was appended after an earlier
-        fetch of the reader was sent. That earlier fetch may be two fetches ago. If a member reads records from
-        before the step again, its estimates for these records are too early by the size of the step.
+        After the broker's clock was set back, a reader knows only a lower limit of a record's append time: when it sent
+        an earlier fetch. That fetch may be two fetches before the one that returned the record. If a member reads
+        records again that were appended before the clock step, its estimates for these records are too early by the
+        size of the step.
         """
         if not self.broker.stepped_us:
             return CLOCKS_US

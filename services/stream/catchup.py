@@ -60,14 +60,14 @@ def _splice(unsent: _Unsent, start: int, end: int, insert: Replace | None) -> _U
 
 
 def _cut(op: Show | Replace, low: int, high: int) -> Show | Replace:
-    """Return the op with only the part [low, high) of its text, and with all its tokens if ``low`` is 0, else none."""
+    """Return the op with only the part [low, high) of its text. If ``low`` is not 0, the part counts no tokens."""
     if isinstance(op, Show):
         return replace(op, text=op.text[low:high], tokens=op.tokens if low == 0 else 0)
     return replace(op, text=op.text[low:high])
 
 
 def _placed(unsent: _Unsent, held: int) -> list[Op]:
-    """Return the unsent ops. Each redaction becomes an insertion at the end of the text that precedes the redaction."""
+    """Return the unsent ops. A redaction only inserts its replacement, because the redacted text was never sent."""
     ops: list[Op] = []
     for op in unsent:
         ops.append(replace(op, start=held, end=held) if isinstance(op, Replace) else op)

@@ -36,7 +36,7 @@ def releasable_chunks(text: Transcript, delivery: Delivery, check: OutputCheck, 
 
 
 def _held(text: Transcript, delivery: Delivery, index: int, log_ms: int) -> bool:
-    """Return whether the window holds chunk ``index`` back because too few tokens follow it or it is too new."""
+    """Return whether ``windowed`` mode holds chunk ``index`` back: too few tokens follow it, or it is too new."""
     if text.tokens(index + 1, len(text.chunks)) < delivery.hold_tokens:
         return True
     return log_ms - text.known_ms[index] < delivery.hold_ms

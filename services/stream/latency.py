@@ -36,7 +36,7 @@ WAITS_FOR: Final[dict[Part, str]] = {
     "close": "the final check and the router's decision",
     "delivery": "the edge sends the rest to the client",
 }
-"""What the answer waited for in each part, in order."""
+"""What the answer waited for in each part of a request's time. The parts are in order of time."""
 
 _GOVERNANCE: Final[frozenset[Part]] = frozenset({"rails", "hold-back"})
 
@@ -53,7 +53,7 @@ class Latency:
     """How the time of one request was spent, in milliseconds.
 
     Attributes:
-        parts: Name and length of each part that the request passed, in order. The lengths add up to ``total_ms``.
+        parts: Name and duration of each part of this time, in order. The durations add up to ``total_ms``.
         total_ms: From receipt to the last byte sent. If no client took the whole answer, to the end of the last part on
             the log.
         first_text_ms: From receipt to the first visible text; None if no text was shown.
@@ -122,7 +122,7 @@ def measure(
         recorder: The recorder to which the request's log was fed.
         received_ms: When the edge received the request, by the edge's clock.
         sent_ms: When the edge had sent the last byte, by the same clock; None if no client took the whole answer.
-        plain_token_ms: As for ``latency``.
+        plain_token_ms: Time between two tokens without speculation; None if it is not known.
     """
     stretches, clock_skew_ms = recorder.stretches(received_ms, sent_ms)
     parts = tuple((name, end - begin) for name, begin, end in stretches)
@@ -153,7 +153,7 @@ def measure(
 
 
 def stage_times(found: Latency) -> StageTimes:
-    """Return the parts until ``Closed``, in the form that an account has."""
+    """Return the parts of a request's time, apart from ``delivery``, as the ``StageTimes`` of an ``Account``."""
     return StageTimes(**{_field(name): ms for name, ms in found.parts if name != "delivery"})
 
 
@@ -163,13 +163,15 @@ def _field(part: Part) -> str:
 
 
 def settle(parts: Sequence[int], waited: int) -> list[int]:
-    """Return the durations of an account's parts and of the delivery, with the time the client waited as their sum.
+    """Divide a client's waiting time into the parts that an account has and the delivery. Return their durations.
 
-    The correction is the same as in ``measure`` with ``sent_ms``, but it needs only account and receipt.
+    The difference between the clocks is corrected as in ``measure`` with ``sent_ms``, but only the ``Account`` and the
+    ``Detached`` are needed.
 
     Args:
-        parts: Durations of the account's parts, in the order of ``StageTimes``.
-        waited: Time from the arrival of the request to the last byte sent, in the same unit.
+        parts: Durations of the parts, in the order of ``StageTimes``.
+        waited: Time from the arrival of the request to the last byte sent, in the unit of ``parts``. The returned
+            durations add up to it.
     """
     excess = max(0, min(sum(parts) - waited, parts[0]))  # the edge's clock is behind the broker's
     left, settled = waited, []

@@ -39,7 +39,7 @@ class ChunkOrder:
         return True
 
     def add(self, chunk: Chunk) -> Sequence[Chunk]:
-        """Take any chunk. Return the chunks that now have no gap before them, in order."""
+        """Take a chunk that may be out of order. If no gap is before it, return it and the chunks waiting for it."""
         if chunk.seq != self.next_seq:
             if chunk.seq > self.next_seq and len(self._waiting) < MAX_WAITING:
                 self._waiting.setdefault(chunk.seq, chunk)

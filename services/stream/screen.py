@@ -53,7 +53,7 @@ Ops = tuple[Op, ...]
 NOTHING: Final[Ops] = ()
 _CONCLUSIONS: Final = frozenset(get_args(Conclusion))
 _NO_ANSWER_COMES: Final = frozenset({"attempts_failed", "cannot_begin", "no_first_token", "stalled"})
-"""Causes that do not hold if the voice has finished, or if more than ``seen_attempts`` attempts were opened."""
+"""Causes of a ``Closed`` that do not hold if the voice has finished or more than ``seen_attempts`` attempts opened."""
 
 
 class Screen:
@@ -149,7 +149,7 @@ class Screen:
 
     @property
     def conclusion(self) -> Conclusion | None:
-        """Return how the answer ended without a ``Closed``, else None. Then a ``Closed`` with another cause is void."""
+        """Return how the answer ended without a ``Closed``, else None. If so, another cause makes a ``Closed`` void."""
         if (verdict := self.verdict) is not None and verdict.decision == "deny":
             return "denied"
         if self.stopped is not None:
@@ -159,7 +159,7 @@ class Screen:
 
     @property
     def gate_open(self) -> bool:
-        """Return whether text may be shown (rule 3). A ``mask`` verdict allows only the answer to the masked prompt."""
+        """Return whether rule 3 lets text be shown. A ``mask`` verdict allows only the answer to the masked prompt."""
         if self.verdict is not None and self.verdict.decision != "mask":
             return self.verdict.decision == "allow"
         voice = self._voice_state.voice

@@ -27,7 +27,7 @@ Part = Literal[
 ]
 
 Stretch = tuple[Part, float, float]
-"""A part's name, start and end, in milliseconds since the epoch."""
+"""A part of a request's time: its name, start and end. Start and end are in milliseconds since the epoch."""
 
 _SHOWN: Final = frozenset({Show, Refuse, Withdraw})
 
@@ -205,7 +205,7 @@ class StageRecorder:
         return self.runs.get(voice.attempt)
 
     def stretches(self, received_ms: float, sent_ms: float | None = None) -> tuple[Sequence[Stretch], float]:
-        """Return each part with its start and end, and by how many milliseconds the edge's clock was corrected."""
+        """Return the parts of the request's time, and the milliseconds by which the edge's clock was corrected."""
         ends = [end for end in self._ends() if end[1] is not None]
         first = ends[0][1] or received_ms
         last = max(end or 0.0 for _, end in ends)
@@ -225,7 +225,7 @@ class StageRecorder:
         return found, skew_ms
 
     def _ends(self) -> list[tuple[Part, float | None]]:
-        """Return when each part ended, in order; None for a part that the request did not reach."""
+        """Return the end of each part of the request's time, in order; None for a part that did not occur."""
         opened: list[tuple[Part, float | None]] = [("post", self.posted_ms), ("lost attempts", self.opened_ms)]
         close: tuple[Part, float | None] = ("close", self.closed_ms)
         run = self.voice_run

@@ -72,7 +72,7 @@ class Transcript:
         return self._tokens_upto[end] - self._tokens_upto[first] if first < end else 0
 
     def add(self, chunk: Chunk, log_ms: int) -> None:
-        """Take a chunk, and later chunks that waited for it. They are all known from the log's time ``log_ms`` on."""
+        """Take a chunk, and later chunks that waited for it. For all of them, ``known_ms`` becomes ``log_ms``."""
         if self._order.take(chunk):
             self._add(chunk, log_ms)
         else:

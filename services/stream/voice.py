@@ -62,7 +62,7 @@ class VoiceState:
         return True
 
     def hand_over(self, cutover: Cutover) -> None:
-        """Make the next attempt the only candidate, or let it join a race."""
+        """Make the cutover's attempt the only candidate. In a race for the first token, keep the other candidates."""
         self.last_attempt = cutover.attempt
         racing = cutover.how == "race" and cutover.trigger == "ttft"
         self.candidates = self.candidates | {cutover.attempt} if racing else frozenset({cutover.attempt})

@@ -37,7 +37,10 @@ def request_attributes(account: Account, request: RequestDetails) -> Attributes:
 
 
 def end_attributes(account: Account, receipt: Detached | None, clock_skew_ms: float) -> Attributes:
-    """Return attributes of the end: outcome, times, exposure, and tokens and model of the attempt that answered."""
+    """Return attributes known only once a request was closed.
+
+    They are its outcome and times, its exposure, and tokens and model of the attempt that answered.
+    """
     values: Attributes = {
         "gen_ai.response.id": account.request_id,
         "railbus.outcome": account.outcome,

@@ -15,13 +15,15 @@ from services.processor import Core, Effect
 from services.tracer.spans import Trace, is_sampled, trace_of
 
 LINGER_US: Final = 5_000_000
-"""Maximum time after its account that a trace waits for the receipt of a client's connection."""
+"""Maximum time for which a trace waits for the receipt of a client's connection. It begins at the append time of the
+request's account."""
 
 OVERLAP_US: Final = 60_000_000
 """When a partition is gained, the traces of requests that were closed less than this time ago are exported again."""
 
 MEMORY_US: Final = 120_000_000
-"""Maximum time that a receipt waits for its account, and time for which an exported trace is remembered."""
+"""Time, from the first record about a request, for which the request is remembered. Its receipt waits for its account
+for at most this time. Once its trace was exported, further records about it are ignored until this time is over."""
 
 MAX_REQUESTS: Final = 100_000
 """Maximum number of requests that are remembered, about 100 MB. If there are more, the oldest is forgotten."""
@@ -41,7 +43,8 @@ class _Request:
     Attributes:
         first_us: Append time of the first record about the request.
         account_us: Append time of its account; 0 if the account was not read yet.
-        sent_at: When the whole answer was first sent to a client, by the edge's clock; None if no receipt says so.
+        sent_at: When the whole answer was first sent to a client, by the edge's clock, in microseconds; None if no
+            receipt says so.
         over: Whether the trace was exported, or is not to be exported.
     """
 
@@ -130,7 +133,10 @@ class TracerCore(Core):
         return self._export(partition, event.request_id)
 
     def caught_up(self, number: int, known_us: int, now_us: int) -> Sequence[Effect]:  # noqa: ARG002
-        """Export the complete traces of the last ``OVERLAP_US``. The previous owner has exported earlier ones."""
+        """Export the trace of each request that was closed in the last ``OVERLAP_US`` and whose whole answer was sent.
+
+        Earlier traces were exported by the tracer that had this partition before.
+        """
         partition = self._partitions[number]
         partition.catching_up = False
         effects: list[Effect] = []

@@ -9,14 +9,14 @@ from functools import lru_cache
 from typing import Any, Final
 
 MOST_KEPT: Final = 2_048
-"""Maximum number of texts that are kept. The least recently used are dropped."""
+"""Maximum number of messages that are kept. The least recently used ones are dropped."""
 
 
 def keep_encoded_texts() -> bool:
-    """Make the encoder reuse the messages of attributes whose values are texts.
+    """Make the encoder reuse the messages of attributes whose values are texts; return whether this is possible.
 
-    Return false if the installed version of OpenTelemetry lacks the private function. One message can be used many
-    times, because protobuf copies it into the message that contains it.
+    It is not possible if the installed version of OpenTelemetry lacks the private function that is replaced. One
+    message can be used many times, because protobuf copies it into the message that contains it.
     """
     from opentelemetry.exporter.otlp.proto.common import _internal
 

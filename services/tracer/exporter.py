@@ -26,8 +26,8 @@ BATCH_SPANS: Final = 4_096
 """Approximate number of spans in one request to the collector, about a megabyte."""
 
 GATHER_S: Final = 5.0
-"""Maximum time that spans wait until a batch is full. A batch is sent as one request, because a request to the
-collector costs more than the spans in it."""
+"""Maximum time that spans wait for further spans to fill a batch. A batch is sent as one request, because a request to
+the collector costs more than the spans in it."""
 
 LAST_S: Final = 3.0
 """Maximum time to send the waiting spans when the process is asked to stop."""

@@ -1,4 +1,4 @@
-"""The tracer process: the core, the processor around it, and the exporter."""
+"""The tracer process: the core decides, a ``Processor`` feeds it with records, and the exporter sends the traces."""
 
 import asyncio
 import gc
@@ -24,7 +24,7 @@ LEAST_BYTES: Final = 262_144
 """Minimum bytes of a fetch. Traces are not urgent, so the broker may collect records for up to two seconds."""
 
 COUNT_S: Final = 1.0
-"""Interval at which the gauges are set."""
+"""Interval at which the metrics about open and untraced requests are updated."""
 
 
 class TracerService:
@@ -103,7 +103,7 @@ def wanted(ratio: float) -> RecordFilter:
 
 
 def _share(key: bytes) -> int:
-    """Return 32 of the random bits of a request id; 0 if the key is not a request id."""
+    """Return 32 of the random bits of the request id in a record's key; 0 if the key is not a request id."""
     try:
         return int(key[-8:], 16)
     except ValueError:

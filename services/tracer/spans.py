@@ -40,7 +40,8 @@ delivery, is not in the account.
 """
 
 LEAST_RAIL_MS: Final = 1.0
-"""A rail that passed in less time has no span of its own, because nobody looks for it and a span costs 40 us."""
+"""A rail that passed in less than this time, in milliseconds, has no span of its own, because nobody looks for it and a
+span costs 40 us."""
 
 _STAGES: Final = tuple(StageTimes.__dataclass_fields__)
 _FAILED: Final = frozenset({"failed", "expired", "rejected"})
@@ -115,7 +116,10 @@ def is_sampled(traceparent: str | None) -> bool:
 
 
 def _ids(request_id: str, traceparent: str | None) -> tuple[int, int, int | None]:
-    """Return the trace id, the root's span id, and the id of the client's span if the client started the trace."""
+    """Return the trace id, the root's span id, and the id of the client's span.
+
+    The last one is None if the client did not start the trace.
+    """
     own = int(request_id.replace("-", ""), 16)
     if traceparent is None:
         return own, _span_id(request_id, "root"), None
@@ -188,7 +192,7 @@ class _Tree:
                 yield self._child(name, begin_ns, end_ns, service, attributes={"railbus.part": name})
 
     def verdict(self) -> Iterator[Span]:
-        """Yield a span for the verdict, and for each rail that did not pass or took ``LEAST_RAIL_MS``.
+        """Yield a span for the verdict, and for each rail that did not pass or took ``LEAST_RAIL_MS`` or longer.
 
         All these spans start at the same time.
         """

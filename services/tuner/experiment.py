@@ -40,7 +40,7 @@ MIN_LOAD_REQUESTS: Final = 4
 MAX_LOAD_REQUESTS: Final = 2_000
 
 LOADS: Final = 4
-"""Number of loads in a round, in the order A B B A."""
+"""Number of loads in a round: one engine runs the first and the last load, another engine the two between."""
 
 
 class ExperimentError(ValueError):
@@ -143,7 +143,8 @@ class Size:
     """The number of rounds and requests of a comparison.
 
     Attributes:
-        rounds: Number of rounds. Each round runs loads in the order A B B A, on new processes unless engines are kept.
+        rounds: Number of rounds. Each round runs two loads without and two with the change, on new processes unless
+            engines are kept.
         load: Number of requests in each of a round's four loads.
         reason: Why the comparison has fewer than ``MIN_REQUESTS`` requests; empty if it has enough.
     """

@@ -68,7 +68,7 @@ def batch_sizes(largest: int) -> list[int]:
 def find_batch(
     rounds: Sequence[Mapping[int, Sequence[Load]]], *, slo_ttft_ms: float, slo_token_ms: float, seed: int = 0
 ) -> BatchFinding:
-    """Evaluate the rounds. Each round has the loads of every batch size."""
+    """Return what the rounds show about the batch size. Each round maps every batch size to its loads."""
     sizes = sorted(rounds[0])
     throughput = {size: [values(each[size]).get("tokens_per_s", 0.0) for each in rounds] for size in sizes}
     rows = tuple(
@@ -93,7 +93,7 @@ def find_batch(
 
 
 def knee(throughput: Mapping[int, Sequence[float]], rounds: Sequence[int]) -> int:
-    """Return the smallest batch size whose mean throughput over these rounds reaches ``KNEE_SHARE`` of the highest."""
+    """Return the smallest batch size whose mean throughput over ``rounds`` reaches ``KNEE_SHARE`` of the highest."""
     means = {size: fmean(found[each] for each in rounds) for size, found in throughput.items()}
     enough = KNEE_SHARE * max(means.values())
     return min(size for size, mean in means.items() if mean >= enough)

@@ -14,7 +14,7 @@ State = Literal["ticked", "refuted", "unclear", "not tried"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GuideItem:
-    """One item of the guide.
+    """One item of the latency guide.
 
     Attributes:
         key: Key that ``SettingsChange.item`` refers to.

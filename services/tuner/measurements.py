@@ -119,7 +119,7 @@ def gains(rounds: Sequence[Round], metrics: Iterable[Metric], confidence: float)
 
 
 def gain(rounds: Sequence[Round], metric: Metric, confidence: float) -> Interval | None:
-    """Return the gain of one metric; None if the metric was not measured."""
+    """Return the gain of one metric by the change (see :func:`gains`); None if the metric was not measured."""
     return gains(rounds, [metric], confidence).get(metric)
 
 

@@ -29,7 +29,7 @@ class TunePlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         settings: Settings of the baseline, as ``NAME=VALUE``.
         tries: Changes to try before those of the engine's list. Each is one or more settings, separated by spaces.
         lossy: Like ``tries``, but for changes that may change answers.
-        only: Keys of the guide's items to try; empty for all.
+        only: Keys of the items of the latency guide to try; empty for all.
         own_list: Whether the engine's list of changes is tried.
         models: Other files or folders of the model to try.
         objective: The metric that must improve.

@@ -87,7 +87,7 @@ class VertexEngine:
 
 
 async def _responses(client: VertexClient, job: Job, body: dict[str, Any]) -> AsyncGenerator[str, None]:
-    """Yield the responses of an answer. If the server is busy before the first response, retry within the deadline."""
+    """Yield the responses of an answer. If the server is busy before the first one, retry until the request expires."""
     tries, received = 0, False
     while True:
         tries += 1

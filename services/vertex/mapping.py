@@ -56,14 +56,14 @@ def request_body(messages: Sequence[Message], sampling: Sampling, thinking_token
 
 
 class CandidatePart(msgspec.Struct):
-    """A part of the content. If ``thought`` is true, its text is not a part of the answer."""
+    """A part of the content. If ``thought`` is true, its text does not belong to the answer."""
 
     text: str = ""
     thought: bool = False
 
 
 class CandidateContent(msgspec.Struct):
-    """The content of a candidate."""
+    """The content of a ``Candidate``: its text, in parts."""
 
     parts: list[CandidatePart] = []
 

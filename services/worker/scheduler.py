@@ -217,7 +217,7 @@ class Scheduler:
         return len(self._running) - (self._running_batch if self._preempts else 0) < self._slots
 
     def accept(self, ticket: Ticket, now_us: int) -> Refusal | Literal["waits", "known"]:
-        """Queue a request. ``known`` means that this attempt was accepted before. A retry is another attempt."""
+        """Queue a request. Return ``known`` if the same attempt was accepted before. A retry is another attempt."""
         request = ticket.request
         key = (request.request_id, request.attempt)
         if key in self._seen:

@@ -225,7 +225,10 @@ class WorkerService:
         self._pump()
 
     def _pump(self) -> None:
-        """Start every request that may start now, if no other worker can have it. ``_probe`` repeats this."""
+        """Start every request that may start now, unless another worker may have its partition.
+
+        ``_probe`` calls this repeatedly.
+        """
         if not self._scheduler.waiting:
             return
         batch = self._batch_reader is not None and self._batch_reader.in_session

@@ -25,7 +25,7 @@ from services.broker.protocol.error_codes import ErrorCode
 
 
 class ConsumerGroup:
-    """A consumer group's state."""
+    """A consumer group as a state machine: handles members' requests and timeouts, and returns the due responses."""
 
     def __init__(self, group_id: str, *, initial_delay_ms: int = 0) -> None:
         self.id = group_id

@@ -74,7 +74,7 @@ class Roster:
         self._reserved[member_id] = until_ms
 
     def take_reserved_id(self, member_id: str) -> bool:
-        """Release a reserved id; return whether it was reserved."""
+        """Release a reserved member id. Return false if this id was not reserved."""
         return self._reserved.pop(member_id, None) is not None
 
     def expire_reserved_ids(self, now_ms: int) -> None:
@@ -152,7 +152,7 @@ def same_subscription(old: JoinRequest, new: JoinRequest) -> bool:
 
 
 def _subscribed_topics(metadata: bytes) -> list[str] | bytes:
-    """Return the sorted topics of a consumer's subscription. Return metadata of another format unchanged."""
+    """Decode a consumer's subscription and return its topics, sorted. If it has another format, return it unchanged."""
     reader = Reader(metadata)
     try:
         reader.i16()

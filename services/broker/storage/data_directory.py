@@ -4,7 +4,7 @@ It contains `topics.json`, `topics/NAME/PARTITION/`, `offsets.jsonl`, `groups.js
 A killed process loses nothing that it acknowledged, because every write is passed to the operating system before the
 response is sent. A machine that loses power may lose data that was not synced, and files are synced only when the
 broker stops. So a running broker keeps the machine's boot id in `lock`. If a broker finds another boot id in `lock` at
-its start, it reads every batch.
+its start, it reads and checks every batch.
 """
 
 import fcntl

@@ -14,7 +14,7 @@ DISK_FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
 class StorageErrorLog:
-    """Returns at most one log line a minute. A line contains the number of errors left out since the previous line."""
+    """Makes log lines about storage errors, at most one a minute. Each line tells how many errors were left out."""
 
     def __init__(self) -> None:
         self._logged_at_s: float | None = None

@@ -43,12 +43,12 @@ class TailBudget:
 
     @property
     def bytes_each(self) -> int:
-        """Return the share of one partition, from 16 KiB to 1 MiB."""
+        """Return the number of bytes for the newest batches of one partition, from 16 KiB to 1 MiB."""
         return min(MAX_TAIL_BYTES, max(MIN_TAIL_BYTES, self._total_bytes // max(1, self.partitions)))
 
 
 class LogTail:
-    """The newest batches of one segment, in two buffers of at most half of the partition's share each.
+    """The newest batches of one segment, in two memory buffers of at most half of `TailBudget.bytes_each` each.
 
     When the younger buffer is full, all batches of the older buffer are dropped at once.
     """
@@ -77,9 +77,10 @@ class LogTail:
         self._younger.append(batch, base, records, max_timestamp_ms)
 
     def _swap(self, base: int) -> None:
-        """Drop the batches of the older buffer, and use this buffer for new batches.
+        """Make the younger buffer the older one. The batches of the previous older buffer are dropped.
 
-        If possible, no new buffer is allocated, because the first use of new memory is slower.
+        That buffer is used for new batches, unless it is too large now. A newly allocated buffer would be slower at its
+        first use.
         """
         self._half_bytes = self._budget.bytes_each // 2
         buffer = None if self._older is self._younger else self._older.release()
@@ -109,7 +110,7 @@ class OpenSegment(NamedTuple):
 
 
 class OpenSegments:
-    """The sealed segments that are open for reads: those of all partitions that were read most recently."""
+    """The sealed segments, of all partitions, that are open for reads: the most recently read ones."""
 
     def __init__(self) -> None:
         self._open: OrderedDict[Path, OpenSegment] = OrderedDict()

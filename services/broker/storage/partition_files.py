@@ -234,7 +234,7 @@ class PartitionFiles:
 
 
 class _Replay:
-    """The producers and the latest append time from `state.json`, updated with the batches after its offset."""
+    """The producers and the latest append time from `state.json`. `note` adds each batch from `from_offset` on."""
 
     def __init__(self, state: _StateFile | None) -> None:
         self.from_offset = state.end if state is not None else 0

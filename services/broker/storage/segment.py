@@ -126,7 +126,7 @@ class Segment:
         self.end = base + records
 
     def release(self) -> bytearray:
-        """Return the buffer for use by another segment. This segment must not be used any more."""
+        """Return this segment's buffer, so that another segment can use it. This segment must not be used any more."""
         return self._data
 
     def _span(self, offset: int, max_bytes: int, *, at_least_one: bool) -> tuple[int, int]:

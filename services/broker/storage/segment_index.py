@@ -24,7 +24,7 @@ _SMALLEST_BATCH_BYTES: Final = 61
 
 
 class BatchPlace(NamedTuple):
-    """A batch in a segment file. Its bytes in the searched data are those from `begin` up to, not including, `stop`."""
+    """Where a batch is in bytes read from a segment file. Its bytes are from `begin` up to, not including, `stop`."""
 
     begin: int
     stop: int
@@ -88,14 +88,14 @@ class SegmentIndex:
         return self._positions[entry], self._stop(entry, size)
 
     def position_up_to(self, position: int) -> int:
-        """Return the file position of the last entry that is not after this position."""
+        """Return the largest file position in the index that is not above `position`."""
         return self._positions[bisect_right(self._positions, position) - 1]
 
     def stretch_of_time(self, timestamp_ms: int, size: int) -> tuple[int, int]:
-        """Return the begin and stop positions of a part of the file that has the first batch of this time or later.
+        """Return the begin and stop positions of a part of the file that has the first batch from `timestamp_ms` on.
 
-        If no batch with an entry is of this time or later, return the part from the last entry on. It may have no such
-        batch.
+        The largest timestamp of a batch decides. If all batches with an index entry are older, return the part from the
+        last entry on. It may have no batch that is new enough.
         """
         found = bisect_left(self._newest_ms, timestamp_ms)
         if found == len(self._newest_ms):

@@ -16,7 +16,7 @@ _NUMBER: Final = struct.Struct(">i")
 _MARK: Final = -1
 """A special value in a list of partition numbers. In the list of a joining member, it means that the member's
 ``hands_over`` is true. In the list of an assignment, it means that some partition numbers have no owner, because they
-are being handed over. Older members ignore this value."""
+are being handed over. Members with an older version of Railbus ignore this value."""
 
 
 class OwnedPartitions(NamedTuple):
@@ -76,9 +76,10 @@ def _latest_first(owned: Mapping[str, OwnedPartitions]) -> list[str]:
 class StickyNumberAssignor(AbstractPartitionAssignor):  # type: ignore[misc] # aiokafka has no types
     """``sticky_assignment`` as an aiokafka assignor.
 
-    It has the name of Kafka's range assignor, which older members offer. A group uses an assignor that all members
-    offer, and aiokafka cannot offer two assignors, because aiokafka would join once for each of them. Members with
-    either assignor can share a group, because both assign a partition number for all topics together.
+    It has the name of Kafka's range assignor, which members with an older version of Railbus offer. A group uses an
+    assignor that all members offer, and aiokafka cannot offer two assignors, because aiokafka would join once for each
+    of them. Members with either assignor can share a group, because both assign a partition number for all topics
+    together.
 
     If a member's ``hands_over`` is true, a partition number moves away from the member in two rebalances, as in Kafka's
     cooperative protocol. The first rebalance assigns the number to nobody. The old owner commits and rejoins. The

@@ -22,7 +22,8 @@ COMMIT_EVERY_S: Final = 0.1
 """Minimum time in seconds between two commits. After a crash, work that was not committed yet is done twice."""
 
 RETRY_S: Final = 0.05
-"""If a rebalance or the broker prevents the last commit, it is tried again after this many seconds."""
+"""If a rebalance or the broker prevents a commit before partitions are given away, it is tried again after this many
+seconds."""
 
 
 class Committer:

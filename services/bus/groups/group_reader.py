@@ -109,7 +109,7 @@ class GroupReader:
 
     @property
     def in_session(self) -> bool:
-        """Return whether no other member can have our partitions; after a pause, false until the group has answered."""
+        """Return whether only we can have our partitions; after the process paused, false until the group answers."""
         return self._session is not None and self._session.in_session
 
     async def run(self) -> None:
@@ -137,7 +137,7 @@ class GroupReader:
                 self._session = None
 
     async def read_to_end(self, partitions: TopicPartitions) -> bool:
-        """Wait, without limit, until all present records of ``partitions`` are handed over; false if one is lost."""
+        """Wait without limit until ``partitions`` are read up to their present ends; false if a partition is lost."""
         return await self._reach(_Goal(partitions, wait=True))
 
     def log_clock(self, partition: Partition) -> LogClock:
@@ -146,7 +146,7 @@ class GroupReader:
         return self._clocks.clock(partition, leader, since_us)
 
     def begin_clocks(self, partitions: TopicPartitions, newest_ms: Mapping[Partition, int]) -> None:
-        """Reset these partitions' clocks. Observe the newest records, so that older ones do not seem to be new."""
+        """Reset these partitions' clocks. Pass them the newest records' times, so that older ones do not seem new."""
         self._clocks.forget(partitions)
         for partition, timestamp_ms in newest_ms.items():
             self._clocks.observe(self._leader(partition), timestamp_ms, self.clock())
@@ -252,7 +252,7 @@ class _Session:
             await self._cluster.close()
 
     def set_goal(self, reached: asyncio.Future[bool], goal: _Goal) -> None:
-        """Request the end offsets for ``goal``, now or once connected. Complete ``reached`` when the goal is met."""
+        """Request the end offsets for ``goal``, now or once connected. Complete the future ``reached`` at the goal."""
         if self._tasks is None:
             self._early_goals.append((reached, goal))
         else:
@@ -308,7 +308,7 @@ class _Session:
             _complete(reached, all_read=True)
 
     def _assigned(self, partitions: TopicPartitions, term: Term) -> None:
-        """Start a task, because aiokafka would log and drop an error raised here."""
+        """Start a task that takes over the assignment, because aiokafka would log and drop an error raised here."""
         start_in(self._tasks, self._take_over(partitions, term), f"{self._reader.group}-assignment")
 
     async def _take_over(self, partitions: TopicPartitions, term: Term) -> None:
@@ -329,7 +329,7 @@ class _Session:
             await member.hasten()
 
     def _on_moved(self, partition: Partition, _: int, begin: int) -> None:
-        """Continue at ``begin``. A reader that folds reads all partitions of this number anew, to rebuild its state."""
+        """Read on at ``begin``. A reader that folds reads all partitions of this number anew, to rebuild its state."""
         if self._reader.rewind_ms is None:
             self._partitions.positions[partition] = begin
             self._reader.begin_clocks(frozenset({partition}), {})

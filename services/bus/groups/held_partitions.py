@@ -74,7 +74,7 @@ class HeldPartitions(Generic[Waiter]):
         return self._take_reached() if self._goals else []
 
     def set_goal(self, waiter: Waiter, ends: Mapping[Partition, int]) -> bool:
-        """Register a waiter until ``ends`` are read. If they are read already, only return true."""
+        """Register a waiter for the end offsets ``ends``. If reading has reached them all already, only return true."""
         self._ends.update(ends)
         goal = dict(ends)
         if self._is_reached(goal):

@@ -1,4 +1,4 @@
-"""Compute the time from which a fold reads a partition that it gains."""
+"""Compute the time from which a reader that folds the log reads a partition that it gains."""
 
 from typing import Any, Final
 
@@ -21,12 +21,12 @@ older than the outage."""
 async def rewound(
     cluster: Cluster, partitions: TopicPartitions, topic: Topic | None, end_ms: int, rewind_ms: int
 ) -> dict[Partition, int]:
-    """Return the offset from which to read each partition that a fold gains.
+    """Return the offset from which a reader that folds the log reads each partition that it gains.
 
     Args:
         cluster: An open ``Cluster``.
         partitions: The gained partitions.
-        topic: The topic to which the outcome of the work is written; None if there is none.
+        topic: The topic to which members write the outcome of their work; None if there is none.
         end_ms: The time of the newest record of all gained partitions.
         rewind_ms: Reading starts this many milliseconds before ``end_ms``, or before the newest record in the partition
             of ``topic`` with the same number, if that record is older. If that record is an account with a still
@@ -60,7 +60,7 @@ def _since_ms(record: Any) -> int | None:
 
 
 def rewind_to_ms(now_ms: int, worked_ms: int, rewind_ms: int, since_ms: int | None = None) -> int:
-    """Return the time from which a fold reads a partition that it gains.
+    """Return the time from which a reader that folds the log reads a partition that it gains.
 
     Args:
         now_ms: The current time.

@@ -93,7 +93,7 @@ async def bounded_close(closing: Awaitable[Any]) -> None:
 
 
 def _report_health(client: Any) -> None:
-    """Tell ``BrokerHealth`` whether the client can connect. This is the first sign that a broker is away or back."""
+    """Tell ``BrokerHealth`` whether the client gets a connection, the first sign that a broker is away or back."""
     get_conn = client._get_conn  # noqa: SLF001
 
     async def watched(node_id: Any, **options: Any) -> Any:

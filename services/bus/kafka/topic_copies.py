@@ -63,7 +63,7 @@ async def warn_of_fewer_copies(admin: Any, wanted: Copies, replications: Mapping
 
 
 def complaint(wanted: Copies, found: Mapping[str, Copies]) -> str | None:
-    """Return the text of the warning; None if every topic has enough copies."""
+    """Return the warning that ``warn_of_fewer_copies`` logs; None if every topic has enough copies."""
     fewer = {
         name: copies
         for name, copies in found.items()
@@ -80,7 +80,7 @@ def complaint(wanted: Copies, found: Mapping[str, Copies]) -> str | None:
 
 
 async def _min_insyncs(admin: Any, topics: Iterable[str]) -> dict[str, int]:
-    """Return the ``min.insync.replicas`` of each topic; ``_UNKNOWN`` if this user may not read its settings."""
+    """Return the ``min.insync.replicas`` of each topic; ``_UNKNOWN`` if this user is not allowed to read it."""
     resources = [ConfigResource(ConfigResourceType.TOPIC, topic, {MIN_INSYNC_SETTING: ""}) for topic in topics]
     found = {}
     for answer in await admin.describe_configs(resources):
@@ -98,4 +98,4 @@ async def _min_insyncs(admin: Any, topics: Iterable[str]) -> dict[str, int]:
 
 
 _UNKNOWN: Final = 2**15
-"""Value assumed for a topic whose settings this user may not read. It is so large that no warning follows."""
+"""Value assumed for a topic whose settings this user is not allowed to read. It is so large that no warning follows."""

@@ -57,7 +57,7 @@ def _complaint(refusals: list[_Refusal], bootstrap: str) -> str:
 
 
 async def _with_create_time(admin: Any, topics: Iterable[str]) -> tuple[list[str], list[_Refusal]]:
-    """Return the topics whose timestamp type is not ``TIMESTAMP_TYPE``, and a refusal for each unreadable type."""
+    """Return the topics whose timestamp type is not ``TIMESTAMP_TYPE``, and the broker's refusals to tell the type."""
     resources = [ConfigResource(ConfigResourceType.TOPIC, topic, {TIMESTAMP_SETTING: ""}) for topic in topics]
     others, refusals = [], []
     for answer in await admin.describe_configs(resources):

@@ -105,7 +105,7 @@ def ask_once(offsets: Mapping[Partition, int]) -> FetchAsk:
 
 
 def _rotated(offsets: Mapping[Partition, int], turn: int) -> dict[Partition, int]:
-    """Return the offsets, each ``turn`` with another one first. A broker fills its answer in the request's order."""
+    """Return the offsets, beginning with another one at each ``turn``. A broker fills its answer in this order."""
     partitions = list(offsets)
     first = turn % len(partitions) if partitions else 0
     return {partition: offsets[partition] for partition in partitions[first:] + partitions[:first]}

@@ -237,7 +237,7 @@ class Fetcher:
         self._moves += 1
 
     def _led_by(self, node: int) -> dict[Partition, _ReadPosition]:
-        """Return the partitions that a broker leads. The result is cached, because it seldom changes."""
+        """Return the partitions to read that a broker leads. The result is cached, because it seldom changes."""
         version = (self._moves, self._cluster.leaders_version)
         known = self._led.get(node)
         if known is None or known[0] != version:
@@ -278,7 +278,7 @@ class Fetcher:
             session.read(part, position.offset)
 
     def _slice(self, items: Iterator[_Step]) -> bool:
-        """Hand over the next records of ``items``. Return whether there may be more."""
+        """Hand over the next slice of the records in ``items``. Return whether ``items`` may have more records."""
         most = MAX_RECORDS if self._in_flight is None else max(1, min(MAX_RECORDS, self._in_flight.free))
         events: list[Any] = []  # as the decoder makes them
         progress: dict[Partition, int] = {}
@@ -307,7 +307,10 @@ class Fetcher:
     async def _handle_errors(
         self, errors: Mapping[Partition, int], positions: Mapping[Partition, _ReadPosition]
     ) -> None:
-        """Move partitions whose offset the broker no longer has. After other errors, refresh the leaders."""
+        """Move the partitions whose offset the broker no longer has to another offset.
+
+        After other errors, refresh the leaders.
+        """
         gone = {p: positions[p].offset for p, code in errors.items() if for_code(code) is OffsetOutOfRangeError}
         for partition, begin in (await self._resume(gone)).items():
             if self._positions.get(partition) is positions[partition]:

@@ -15,11 +15,11 @@ from typing import Final
 from services.bus.records import Partition
 
 WINDOW_US: Final = 10_000_000
-"""Length of a time window in microseconds. The offset is the smallest difference between read time and timestamp in the
-current window and the previous one. Older windows do not count, so the offset follows a clock that drifts."""
+"""Length of a time window in microseconds. The clock offset is the smallest difference between read time and timestamp
+in the current window and the previous one. Older windows do not count, so the offset follows a clock that drifts."""
 
 _RESOLUTION_US: Final = 1_000
-"""Resolution of timestamps in microseconds. They are whole milliseconds, rounded down."""
+"""Resolution of the records' timestamps, in microseconds. The timestamps are whole milliseconds, rounded down."""
 
 _UNKNOWN_US: Final = 2**63
 
@@ -35,9 +35,9 @@ class BrokerOffset:
         self.window_ends_us = 0
 
     def observe(self, timestamp_ms: int, now_us: int) -> None:
-        """Reduce the offset if this record would otherwise seem to be appended after ``now_us``.
+        """Reduce the clock offset if this record would otherwise seem to be appended after ``now_us``.
 
-        The record must be on the log already. The reader may not have read it yet.
+        The record must be on the log already, but the reader need not have read it yet.
         """
         if timestamp_ms > 0:
             self.least_us = min(self.least_us, now_us - timestamp_ms * 1_000)
@@ -47,7 +47,7 @@ class LogClock:
     """Converts timestamps of one partition's records to the reader's clock. Records must be passed in log order.
 
     Attributes:
-        offset: The clock offset of the broker that leads the partition now.
+        offset: How far the clock of the broker that leads the partition now is behind the reader's clock.
         since_us: All records that are not read yet were appended at or after this time; 0 if no such time is known.
     """
 
@@ -102,7 +102,7 @@ class LogClocks:
         self._clocks: dict[Partition, LogClock] = {}
 
     def clock(self, partition: Partition, leader: int | None, since_us: int) -> LogClock:
-        """Return the partition's clock, with this ``since_us`` and with the offset of ``leader`` as its ``offset``."""
+        """Return the partition's clock, with this ``since_us`` and with the clock offset of the broker ``leader``."""
         offset = self._offset(leader)
         clock = self._clocks.get(partition)
         if clock is None:

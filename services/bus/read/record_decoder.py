@@ -59,14 +59,14 @@ def unpack(batches: bytes, start: int) -> Iterator[Unpacked]:
 
 
 class DecodeErrorLog:
-    """Logs at most one unreadable record a minute of each topic and error class, with a count of those left out."""
+    """For each topic and error class, logs at most one unreadable record a minute, with a count of those left out."""
 
     def __init__(self) -> None:
         self._logged_at: dict[tuple[str, str], float] = {}
         self._suppressed: Counter[tuple[str, str]] = Counter()
 
     def line_for(self, partition: Partition, offset: int, error: UnreadableEvent, now_s: float) -> str | None:
-        """Return the line to log; None if such a line was logged less than ``REPEAT_S`` ago."""
+        """Return the line to log; None less than ``REPEAT_S`` after a line about the same topic and error class."""
         topic, number = partition
         subject = (topic, type(error).__name__)
         logged_at = self._logged_at.get(subject)
@@ -96,7 +96,7 @@ class RecordDecoder:
         self._unwanted: Counter[str] = Counter()
 
     def decode(self, partition: Partition, record: Any) -> Received | UnreadableRecord | None:
-        """Decode a record of aiokafka or a ``BrokenBatch``. Return None if it is skipped or filtered out."""
+        """Decode an aiokafka record or a ``BrokenBatch``. Return None if the filter or ``include_newer`` omits it."""
         if type(record) is BrokenBatch:
             return self._broken(partition, record)
         headers, key = record.headers, record.key

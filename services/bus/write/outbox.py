@@ -107,7 +107,7 @@ class Outbox:
 
 
 def record_size(key: bytes | None, value: bytes) -> int:
-    """Return the number of bytes that a record counts in a batch and in the producer's buffer."""
+    """Return how many bytes a record adds to the counted size of a batch and of the producer's buffer."""
     return len(value) + len(key or b"") + RECORD_OVERHEAD
 
 

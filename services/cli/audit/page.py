@@ -18,13 +18,14 @@ from services.cli.show.timeline import receipts
 from services.stream.latency import WAITS_FOR, Latency
 
 LANES: Final = ("app", "edge", "rails", "generator", "vertex", "safety", "router", "other")
-"""The rows of the drawing, from top to bottom. An event's row is the first part of its ``source``."""
+"""The rows of the drawing, from top to bottom. The first part of an event's ``source`` names its row."""
 
 _ROW: Final = 30
 _WIDTH: Final = 1_000
 _LEFT: Final = 90
 MAX_MARKS: Final = 4_000
-"""With twice this number of events, only every second chunk is drawn; with three times, every third; and so on."""
+"""If a request has twice this number of events, only every second chunk is drawn; if it has three times this number,
+every third chunk; and so on."""
 
 PAGE_STYLE: Final = """
 :root{color-scheme:light dark;--line:#8884;--mark:#3b6fb5;--bad:#c0392b;--good:#2e8b57}
@@ -61,7 +62,7 @@ def timeline_page(
     checks: Sequence[ReceiptCheck],
     latency: Latency | None,
 ) -> str:
-    """Return the HTML of the page. The page contains no prompts."""
+    """Return the HTML page of one request. The page contains no prompts."""
     zero_ms = records[0].timestamp_ms
     last_ms = max(record.timestamp_ms for record in records)
     steps = [orjson.loads(orjson.dumps(folded.op)) | {"ms": folded.at_ms - zero_ms} for folded in ops]

@@ -47,7 +47,7 @@ def refold(request_id: str, records: Sequence[Received], governance: Governance 
 
 
 def stream_records(records: Sequence[Received]) -> Iterator[Received]:
-    """Yield the records of the topic ``railbus.streams``."""
+    """Yield those of the given records that are events of the topic ``railbus.streams``."""
     return (record for record in records if record.topic == STREAMS.name and isinstance(record.event, StreamEvent))
 
 
@@ -67,7 +67,7 @@ class ReceiptCheck(NamedTuple):
         resumed_from: The ``op_id`` after which the client resumed; None if it did not resume.
         matches: Whether the receipt's hash is the hash of ops that follow from the log. None if more than
             ``MOST_LINES`` ops would have to be hashed to find out.
-        first: Index of the first op that the connection was sent.
+        first: Index of the first op that the connection was sent, among all ops of the request.
         shortened: Whether the connection was sent a shortened history, without text that was already taken back.
     """
 
@@ -81,9 +81,9 @@ class ReceiptCheck(NamedTuple):
 def check_receipts(records: Sequence[Received], ops: Sequence[FoldedOp]) -> list[ReceiptCheck]:
     """Compare every receipt with the ops.
 
-    A client that joins while an answer runs is first sent the ops up to that moment, without text that was already
-    taken back (``catch_up``). The receipt does not say which op was the last of this history, so every possible
-    one is tried.
+    A client that joins while an answer runs is first sent a history: the ops before its arrival, without text that was
+    already taken back (``catch_up``). The receipt does not say with which op this history ended, so every possible op
+    is tried.
     """
     resumed = {r.event.connection: r.event.resumed_from for r in records if isinstance(r.event, Attached)}
     receipts = [record.event for record in records if isinstance(record.event, Detached)]
@@ -91,7 +91,7 @@ def check_receipts(records: Sequence[Received], ops: Sequence[FoldedOp]) -> list
 
 
 def refold_as_sent(request_id: str, records: Sequence[Received]) -> tuple[list[FoldedOp], list[ReceiptCheck]]:
-    """Return the ops, and the checks of the receipts against these ops.
+    """Return the ops of a request, and the result of comparing its receipts with these ops.
 
     The ops depend on the edge's settings ``RAILBUS_INPUT_GATE`` and ``RAILBUS_OUTPUT_CHECK``, which are not on the log.
     So the request is folded twice: with the values that the worker wrote in ``Started``, and with the default values.
@@ -137,7 +137,10 @@ def _check(receipt: Detached, resumed_from: str | None, ops: Sequence[FoldedOp])
 
 
 def _history_ends(ops: Sequence[FoldedOp]) -> list[int]:
-    """Return the indexes at which a shortened history may end: after the last op of each event that takes text back."""
+    """Return the indexes at which the history that a joining client was sent may end (``check_receipts``).
+
+    Each is the index after the last op of an event that takes text back.
+    """
     ends = set()
     for index, folded in enumerate(ops):
         if isinstance(folded.op, Replace | Withdraw | Restart | Refuse):

@@ -11,10 +11,10 @@ from typing import Any, Final
 from services.cli.audit.page import PAGE_STYLE
 
 MAX_ROWS: Final = 1_000
-"""Maximum number of rows in each table of differences. The bars count all differences."""
+"""Maximum number of rows in each table of differences. The bars also count the differences that have no row."""
 
 CHANGES: Final = {"appears": "var(--bad)", "moves": "var(--moved)", "disappears": "var(--mark)"}
-"""Each kind of change of a recall, with its colour."""
+"""How recalls under another policy can differ from the recorded ones, and the colour of each difference."""
 
 _STYLE: Final = """
 :root{--moved:#c98a1b}
@@ -30,7 +30,7 @@ td.n,th.n{text-align:right;white-space:nowrap;font-variant-numeric:tabular-nums}
 
 
 def rejudge_page(told: Mapping[str, Any]) -> str:
-    """Return the HTML of the page.
+    """Return the HTML page about recorded traffic under another policy.
 
     Args:
         told: The object that ``railbus audit rejudge --json`` prints.
@@ -71,7 +71,7 @@ def _answers(told: Mapping[str, Any]) -> str:
 
 
 def _bars(differences: Sequence[Mapping[str, Any]]) -> str:
-    """Draw one bar for each rule, with a part for each kind of change. The width of a part is its number of changes."""
+    """Draw one bar for each rule, with a part for each key of ``CHANGES``, whose width shows how many there are."""
     counts: dict[str, Counter[str]] = {}
     for each in differences:
         counts.setdefault((each["after"] or each["before"])["rule"], Counter())[each["change"]] += 1

@@ -70,7 +70,7 @@ def _lines(path: Path, options: InputOptions) -> Iterator[bytes]:
 
 
 def _jsonl(path: Path, options: InputOptions) -> Iterator[bytes]:
-    """Yield the lines. Fields of ``options.body`` are added to each line that does not set them."""
+    """Yield the lines of a JSONL file, each with those fields of ``options.body`` that the line does not set itself."""
     with path.open("rb") as file:
         for raw in file:
             if not options.body or len(raw) > MAX_LINE_BYTES:

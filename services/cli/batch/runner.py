@@ -87,7 +87,7 @@ async def run_job(
 
 
 def write_files(client: JobClient, job: JobState, out: Path) -> list[Path]:
-    """Write the results of a job that has ended; return the files.
+    """Write the results of an ended job to files in the folder ``out``, and return the paths of these files.
 
     Raises:
         UserError: The job has not ended, or the folder cannot be written.

@@ -75,7 +75,7 @@ class Tiers(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 def read_tiers(path: Path) -> Tiers:
-    """Read a plan.
+    """Read the plan of a cascade from a TOML file.
 
     Raises:
         UserError: The file cannot be read, or its plan cannot be run.
@@ -114,7 +114,7 @@ Scorer = Callable[[str], float | None]
 
 
 def scorer_of(score: Score) -> Scorer:
-    """Return the function that scores answers.
+    """Return the function that scores answers as ``score`` says.
 
     Raises:
         UserError: ``score.cel`` needs a package that is not installed.
@@ -145,12 +145,12 @@ def _by_path(path: Sequence[str], answer: str) -> float | None:
 
 
 def best(scores: Mapping[str, float], count: int) -> list[str]:
-    """Return the names with the highest scores, best first. Of equal scores, the earlier name comes first."""
+    """Return the ``count`` names with the highest scores, best first. Of equal scores, the earlier name comes first."""
     return sorted(scores, key=lambda name: -scores[name])[: max(0, count)]
 
 
 def sampled(names: Sequence[str], count: int) -> list[str]:
-    """Return a random sample of ``names``, in the same order. The same names always give the same sample."""
+    """Return ``count`` random ones of ``names``, in the same order. The same names always give the same sample."""
     chosen = random.Random(SAMPLE_SEED).sample(range(len(names)), min(count, len(names)))  # noqa: S311 - repeatable
     return [names[number] for number in sorted(chosen)]
 

@@ -16,7 +16,8 @@ _DRAFTING_SETTINGS: Final[Mapping[str, tuple[Mapping[str, str], Mapping[str, str
         {"RAILBUS_VLLM_SPECULATIVE_TOKENS": "{gamma}"},
     ),
 }
-"""Settings of each engine without and with drafting."""
+"""For each engine, the environment variables that switch drafting off, and those that switch it on. ``{gamma}`` stands
+for the number of tokens drafted in each step."""
 
 _ENGINE_DEFAULTS: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = {
     "simulated": {
@@ -29,8 +30,8 @@ _ENGINE_DEFAULTS: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = {
         "budget": ("", "128"),
     },
 }  # fmt: skip
-"""For each engine and each field of a prediction: the environment variable that sets the field, and the value of the
-field if the variable is not set. An empty name means that no variable sets the field."""
+"""For each engine and each field of ``catalogue_entry``: the environment variable that sets the field, and the value of
+the field if the variable is not set. If the name of the variable is empty, no variable sets the field."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +52,7 @@ class BenchArm:
 def build_arms(
     engine: str, gammas: Sequence[int], plain: Mapping[str, str], speculative: Mapping[str, str]
 ) -> tuple[BenchArm, ...]:
-    """Return the plain arm, and one arm for each gamma.
+    """Return the arm without speculation, and one arm for each number of tokens drafted in a step (``gammas``).
 
     Raises:
         UserError: The settings that make this engine draft are unknown.
@@ -87,7 +88,9 @@ def require_drafting(engine: str, env: Mapping[str, str]) -> None:
 
 
 def abba_order(which: Sequence[BenchArm], rounds: int) -> tuple[BenchArm, ...]:
-    """Return a sequence of ``rounds`` rounds. A round is the arms in their order, then in reverse order (A B B A).
+    """Return the arms in the order in which they run.
+
+    There are ``rounds`` rounds. In each, the arms run in their given order, then in reverse order (A B B A).
 
     In this order drift (heat, other load) affects every arm alike.
     """
@@ -95,10 +98,10 @@ def abba_order(which: Sequence[BenchArm], rounds: int) -> tuple[BenchArm, ...]:
 
 
 def catalogue_entry(engine: str, env: Mapping[str, str], flags: Mapping[str, str | None]) -> dict[str, str]:
-    """Return the input of the prediction: GPU, models, precision and budget, by the names in the planner's catalogue.
+    """Return what the planner needs to predict the results: GPU, models, precision, and prefill tokens of one step.
 
-    A field whose flag was not given has the value of its environment variable, else the engine's default. The result
-    is empty if GPU or target model are unknown.
+    GPU and models are named as in the planner's catalogue. A field whose flag was not given has the value of its
+    environment variable, else the engine's default. The result is empty if GPU or target model are unknown.
 
     Args:
         engine: Name of the engine.

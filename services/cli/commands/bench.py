@@ -1,4 +1,4 @@
-"""``railbus bench``: measure an engine without and with speculation, and compare the results with the prediction.
+"""``railbus bench``: measure an engine without and with speculation, and compare with the planner's prediction.
 
 The runs without (A) and with (B) speculation alternate in the order A B B A, so that a slow drift affects both equally.
 """
@@ -23,7 +23,7 @@ from services.runtime.service_classes import find_class
 MAX_RUNS: Final = 64
 
 MAX_REPEATS: Final = 32
-"""Maximum number of repeats of a closed loop. If ``--repeats`` is larger, this maximum is ``--repeats``."""
+"""Maximum number of repeats of a closed loop. A larger value of ``--repeats`` is the maximum instead."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -151,11 +151,15 @@ def _workload(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def _repeats(largest: int, batch: int, most: int) -> int:
-    """Return the number of repeats of a closed loop in which ``batch`` requests run at once.
+    """Return the number of repeats of a closed loop, so that all closed loops give about the same number of answers.
 
-    The closed loop with the largest batch, ``most``, has ``largest`` repeats. A smaller batch is repeated more often,
-    so that all closed loops give about the same number of answers, but at most ``MAX_REPEATS`` times. If ``largest``
-    is more than ``MAX_REPEATS``, the result is ``largest``.
+    A smaller batch is repeated more often, but at most ``MAX_REPEATS`` times.
+
+    Args:
+        largest: Number of repeats of the closed loop with the largest batch. It is the result if it is more than
+            ``MAX_REPEATS``.
+        batch: Number of requests that run at once in this closed loop.
+        most: The largest batch of all closed loops, counted like ``batch``.
     """
     return max(largest, min(MAX_REPEATS, largest * most // batch))
 

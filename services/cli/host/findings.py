@@ -17,7 +17,8 @@ class HostFinding:
         wanted: The value that it should have.
         why: What a value other than ``wanted`` costs.
         command: The command that would change the value. Empty if nothing has to be changed.
-        state: ``unknown``: the value cannot be read here. ``note``: whether to change it depends on the use.
+        state: ``ok``: the value is as wanted. ``change``: the value should be changed. ``unknown``: the value cannot be
+            read here. ``note``: whether to change it depends on the use.
     """
 
     name: str

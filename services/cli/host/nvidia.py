@@ -12,7 +12,7 @@ QUERY: Final = (
     "clocks.max.graphics", "power.limit", "power.max_limit", "mig.mode.current", "ecc.mode.current",
     "pcie.link.gen.current", "pcie.link.gen.max", "pcie.link.width.current", "pcie.link.width.max", "compute_mode",
 )  # fmt: skip
-"""Fields of the query, in the order of the columns that it prints."""
+"""Fields of each GPU that ``nvidia-smi`` is asked for, in the order of the columns of its output."""
 
 ARGUMENTS: Final = (f"--query-gpu={','.join(QUERY)}", "--format=csv,noheader,nounits")
 

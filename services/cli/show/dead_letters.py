@@ -104,7 +104,7 @@ def parse_dead_letter(record: Received | UnreadableRecord) -> DeadLetterRecord |
 
 
 def dead_letter_line(record: DeadLetterRecord) -> str:
-    """Return one line without the record's contents."""
+    """Return one line about a dead letter, without value and headers of the original record."""
     place = f"{record.topic.removeprefix('railbus.')} {record.partition}:{record.offset}"
     size = "-" if record.value is None else len(record.value)
     about = "-" if record.request_id is None else record.request_id[-8:]
@@ -113,7 +113,7 @@ def dead_letter_line(record: DeadLetterRecord) -> str:
 
 
 def dead_letter_json(record: DeadLetterRecord) -> dict[str, Any]:
-    """Return all fields, with bytes in base64."""
+    """Return all fields of a dead letter as a JSON object, with bytes in base64."""
     return {
         "number": record.number,
         "at": record.at_us,
@@ -130,7 +130,10 @@ def dead_letter_json(record: DeadLetterRecord) -> dict[str, Any]:
 
 
 def dead_letter_details(record: DeadLetterRecord, most_bytes: int) -> Iterator[str]:
-    """Yield lines with all fields. The first ``most_bytes`` of the value are shown, as text or as a hex dump."""
+    """Yield lines with all fields of a dead letter.
+
+    The first ``most_bytes`` of the value are shown, as text or as a hex dump.
+    """
     yield _plain(f"number   {record.number} of {DEAD.name}, put there {_utc_time(record)} by {record.source}")
     yield _plain(f"found    {record.topic} partition {record.partition} offset {record.offset}")
     yield _plain(f"reason   {record.reason}")

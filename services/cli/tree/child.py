@@ -117,7 +117,7 @@ async def _lines(stream: asyncio.StreamReader) -> AsyncIterator[str]:
 
 
 def _before_exec(parent: int, nice: int) -> Callable[[], None]:
-    """Return a function for the child between fork and exec: it sets group, nice level and parent-death signal."""
+    """Return a function that the child runs between fork and exec. It sets group, nice level, parent-death signal."""
     # Loaded here, because no library may be loaded between fork and exec.
     prctl = ctypes.CDLL(None).prctl if sys.platform == "linux" else None
 

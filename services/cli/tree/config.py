@@ -62,7 +62,7 @@ _ENGINES_WITH: Final[Mapping[str, tuple[EngineName, ...]]] = {
 COUNTED: Final[Mapping[str, str]] = {
     "edges": "edge", "routers": "router", "safeties": "safety", "rails": "rails", "generators": "generator",
 }  # fmt: skip
-"""For each flag that sets a number of processes, the service."""
+"""For each flag that sets a number of processes, the service that has these processes."""
 
 MOST_PROCESSES: Final = 16
 """Maximum number of processes of one service."""
@@ -208,11 +208,11 @@ def tree_config(args: argparse.Namespace, folder: Path, say: LineSink) -> TreeCo
 
 
 def archive_settings(location: str, folder: Path, env: Mapping[str, str]) -> dict[str, str]:
-    """Return the archiver's settings. The files of key and anchors are beside the archive, unless ``env`` names others.
+    """Return the archiver's settings. Key file and anchor file are beside the archive, unless ``env`` names others.
 
     Args:
         location: Folder or URI of the archive.
-        folder: The state folder. It gets the files of key and anchors if the archive is not a local folder.
+        folder: The state folder. Key file and anchor file are in it if the archive is not a local folder.
         env: Environment variables of ``railbus up``.
     """
     if "://" in location:

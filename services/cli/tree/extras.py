@@ -20,19 +20,19 @@ POLICIES: Final = ("regorus", "ahocorasick", "yaml")
 """Modules that are imported to read a policy."""
 
 GOVERNANCE_MODULES: Final = ("nemoguardrails", "presidio_analyzer", "regorus", "ahocorasick", "jailguard")
-"""Modules of the extra that rails and safety import."""
+"""Modules that rails and safety import. The extra ``governance`` installs them."""
 
 VERTEX_MODULES: Final = ("google.genai",)
-"""Modules of the extra that the Vertex AI worker imports."""
+"""Modules that the Vertex AI worker imports. The extra ``vertex`` installs them."""
 
 LEDGER_MODULES: Final = ("faust",)
-"""Modules of the extra that the ledger imports."""
+"""Modules that the ledger imports. The extra ``faust`` installs them."""
 
 AUDIT_MODULES: Final = ("pyarrow", "duckdb", "cryptography")
-"""Modules of the extra that archives need."""
+"""Modules that are imported to write and read archives. The extra ``audit`` installs them."""
 
 TRACER_MODULES: Final = ("opentelemetry.sdk.trace", "opentelemetry.exporter.otlp.proto.http")
-"""Modules of the extra that the tracer imports."""
+"""Modules that the tracer imports. The extra ``otel`` installs them."""
 
 
 def install(extra: str) -> str:

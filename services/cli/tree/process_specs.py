@@ -137,7 +137,7 @@ TRACE_SERVICES: Final = ("tracer",)
 """Services that send traces to a collector, started like ``CORE_SERVICES``."""
 
 CLOUD_LABELS: Final[Mapping[CloudMode, str]] = {"off": "off", "vertex": "vertex", "emulator": "vertex-emulator"}
-"""Value of ``fallback`` in the ready line of ``railbus up``."""
+"""For each value of ``TreeConfig.cloud``, what the ready line of ``railbus up`` shows as ``fallback``."""
 
 EMULATOR_MODEL: Final = "emulated"
 """Model name in the emulator's answers, which come from no model."""
@@ -162,7 +162,10 @@ answers that end later, and because each stage has only five seconds."""
 def service_names(
     *, governed: bool, cloud: CloudMode = "off", archived: bool = False, traced: bool = False
 ) -> tuple[str, ...]:
-    """Return the services that run, except for servers, edge, batch and ledger."""
+    """Return the names of the services that run with these options.
+
+    Left out are edge, batch service and ledger, and servers such as the broker.
+    """
     return (
         CORE_SERVICES
         + (GOVERNANCE_SERVICES if governed else ())

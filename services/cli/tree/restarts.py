@@ -35,7 +35,10 @@ class RestartPolicy:
     within_s: float = 60.0
 
     def decide(self, ends: list[float], now: float) -> RestartAfter | GiveUp:
-        """Decide at the time ``now``. ``ends`` has all times at which the service ended, including the present one."""
+        """Decide at the time ``now`` whether and when to start the service again.
+
+        ``ends`` has all times at which the service ended, including the end that is decided about.
+        """
         recent = sum(1 for end in ends if now - end < self.within_s)
         if recent >= self.most:
             return GiveUp(recent, self.within_s)

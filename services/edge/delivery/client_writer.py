@@ -7,10 +7,11 @@ from typing import Final, Literal
 WriteFailure = Literal["gone", "slow"]
 
 CATCH_UP_BATCH_BYTES: Final = 65_536
-"""A history is sent in pieces of about this many bytes. Each waits until most of the previous one has been read."""
+"""A history is sent in pieces of about this many bytes. Before each piece, the edge waits until the client has read
+most of the previous one."""
 
 DRAIN_TIMEOUT_S: Final = 30.0
-"""Maximum time for a client to read one batch, in seconds."""
+"""Maximum time for a client to read most of a piece of a history, in seconds. After it, the stream ends as ``slow``."""
 
 CLOSE_TIMEOUT_S: Final = 10.0
 """Maximum time for a client to read the last bytes, in seconds."""

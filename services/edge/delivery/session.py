@@ -14,7 +14,8 @@ from services.edge.log.positions import LoggedEvent, OpId
 from services.stream import Close, Finish, Governance, Op, Refuse, Screen, Withdraw, catch_up
 
 ANSWER_ENDING_OPS: Final = (Finish, Withdraw, Refuse, Close)
-"""Each of these ops completes the answer. Streams in OpenAI's formats end after the first, others after ``Close``."""
+"""Each of these ops completes the answer. In OpenAI's formats, a stream ends after the first of them, in others after
+``Close``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +35,7 @@ class CatchUpOps:
 
 
 EncodedOps = tuple[tuple[PositionedOp, ...], bytes]
-"""Ops, and their encoding in bytes that are sent together."""
+"""Ops, and the bytes that encode them. These bytes are sent together."""
 
 
 class Encoder(Protocol):

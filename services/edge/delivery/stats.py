@@ -38,7 +38,8 @@ class DeliveryStats:
     """Statistics of the ops sent on one connection.
 
     They include a SHA-256 hash over the JSON lines of the ops in the order sent, with a newline after each. An auditor
-    can check it, because a replay of the log from ``resumed_from`` to ``last`` gives the same lines.
+    can check it, because a replay of the log from ``resumed_from`` (in ``Attached``) to ``last`` (in ``Detached``)
+    gives the same lines.
 
     Attributes:
         ops: Number of ops sent.
@@ -105,9 +106,9 @@ class DeliveryStats:
         )
 
     def _recall(self, start: int, end: int, at_us: int) -> None:
-        """Count the visible text in [start, end) as recalled.
+        """Count the code points [start, end) of the visible text as recalled.
 
-        The exposure time is the longest time for which any recalled text was visible.
+        The receipt's ``exposure_ms`` is the longest time for which any recalled text was visible.
         """
         position, tokens = 0, 0.0
         for length, shown_us, worth in self._shown:

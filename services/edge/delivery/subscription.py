@@ -63,13 +63,13 @@ class OpenRequest:
 
     @classmethod
     def of(cls, request: Request, unread_us: int = 0) -> Self:
-        """Convert a request whose bytes had arrived ``unread_us`` microseconds before the edge read them."""
+        """Create it for a request whose bytes had arrived ``unread_us`` microseconds before the edge read them."""
         waited_ms = request.waited_ms + unread_us / 1_000
         return cls(request.request_id, request.tenant, request.at, waited_ms, request.deadlines.total_ms)
 
 
 class History(NamedTuple):
-    """The ops that result from the events before ``end_offset``: those that the client has, and those that it lacks."""
+    """The ops of a request's events before ``end_offset``: those that the client has, and those that it lacks."""
 
     ops: CatchUpOps
     end_offset: int
@@ -288,7 +288,10 @@ class Subscription:
             self.end("complete")
 
     async def _drain(self) -> None:
-        """If a piece of the history is complete, write it, and wait until the client has read most of it."""
+        """Write the next piece of the history, and wait until the client has read most of it.
+
+        Do nothing before ``CATCH_UP_BATCH_BYTES`` of it are ready.
+        """
         if self._staged < CATCH_UP_BATCH_BYTES or self._writer is None or self.reason is not None:
             return
         self._write(draining=True)

@@ -95,7 +95,7 @@ class BodyRoom(Generic[Key]):
         self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()  # their bytes are counted
 
     def add(self, key: Key, count: int) -> None:
-        """Count bytes that have arrived. Beyond the limit, drop other connections, or this one if there is no other."""
+        """Count bytes that a connection received. Beyond the limit, drop others, or this one if there is no other."""
         self._incoming[key] = self._incoming.get(key, 0) + count
         self.total += count
         while self.total > self._most and key in self._incoming:
@@ -121,7 +121,8 @@ class BodyRoom(Generic[Key]):
         """Count a complete body, and wait until it may be processed. Only ``BodyTurn`` calls this.
 
         Raises:
-            ApiError: 503, if the limit is exceeded, or the body has waited for ``TURN_S``.
+            ApiError: 503, if ``total`` exceeds the limit although all incomplete bodies and messages were dropped, or
+                if the body has waited for ``TURN_S``.
         """
         self.count_whole(count)
         try:

@@ -43,7 +43,7 @@ class ChatEndpoint:
         return await send_stream(request, opened, buffer_bytes=self._buffer_bytes, headers=headers)
 
     async def _ask(self, request: web.Request) -> tuple[Subscription, tuple[str, ...]]:
-        """Put the request on the log. Return its stream and the names of its fields that are ignored."""
+        """Put the request on the log. Return the stream of its answer, and the names of the body's ignored fields."""
         connection = handler_of(request)
         arrival = connection.arrival  # when the bytes arrived, which is before the head was parsed
         tenant = self._keys.tenant_of(request.headers)
@@ -124,7 +124,7 @@ def _flag(request: web.Request, name: str, *, default: bool) -> bool:
 
 
 def _header_text(names: tuple[str, ...]) -> str:
-    """Join at most 32 names for a header. Leave out characters that are not allowed in one."""
+    """Join the first 32 names to a header's value. Leave out characters that are not allowed in it."""
     return ", ".join(
         "".join(c for c in name[:64] if c.isascii() and (c.isalnum() or c in "_-.")) for name in names[:32]
     )

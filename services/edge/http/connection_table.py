@@ -118,9 +118,9 @@ class ConnectionTable(Generic[Key]):
             self._groups[entry.group].waiting[key] = None
 
     def busy(self, key: Key) -> None:
-        """Record that the server handles a request. Until ``wait`` is called, the connection has no deadline.
+        """Record that the server handles a request.
 
-        Until then, it is not evicted either, unless it exceeds a limit itself.
+        Until ``wait`` is called, the connection has no deadline, and is evicted only if it exceeds a limit itself.
         """
         entry = self._entries.get(key)
         if entry is not None:

@@ -243,7 +243,7 @@ class LimitedHandler(web.RequestHandler):
 
     @property
     def arrival(self) -> ArrivalTimes:
-        """The arrival of the newest bytes, or the end of the previous answer if that was later."""
+        """When the newest bytes arrived and were read, or when the previous answer ended if that was later."""
         read_us = min(now_us(), max(self._read_us, self._answered_us))  # the time of day may have been set back
         return ArrivalTimes(min(read_us, max(self._bytes_us, self._answered_us)), read_us)
 
@@ -316,7 +316,7 @@ class LimitedHandler(web.RequestHandler):
             self.body_arrived(arrived)
 
     def _take_up_sent_ahead(self) -> None:
-        """Stop counting bytes that were sent ahead of the previous answer. They are now processed, and counted anew."""
+        """Stop counting bytes that came before the previous answer ended. They are now processed, and counted anew."""
         if self._ahead:
             self._ahead = 0
             self._connections.bodies.forget(self)

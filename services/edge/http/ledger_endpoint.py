@@ -46,7 +46,7 @@ class LedgerEndpoint:
 
 
 def parse_query(query: Mapping[str, str]) -> Query:
-    """Parse the parameters of a report. A missing or empty ``tenant`` or ``class`` selects all of them.
+    """Parse the parameters of a report. A missing or empty ``tenant`` or ``class`` does not restrict it.
 
     Raises:
         ApiError: 400, if a parameter is malformed.

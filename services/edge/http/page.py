@@ -27,7 +27,7 @@ NOTICE_PLACEHOLDER: Final = b"<!-- notice -->"
 
 PERSON_VIEW: Final = b'<body data-view="person">'
 OPERATOR_VIEW: Final = b'<body data-view="operator">'
-"""With this attribute, the page keeps text that was taken back, struck through."""
+"""With this ``body`` tag, the page at ``/`` keeps text that was taken back, struck through."""
 
 
 class PageEndpoint:

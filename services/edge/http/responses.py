@@ -142,7 +142,7 @@ def _header_lines(headers: Mapping[str, str]) -> bytes:
 
 @cache
 def _stream_head(is_chunked: bool, stays_open: bool) -> bytes:
-    """Return the status line and the headers that do not vary between streams of this kind."""
+    """Return the status line and the headers that all event streams with these arguments share."""
     headers = COMMON_HEADERS | {"Content-Type": "text/event-stream; charset=utf-8", "Cache-Control": "no-store"}
     if is_chunked:
         headers["Transfer-Encoding"] = "chunked"

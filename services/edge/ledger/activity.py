@@ -54,7 +54,10 @@ class Activity:
             recalls.append(_Recall(min(each.appended_at, now_us), *about, each.action, each.category, each.rule))
 
     def recalls(self, tenant: str | None, since_at: int) -> list[dict[str, Any]]:
-        """Return the recalls of one tenant, or of all if None, that were appended after ``since_at``, newest first."""
+        """Return the recalls that were appended after ``since_at``, newest first.
+
+        They are those of ``tenant``, or of all tenants if it is None.
+        """
         chosen = self._recalls.values() if tenant is None else [self._recalls.get(tenant, ())]
         found = sorted((recall for each in chosen for recall in each if recall.at > since_at), reverse=True)
         return [recall._asdict() for recall in found[:MOST_RECALLS]]

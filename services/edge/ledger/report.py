@@ -19,7 +19,7 @@ MOST_CHOICES: Final = 100
 """Maximum number of tenants that the page's filter offers. Those with the most requests are chosen."""
 
 STEP: Final = 20
-"""Number of windows that are added up in one step."""
+"""Number of windows that are added up in one step of ``report_steps``."""
 
 Steps = Generator[None, None, dict[str, Any]]
 Windows = Iterable[tuple[WindowKey, Totals]]
@@ -39,7 +39,7 @@ class Query(NamedTuple):
     service_class: str | None = None
 
     def wants(self, cell: Cell) -> bool:
-        """Return whether the filter includes this kind of request."""
+        """Return whether the filter includes the tenant and the class of this cell."""
         return self.tenant in {None, cell.tenant} and self.service_class in {None, class_of(cell)}
 
 
@@ -100,7 +100,10 @@ def _attainments(rows: Mapping[Cell, Totals], wanted_shares: Mapping[str, float]
 
 
 def _width_us(windows: Windows, query: Query) -> int:
-    """Return the width of a point, a multiple of the widest window, so that there are at most ``MOST_POINTS``."""
+    """Return the microseconds that one point of a chart covers.
+
+    They are a multiple of the widest window, so long that a chart has at most ``MOST_POINTS`` points.
+    """
     window_us = max((key.end_at - key.start_at for key, _ in windows), default=US_PER_S)
     least_us = query.minutes * 60 * US_PER_S // MOST_POINTS
     return max(window_us, -(-least_us // max(1, window_us)) * window_us)

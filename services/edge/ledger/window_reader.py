@@ -39,7 +39,8 @@ BATCH: Final = 16
 """Maximum number of records that are decoded without a pause in which streams are served."""
 
 PAUSE_S: Final = 0.002
-"""Seconds between two batches, so that a long backlog uses at most about half of the event loop's time."""
+"""Pause in seconds after at most ``BATCH`` records, so that a long backlog uses at most about half of the event loop's
+time."""
 
 REPORT_S: Final = 2.0
 """Seconds for which a report is reused for the same query."""
@@ -100,7 +101,7 @@ class WindowReader:
                 self._reports.clear()
 
     async def report(self, tenant: str | None, query: Query) -> bytes:
-        """Return a report as JSON, on one tenant, or on all tenants if None.
+        """Return the report for ``query`` as JSON. It is on one tenant, or on all tenants if ``tenant`` is None.
 
         Raises:
             ApiError: 503, if too many users wait for a report.
@@ -118,7 +119,7 @@ class WindowReader:
         return orjson.dumps(found | self._status() | self._newest(tenant, query))
 
     def _newest(self, tenant: str | None, query: Query) -> dict[str, Any]:
-        """Return the latest recalls, and the breaker's state if the user may see all tenants."""
+        """Return the latest recalls, and the routers' breaker state if the user may see all tenants."""
         now_us = steady_us()
         since_at = now_us - query.minutes * 60 * US_PER_S
         recalls = self._activity.recalls(tenant or query.tenant, since_at)

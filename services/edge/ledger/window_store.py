@@ -36,7 +36,7 @@ class WindowKey(NamedTuple):
 
 
 def class_of(about: Window | Cell) -> str:
-    """Return the class of a kind of request. If the router recorded none, it is the lane's default class."""
+    """Return the class of the requests in a window or cell. If none was recorded, return their lane's default class."""
     return about.service_class or DEFAULT_NAMES[about.lane]
 
 
@@ -75,7 +75,7 @@ class WindowStore:
         complete_since: A time in microseconds since the epoch. Windows that start before it are missing or incomplete,
             because there were too many parts. 0 if no window was dropped for this reason.
         dated_ahead: Number of records that were ignored because their window is too far in the future.
-        wanted_shares: For each class, the share of its requests that must be good, as given in its newest record.
+        wanted_shares: For each class, the share of its requests that must be good, from the newest record of the class.
         newest_ms: The time at which the broker appended the newest record, in milliseconds since the epoch; None before
             the first record.
     """
@@ -123,7 +123,10 @@ class WindowStore:
             self._drop(key)
 
     def windows(self, tenant: str | None = None) -> list[tuple[WindowKey, Totals]]:
-        """Return the windows of one tenant, or of all if None. Their sums change when further records are taken."""
+        """Return the windows of ``tenant``, or of all tenants if it is None.
+
+        The returned sums change when further records are taken.
+        """
         return [
             (WindowKey(start_at, sums.end_at, cell), sums.total)
             for (start_at, cell), sums in self._windows.items()

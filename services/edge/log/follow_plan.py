@@ -7,7 +7,7 @@ from typing import Final
 from schemas.ids import uuid7
 
 MAX_TRIES: Final = 512
-"""Maximum number of ids tried for a request. With 1 home partition in 32, 1 in 10 million requests gets 503."""
+"""Maximum number of ids tried for a request. If 1 of 32 partitions is home, 1 in 10 million requests gets 503."""
 
 
 class FollowPlan:

@@ -6,11 +6,15 @@ Compare record timestamps only with this time, because the host's clock may be w
 from typing import Final
 
 WINDOW_MS: Final = 10_000
-"""Window length in milliseconds. Only measurements in the last two windows count, because clocks drift or are set."""
+"""Length of a window of time in which ``LogTime`` measures, in milliseconds. Only measurements in the last two windows
+count, because clocks drift or are set."""
 
 
 class LogTime:
-    """The difference between the reader's and the broker's clock: the smallest one measured in the last two windows."""
+    """The difference between the clocks of this process and of the broker.
+
+    It is the smallest difference that was measured in the last two windows of ``WINDOW_MS``.
+    """
 
     __slots__ = ("_before_ms", "_least_ms", "_window_ends_ms")
 
@@ -20,7 +24,7 @@ class LogTime:
         self._window_ends_ms = 0
 
     def note(self, timestamp_ms: int, now_ms: int) -> None:
-        """Measure the difference from the timestamp of a record that was read at ``now_ms``.
+        """Measure the difference with a record: ``now_ms``, when it was read, minus its timestamp.
 
         The record must have been read as soon as the broker had appended it.
         """
@@ -33,6 +37,6 @@ class LogTime:
         self._least_ms = min(self._least_ms, behind_ms)
 
     def now_ms(self, now_ms: int) -> int:
-        """Convert the reader's time to the broker's. Before the first record, return the reader's time unchanged."""
+        """Convert this process's time to the broker's. Before the first record, return ``now_ms`` unchanged."""
         known = [each for each in (self._least_ms, self._before_ms) if each is not None]
         return now_ms - min(known) if known else now_ms

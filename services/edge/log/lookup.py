@@ -23,7 +23,8 @@ SKEW_MS: Final = 10_000
 the id may have been ahead."""
 
 LATE_MS: Final = 120_000
-"""Maximum time between the creation of a request id and the append of the ``Request``, in milliseconds."""
+"""Maximum time between the creation of a request id and the append of the ``Request``, in milliseconds. A look-up
+searches no later records for the ``Request``."""
 
 LOOKUP_TIMEOUT_S: Final = 60.0
 """Maximum time for one look-up, in seconds. About 100,000 records of a partition are read per second."""
@@ -59,7 +60,7 @@ class FoundRequest(NamedTuple):
 
 
 class LookupReader:
-    """A tail reader. It reads for one ``ScanTurn`` after the other."""
+    """Reads a partition for one ``ScanTurn``, then one for the next, and so on, with a ``TailReader``."""
 
     def __init__(self, settings: BusSettings) -> None:
         self._turn: ScanTurn | None = None

@@ -38,7 +38,7 @@ class PartitionHold:
 
 
 class PartitionFollower:
-    """Reads the home partitions and the partitions of open streams with a tail reader.
+    """Reads the home partitions and the partitions of open streams with a ``TailReader``.
 
     A consumer group only assigns the home partitions and reads no records, so a rebalance does not interrupt streams.
 
@@ -101,7 +101,7 @@ class PartitionFollower:
         return request_id, self._hold(partition_for(request_id, self._settings.partitions))
 
     async def hold(self, partition: int) -> PartitionHold:
-        """Follow any partition, and hold it. Every record that is appended after the return is delivered."""
+        """Follow any partition, and hold it. The handler gets every record that is appended after this call returns."""
         hold = self._hold(partition)
         try:
             await self._follow(partition)
@@ -136,7 +136,10 @@ class PartitionFollower:
         return PartitionHold(self, partition)
 
     def _assigned(self, assigned: Assignment) -> None:
-        """Note the next home partitions. ``_update_homes`` reads them before it switches to them."""
+        """Note which partitions will be the next home partitions.
+
+        ``_update_homes`` starts to read them before this edge puts new requests into them.
+        """
         numbers = frozenset(number for _, number in assigned.held)
         self._plan.assign(home_partitions_for(numbers, self._instance, self._settings.partitions))
         self._changed.set()

@@ -78,7 +78,10 @@ class RequestIndex:
         entry.last = offset
 
     def add_history(self, key: bytes, offsets: list[int]) -> None:
-        """Add the offsets of all events before the call of ``follow``. Some may have been recorded already."""
+        """Add the offsets of all events that the request had before the call of ``follow``.
+
+        Some may have been recorded already.
+        """
         entry = self._entries.get(key)
         if entry is None or entry.whole:
             return
@@ -93,14 +96,17 @@ class RequestIndex:
         return None if entry is None else entry.posted
 
     def span(self, key: bytes) -> EventSpan | None:
-        """Return the span of all events so far, or None if it is not known."""
+        """Return the span of all events of a request so far, or None if it is not known."""
         entry = self._entries.get(key)
         if entry is None or not entry.whole:
             return None
         return EventSpan(0, 0) if entry.first is None else EventSpan(entry.first, entry.last + 1)
 
     def history_span(self, key: bytes, after: int | None) -> EventSpan | None:
-        """Return the span of all events, or None if it is not known or does not reach beyond the offset ``after``."""
+        """Return the span of all events of a request so far.
+
+        Return None if the span is not known, or if the offset ``after`` is not below its end.
+        """
         span = self.span(key)
         return span if span is not None and (after is None or after < span.end) else None
 

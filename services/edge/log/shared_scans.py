@@ -15,8 +15,9 @@ from schemas.topics import Topic
 from services.bus import Received, UnreadableRecord
 
 JOIN_RECORDS: Final = 100_000
-"""A turn may start up to this many records before its owner's position, to serve other look-ups of its tenant as well.
-To read so many records takes about a second. A look-up further back is left out, because it would delay the owner."""
+"""A turn may start up to this many records before its owner's position, if other look-ups of the owner's tenant need
+those records. To read so many records takes about a second. A look-up further back is left out, because it would delay
+the owner."""
 
 
 class ScanPlace(NamedTuple):

@@ -14,7 +14,7 @@ USUAL_TIERS: Final = frozenset({"auto", "default", "priority", "scale"})
 """OpenAI's service tiers that mean the default class here, because Railbus makes no difference between them."""
 
 FLEX: Final = "flex"
-"""OpenAI's service tier for requests that may wait. It means the class ``batch``, unless the policy has ``flex``."""
+"""OpenAI's tier for requests that may wait. It means the class ``batch`` if the policy has no class ``flex``."""
 
 
 def choose_class(

@@ -56,7 +56,10 @@ def gcra(rate: Rate, arrival_us: int, now_us: int, units: int = 1) -> RateDecisi
 
 
 class LocalLimiter:
-    """A rate limit within this process. It keeps the state of the ``size`` tenants with the latest requests."""
+    """A rate limit within this process.
+
+    It keeps the state of at most ``size`` tenants, those with the latest requests.
+    """
 
     def __init__(self, rate: Rate, size: int = 10_000) -> None:
         self._rate = rate

@@ -233,7 +233,7 @@ class RequestService:
         return stream
 
     def _on_answered(self, stream: Subscription, topic: str, acknowledged: asyncio.Future[Position]) -> None:
-        """If the broker acknowledged the request, record its position on the log. Always wake the waiting task."""
+        """If the broker acknowledged the request, record its position on the log. In each case, set ``on_log``."""
         if not acknowledged.cancelled() and acknowledged.exception() is None:
             self._hub.index.note_request(stream.request.request_id.encode(), topic, acknowledged.result().offset)
         stream.on_log.set()

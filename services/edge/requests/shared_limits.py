@@ -53,14 +53,14 @@ Quota = Literal["requests", "tokens", "resumes"]
 
 @dataclass(frozen=True, slots=True)
 class IdempotencyRecord:
-    """The id of the first request with an idempotency key, and the hash of this request's body."""
+    """The id of the first request with an idempotency key, and the hash of that request's body."""
 
     request_id: str
     body_hash: str
 
 
 class LocalRecords:
-    """The newest ``size`` idempotency keys of this process. Each is kept until it expires. Pure."""
+    """The newest idempotency keys of this process, at most ``size`` of them. Each is kept until it expires. Pure."""
 
     def __init__(self, size: int = MAX_LOCAL_RECORDS) -> None:
         self._size = size
@@ -121,7 +121,7 @@ class SharedLimits:
         self._limiters[quota].give_back(tenant, rate.cost_us(units))
 
     async def claim(self, tenant: str, key: str, record: IdempotencyRecord, now_us: int) -> IdempotencyRecord | None:
-        """Store the record of a new request and return None. If the key has an earlier record, return that instead."""
+        """Store the record of a new request and return None. If its idempotency key has one already, return that."""
         name = _redis_key(tenant, key)
         if self._usable(now_us):
             value = f"{record.request_id} {record.body_hash}"
@@ -133,7 +133,7 @@ class SharedLimits:
         return self._records.claim(name, record, now_us)
 
     async def forget(self, tenant: str, key: str, now_us: int) -> None:
-        """Delete the key of a request that is not on the log."""
+        """Delete the idempotency key of a request that is not on the log."""
         name = _redis_key(tenant, key)
         self._records.forget(name)
         if self._usable(now_us):

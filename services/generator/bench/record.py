@@ -8,7 +8,7 @@ from services.worker.engine import EngineStep, GenerationResult
 
 @dataclass(slots=True, kw_only=True)
 class RequestRecord:
-    """The measurements of one request. Times are milliseconds since the request was due.
+    """The measurements of one request. Times except ``due_ms`` are milliseconds since the request was due.
 
     A request may be sent later than it was due.
 

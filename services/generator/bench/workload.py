@@ -25,7 +25,7 @@ SHARED_PREFIX_SHARE: Final = 0.8
 
 
 class ClosedLoop(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A closed loop. ``batch`` similar requests run at the same time, and the next batch starts when all have ended.
+    """A closed loop. A batch of similar requests runs, and the next batch starts when all of them have ended.
 
     Attributes:
         batch: Number of concurrent requests.
@@ -55,7 +55,7 @@ class OpenLoop(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 class SampleLoop(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A loop over given prompts. ``at_once`` requests run at the same time. When one ends, the next prompt is sent.
+    """A loop over given prompts, with a fixed number of concurrent requests. When one ends, the next prompt is sent.
 
     Attributes:
         prompts: The prompts.

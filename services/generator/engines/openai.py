@@ -60,7 +60,7 @@ class OpenAISettings:
     )
 
     def extra(self) -> dict[str, Any]:
-        """Return the further fields of a request's body.
+        """Return the fields in ``upstream_body``.
 
         Raises:
             UserError: The setting is not a JSON object.

@@ -33,7 +33,7 @@ class DraftTotals:
 
 
 def parse_draft_totals(exposition: str) -> DraftTotals | None:
-    """Return the totals in a text in the Prometheus format, or None if it has none, for example without speculation."""
+    """Return the token totals in a text in Prometheus format; None if it has none, for example without speculation."""
     totals = {"draft": 0.0, "accepted": 0.0}
     found = False
     for name, value in _LINE.findall(exposition):

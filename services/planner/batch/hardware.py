@@ -51,7 +51,7 @@ class Deployment:
 
     @property
     def engine(self) -> Engine:
-        """The engine that reads weights of this precision."""
+        """The engine that runs the model: ``llama.cpp`` for the precisions of GGUF files, else ``vllm``."""
         return "llama.cpp" if self.precision in GGUF else "vllm"
 
     @property

@@ -32,7 +32,7 @@ def draw_batch(ways: Sequence[Way], title: str, to: Path) -> Iterator[Path]:
 
 
 def front(axes: "Axes", ways: Sequence[Way], title: str) -> None:
-    """Plot each way by hours and money. The ways on the Pareto front are joined by a line. Only these are named."""
+    """Plot each way by hours and money. A line joins the ways on the Pareto front, and only these ways are named."""
     best = pareto_front(ways)
     for kind, (marker, colour) in STYLES.items():
         of = [way for way in ways if way.kind == kind]

@@ -11,7 +11,7 @@ from services.planner.batch.ways import BatchJob, Way
 
 
 def lines(job: BatchJob, prices: PriceFile, plan: BatchPlan, found: Sequence[BatchAnswer]) -> Iterator[str]:
-    """Yield the lines of the report: the job, a table of the ways, the answers, and the ways that do not fit."""
+    """Yield the lines of the report: the job, a table of the ways, the best ways (``found``), the impossible ways."""
     work = job.work
     yield (
         f"{work.requests:,} requests of {work.shared} shared + {work.own} own + {work.output} output tokens, "

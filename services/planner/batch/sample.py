@@ -21,10 +21,11 @@ ROUNDS: Final = 40
 """Number of rounds of the fixed-point iteration that separates the time of a prompt from the fixed time of a step."""
 
 LEAST_ERROR: Final = 0.01
-"""Minimum relative error of a loop, because no machine repeats a run more closely an hour later."""
+"""Minimum relative error of a loop. A repetition an hour later on the same machine differs at least by so much."""
 
 PARTS: Final = 8
-"""Number of equal intervals of time into which a loop is divided. The error follows from the spread of token counts."""
+"""Number of equal intervals of time into which a loop is divided. The loop's error is computed from the spread of the
+numbers of tokens per interval."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +85,7 @@ class SampledEngine:
 
     @property
     def prompt(self) -> float:
-        """Mean number of prompt tokens."""
+        """Mean number of prompt tokens of a request, over all loops."""
         return fmean(loop.prompt for loop in self.loops)
 
     def output(self, most: int) -> float:
@@ -98,8 +99,8 @@ class SampledEngine:
     def each_ms(self, at_once: int, new: float, output: float) -> float:
         """Return the mean time from the end of one answer to the end of the next.
 
-        The sum of the fitted times of prompts and steps is multiplied by a factor, such that the product equals the
-        measured time of each loop. Without the factor, the sum may differ from the measured time, because the machine's
+        The sum of the fitted times of prompts and steps is multiplied by a factor. With the factor, the result for the
+        values of a loop equals the loop's measured time. Without the factor, the two may differ, because the machine's
         speed may have changed during the sample.
         """
         ratios = [
@@ -109,7 +110,7 @@ class SampledEngine:
         return self._parts_ms(at_once, new, output) * _between(((1, 1.0), *ratios), min(at_once, self.at_once))
 
     def _parts_ms(self, at_once: int, new: float, output: float) -> float:
-        """Return ``each_ms`` without the scaling: the time of the prompt plus the request's share of the steps."""
+        """Return ``each_ms`` without its factor: the time of a prompt plus one request's share of the decode steps."""
         fixed = self.fixed_ms if at_once == 1 else 0.0  # else the prompt shares a step with other answers
         prompt = self.request_ms + self.token_prompt_ms * new + fixed
         return prompt + (output - 1) * self.step_ms(at_once) / at_once
@@ -133,8 +134,8 @@ def sampled_loop(result: SampleResult) -> SampledLoop:
     """Summarise a loop by the period in which the engine is full.
 
     With N concurrent requests (``at_once``), the period lasts from the end of the Nth answer to the start of the last
-    request. If N is 1, it is the whole loop. Tokens are counted instead of answers, because answers of equal length
-    end at the same time.
+    request. If N is 1, it is the whole loop. The rate in this period is computed from the number of tokens instead
+    of answers, because answers of equal length end at the same time.
 
     Raises:
         ValueError: Too few requests were answered.

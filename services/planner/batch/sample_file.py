@@ -60,8 +60,8 @@ def _text(message: Any) -> str:
 def divided(prompts: Sequence[str], at_once: int) -> list[tuple[int, Sequence[str]]]:
     """Divide the prompts among the loops of a sample. Return each loop's number of concurrent requests and its prompts.
 
-    The loops run one request at a time, an intermediate number, and ``at_once``. If ``at_once`` is at most 3, there is
-    no intermediate loop.
+    The numbers of concurrent requests are 1, an intermediate number, and ``at_once``. If ``at_once`` is at most 3,
+    there is no loop with an intermediate number.
 
     Raises:
         UserError: There are too few prompts.

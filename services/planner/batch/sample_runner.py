@@ -29,7 +29,7 @@ def run_loops(
     Args:
         engine: Name of the engine.
         loops: For each loop, the number of concurrent requests, the tokens of an answer, and the prompts.
-        limit_s: Time limit for all loops together, in seconds. Requests that have not started by then are left out.
+        limit_s: Time limit for all loops together, in seconds. After it, no further request is sent.
         request_s: Timeout of a request, in seconds.
         env: Environment variables in addition to those of this process.
 

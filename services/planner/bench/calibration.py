@@ -1,4 +1,4 @@
-"""Fit a roofline to a bench result twice: to all rows, and to batch 1 only, to predict the other batches. Pure."""
+"""Fit a roofline to a bench result, and once more to its rows of batch 1, to predict the other batches. Pure."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -115,9 +115,9 @@ def unfitted_roofline(catalogue: Mapping[str, str]) -> FittedRoofline:
 
 
 def regrets(predictions: Sequence[Prediction]) -> tuple[Regret, ...]:
-    """Return the regret of each batch size and prompt length that ran in the plain arm and in another arm.
+    """Return a ``Regret`` for each batch size and prompt length that ran in the plain arm and in another arm.
 
-    An arm that drafts is chosen only if its predicted gain is at least ``MARGIN``.
+    The plain arm is chosen unless the predicted gain of another arm is at least ``MARGIN``.
     """
     shapes: dict[tuple[int, int], list[Prediction]] = {}
     for each in predictions:
@@ -189,7 +189,7 @@ def _held_out(
 def _tau(
     roofline: FittedRoofline, acceptance: Mapping[str, float], known: Sequence[ShapeMeasurement]
 ) -> TokensPerCycle:
-    """Return a function that computes the tokens per cycle of a row.
+    """Return a function that computes the tokens per cycle (draft steps and a verify step) of a row.
 
     If a model drafts gamma tokens in each step, the tokens per cycle follow from alpha and gamma. N-gram drafting finds
     tokens only in some steps, and ``row.gamma`` is the mean over all steps. In that case the tokens per cycle are 1

@@ -45,7 +45,9 @@ class ShapeMeasurement:
 
 
 def rows(result: BenchResult, *, processor: bool = False) -> tuple[ShapeMeasurement, ...]:
-    """Return the rows, sorted by batch, prompt and gamma. Repetitions with a failed request are left out.
+    """Return one row for each arm, batch size and prompt length, sorted by batch size, prompt length and gamma.
+
+    Repetitions with a failed request are left out.
 
     With ``processor`` the times are CPU times of the engine. They are valid only if the engine computes on one thread
     without a pause.

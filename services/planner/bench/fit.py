@@ -132,7 +132,7 @@ class FittedRoofline:
         return step
 
     def _achieved(self) -> tuple[Gpu, Efficiency]:
-        """Return the accelerator with its achieved rates, and the constants of the law.
+        """Return the accelerator with its achieved rates, and the constants of the law of a step.
 
         A fitted share may be above 1.
         """
@@ -180,9 +180,9 @@ def predict(roofline: FittedRoofline, rows: Sequence[ShapeMeasurement], tau: Tok
 def fit_roofline(start: FittedRoofline, rows: Sequence[ShapeMeasurement], only: Sequence[str] = ()) -> FittedRoofline:
     """Fit a roofline to the times to the first token and per cycle, by least squares of their logarithms.
 
-    Times of cycles are fitted instead of times of tokens, because the number of tokens per cycle is random. A parameter
-    that the rows do not determine keeps its value. For example, overhead and draft cost can be separated only if the
-    rows have two different gammas.
+    A cycle consists of the draft steps and a verify step. Times of cycles are fitted instead of times of tokens,
+    because the number of tokens per cycle is random. A parameter that the rows do not determine keeps its value. For
+    example, overhead and draft cost can be separated only if the rows have two different gammas.
 
     Args:
         start: The roofline before the fit.

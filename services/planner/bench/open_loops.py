@@ -109,7 +109,7 @@ TIMES: dict[str, Callable[[RequestResult], float | None]] = {
 
 
 def summary(result: BenchResult, slo: BenchSlo) -> tuple[LoadSummary, ...]:
-    """Return one summary for each arm and kind of load."""
+    """Return one summary for each arm and state of the prefix cache (``LoadSummary.cache``)."""
     return tuple(
         _summary(arm, cache, streams, slo)
         for arm in result.arms

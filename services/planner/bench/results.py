@@ -22,7 +22,7 @@ class TokenCounts(msgspec.Struct, frozen=True):
 
 
 class DraftCounts(msgspec.Struct, frozen=True):
-    """Totals of speculative decoding over the steps of one request."""
+    """Numbers of steps, drafted tokens and accepted tokens of one request, summed over its steps."""
 
     steps: int = 0
     drafted: int = 0

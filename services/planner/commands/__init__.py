@@ -1,1 +1,1 @@
-"""The subcommands, one module each."""
+"""The subcommands of ``python -m services.planner``, one module each."""

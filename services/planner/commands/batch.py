@@ -173,14 +173,14 @@ def _job(args: argparse.Namespace) -> BatchJob:
 
 
 def _smaller(given: str | None, model: Model) -> tuple[Model, ...]:
-    """Return the models that were named; by default the usual models that are smaller than ``model``."""
+    """Return the models named in ``given``; if it is None, those in ``USUAL_SMALLER`` below the size of ``model``."""
     if given is None:
         return tuple(each for each in map(find_model, USUAL_SMALLER) if each.parameters < model.parameters)
     return tuple(find_model(name.strip()) for name in given.split(",") if name.strip()) if given != "none" else ()
 
 
 def _draft(given: str | None, model: Model) -> Model | None:
-    """Return the draft model; by default the usual one if it is smaller than ``model``."""
+    """Return the draft model ``given``; if it is None, ``USUAL_DRAFT``, but only if that is smaller than ``model``."""
     if given is None:
         usual = find_model(USUAL_DRAFT)
         return usual if usual.parameters < model.parameters else None

@@ -33,7 +33,7 @@ from services.planner.serve.report import GrowthRow, as_json, cheapest, lines
 from services.runtime.errors import UserError
 
 MANY: Final = 1_000_000
-"""A number of people that one engine cannot serve. It serves to compute the latencies of a full engine."""
+"""A number of people that is too large for one engine. With it, the latencies of a full engine are computed."""
 
 STREAMS: Final = (1_000, 10_000, 100_000, 1_000_000)
 

@@ -83,7 +83,8 @@ class FirstTokenDeadline:
 
     Attributes:
         ttft_ms: The deadline, counted from the receipt at the edge, as in the router.
-        prefill_ms: Part of the deadline that is left for queue and prefill.
+        prefill_ms: Part of the deadline that is left for queue and prefill, that is, without ``pre``, ``post`` and
+            ``response`` of the latency outside the model.
         longest: Longest prompt, in uncached tokens, that meets the deadline on an idle engine.
         longest_floor: The same if the idle engine were as fast as the data sheet allows.
         utilisation: Highest load at which 99 % of requests like the planned one meet the deadline; 0 if there is none.

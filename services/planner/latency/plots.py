@@ -32,7 +32,7 @@ def draw_plan(inputs: PlanInput, plan: LatencyPlan, to: Path) -> Iterator[Path]:
 
 
 def roofline(axes: "Axes", inputs: PlanInput, plan: LatencyPlan) -> None:
-    """Plot the FLOP rate over FLOP per byte: both bounds of the roofline, and points for the kinds of steps."""
+    """Plot the FLOP rate over FLOP per byte: both bounds of the roofline, and points for prefill, decode and verify."""
     gpu, model, precision = inputs.gpu, inputs.target, inputs.precision
     peak = gpu.flops(precision)
     intensities = [2 ** (power / 4) for power in range(-4, 57)]

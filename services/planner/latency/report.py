@@ -93,7 +93,10 @@ def _drafting(plan: LatencyPlan) -> Iterator[str]:
 
 
 def _profile(plan: LatencyPlan) -> str:
-    """Return the schedule of gamma for the engine; empty if gamma is always 0, because that needs another setting."""
+    """Return the schedule of gamma for the engine; empty if gamma is always 0.
+
+    Drafting is turned off by another setting, not by a schedule.
+    """
     return format_schedule(plan.bands) if any(band.gamma for band in plan.bands) else ""
 
 

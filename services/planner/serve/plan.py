@@ -249,8 +249,7 @@ def plan_serve(kind: EngineKind, demand: Demand) -> ServePlan:
 def grown(demand: Demand, streams: int, seen: QueueTimes) -> Demand:
     """Return the demand that leads to ``streams`` simultaneous streams. Little's law gives the number of people.
 
-    ``seen`` has the latencies of an engine that is as full as the limits allow. With many engines, each engine has this
-    load.
+    Each of the many engines is assumed to be as full as the limits allow. ``seen`` has the latencies of such an engine.
     """
     seconds = (seen.ttft_ms(0.5) + demand.output * seen.token_ms) / 1e3
     return replace(demand, users=max(1, round(streams / seconds * demand.every_s)))

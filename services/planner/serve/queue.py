@@ -26,18 +26,18 @@ StepTime = Callable[[float, float], float]
 """A function from the number of decoded answers and of prefilled prompts, both fractional, to the time of a step."""
 
 MAX_WAITING: Final = 400
-"""Maximum number of waiting prompts in the chain. If more wait, the latencies are above any limit of interest."""
+"""Maximum number of waiting prompts in the Markov chain. If more wait, latencies are above any limit of interest."""
 MAX_ITERATIONS: Final = 400
 SETTLED: Final = 1e-7
-"""The chain counts as stationary when an iteration changes its distribution by less than this."""
+"""The Markov chain counts as stationary when an iteration changes its distribution by less than this."""
 FRACTIONS: Final = 8
 """Number of moments within a step that represent all moments at which a request may arrive."""
 SMALLEST: Final = 1e-8
-"""Probability below which a number of arrivals is left out."""
+"""Numbers of arrivals in a step that are less probable than this are left out."""
 RARE: Final = 1e-6
-"""Probability below which an arrival is left out of the distribution of the time to the first token."""
+"""Arrivals that are less probable than this are left out of the distribution of the time to the first token."""
 ROUNDED: Final = 0.025
-"""Relative error allowed when a step's budget is rounded to a whole number of parts."""
+"""Relative error allowed when the prompts that a step prefills are rounded to a whole number of prompt parts."""
 MAX_PARTS: Final = 64
 """Maximum number of parts of a prompt. A prompt that needs more is divided into this number."""
 FULL: Final = 0.01
@@ -181,7 +181,11 @@ def _running(
 
 
 def _arrivals(mean: float) -> list[tuple[int, float]]:
-    """Return counts of Poisson arrivals with their probabilities, without counts that are too unlikely to matter."""
+    """Return the likely numbers of arrivals in a Poisson process, each with its probability.
+
+    Args:
+        mean: Mean number of arrivals.
+    """
     spread = 6 * math.sqrt(mean) + 6
     first = max(0, int(mean - spread))
     chance = math.exp(-mean + first * math.log(mean) - math.lgamma(first + 1)) if mean > 0 else 1.0
@@ -198,7 +202,7 @@ def _stationary(
 ) -> list[float] | None:  # fmt: skip
     """Return the probability of each number of waiting parts at the start of a step; None if the queue grows.
 
-    The iteration starts from ``like``, the distribution for a similar queue; None means an empty queue.
+    They are found by an iteration that starts from ``like``, the result for a similar queue; None means an empty queue.
     """
     own, most = parts
     if times[0] * per_ms > 0 and per_ms * times[most] * own >= most:
@@ -231,9 +235,10 @@ def _stationary(
 def _first_tokens(
     chain: Sequence[float], times: Sequence[float], per_ms: float, parts: PromptParts, idle: float
 ) -> tuple[list[tuple[float, float]], float]:  # fmt: skip
-    """Return the distribution of the time to the first token, and the mean number of parts that wait at a first token.
+    """Return the distribution of the time to the first token, and a mean number of waiting prompt parts.
 
-    The time to the first token consists of the wait and the steps that prefill the request's own prompt.
+    The mean is over the moments at which a request gets its first token. The time to the first token consists of the
+    wait and the steps that prefill the request's own prompt.
     """
     own, most = parts
     found: list[tuple[float, float]] = []

@@ -31,7 +31,10 @@ def cheapest(plans: Sequence[ServePlan], prices: PriceFile) -> ServePlan | None:
 def lines(
     demand: Demand, prices: PriceFile, plans: Sequence[ServePlan], refused: Sequence[str], grown: Sequence[GrowthRow]
 ) -> Iterator[str]:
-    """Yield the lines of the report: the demand, one line for each engine, the choice, the growth."""
+    """Yield the lines of the report.
+
+    The lines show the demand, each kind of engine, the cheapest, and the needs of given numbers of streams (``grown``).
+    """
     limits = demand.limits
     promises = [
         f"{what} {ms:g} ms{about}"

@@ -35,7 +35,7 @@ _CATEGORIES: Final = {
 """The category of the findings of each recognizer that verifies a checksum."""
 
 SLICE_CHARS: Final = 704
-"""Number of characters that are read at a time. This takes half a millisecond for prose, and 75 ms for digits alone.
+"""Number of characters that are read at a time. This takes half a millisecond for prose, and 75 ms for only digits.
 
 A window of tier 2 is one slice.
 """

@@ -13,7 +13,7 @@ from services.policy.matching.regex import Node, longest
 from services.policy.source.document import Guard, ValidatorName
 
 MAX_REMEMBERED: Final = 2
-"""Maximum number of open matches of a cached configuration. Larger configurations are rare, but too many to cache."""
+"""Maximum number of open matches of a cached ``Config``. Larger ones are rare, but too various to cache."""
 
 MAX_CELLS: Final = 200_000
 """Maximum number of cached table cells, about 80 MB. If there are more, the table is emptied and built again. The
@@ -61,7 +61,10 @@ class Rule:
 
 
 class NeighbourKinds(dict[str, int]):
-    """Maps a character to its kind as a neighbour of a match. Caches at most 65,536 characters."""
+    """Maps a character to its kind. By this kind, a rule's guard forbids the character next to a match, or allows it.
+
+    The kinds are digits, letters (with ``_``), joiners (``.%+-``) and others. At most 65,536 characters are cached.
+    """
 
     def __missing__(self, char: str) -> int:
         if len(self) >= 65_536:
@@ -127,12 +130,13 @@ Next = tuple["Config", MatchChange | None]
 
 
 class Config(dict[str, Next]):
-    """All open matches and the kind of the last character. Maps a character to the next ``Config`` and the change.
+    """All open matches and the kind of the last character.
 
+    It maps the next character to the next ``Config``, and to what the character changes in the list of open matches.
     While few matches are open, as nearly always, the map is cached, and a character costs one look-up.
 
     Attributes:
-        kind: The last character's kind as a neighbour.
+        kind: The last character's kind, as in ``NeighbourKinds``.
         states: The states of the open matches, the earliest match first.
     """
 
@@ -200,7 +204,7 @@ class Automaton:
         return state
 
     def config(self, kind: int, states: tuple[AutomatonState, ...]) -> Config:
-        """Return the configuration with these states, for a last character of this kind."""
+        """Return the ``Config`` with these states, for a last character of this kind."""
         if len(states) > MAX_REMEMBERED:
             return Config(self, kind, states)
         key = (kind, *map(id, states))
@@ -210,7 +214,7 @@ class Automaton:
         return config
 
     def advance(self, before: int, states: tuple[AutomatonState, ...], char: str) -> Next:
-        """Return the next configuration, and the change, after a character is read."""
+        """Return the ``Config`` after a character, and what the character changes in the list of open matches."""
         kind = self.kinds[char]
         following = [state[char] for state in states]
         # lists, not generators: some texts open a hundred matches at once
@@ -260,7 +264,7 @@ class Automaton:
 
 
 def _interned(sets: Sequence[charset.CharSet]) -> tuple[list[charset.CharSet], list[int]]:
-    """Return the distinct sets, and for each position the index of its set."""
+    """Return the distinct sets of characters, and for each position the index of its set."""
     numbers: dict[charset.CharSet, int] = {}
     each = [numbers.setdefault(chars, len(numbers)) for chars in sets]
     return list(numbers), each

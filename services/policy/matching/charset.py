@@ -29,7 +29,7 @@ def union(ranges: Iterable[Range]) -> CharSet:
 
 
 def complement(chars: CharSet) -> CharSet:
-    """Return the set of all other characters."""
+    """Return the set of all characters that are not in ``chars``."""
     ranges: list[Range] = []
     after = 0
     for low, high in chars:
@@ -48,7 +48,7 @@ def contains(chars: CharSet, char: str) -> bool:
 
 
 def without_case(chars: CharSet) -> CharSet:
-    """Add the other case of each letter, if that is a single character."""
+    """Return the set with the other case of each of its letters added, if that is a single character."""
     ranges = list(chars)
     for low, high in chars:
         codes = range(low, high + 1) if high - low < _MAX_FOLDED_RANGE else range(max(low, 65), min(high, 122) + 1)

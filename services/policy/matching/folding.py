@@ -1,7 +1,7 @@
 """Finds disguised words, which have spaces, zero-width characters or look-alike letters in them.
 
 The text is folded to plain lower-case letters, and an Aho-Corasick automaton finds folded words in it. Spans are in
-code points of the original text. It is used only for word lists with ``folded = true``.
+code points of the original text. Only word lists with ``folded = true`` are searched for in this way.
 
 No I/O.
 """
@@ -43,7 +43,7 @@ def fold(text: str) -> str:
 
 
 class FoldedWords:
-    """The words that a policy looks for, in the spelling of ``fold``: variants of a word are the same folded text."""
+    """Finds a policy's words in a text even if they are disguised, because it applies ``fold`` to words and text."""
 
     def __init__(self, words: Iterable[tuple[str, str, str]]) -> None:
         """Build the automaton.

@@ -11,7 +11,10 @@ MAX_POSITIONS: Final = 4_096
 
 
 PositionSets = tuple[bool, set[int], set[int]]
-"""Whether a part matches the empty text, the positions where it may begin, and those where it may end."""
+"""What is known of a node of a pattern's syntax tree.
+
+Whether it matches the empty text, the positions where its match may begin, and those where its match may end.
+"""
 
 
 @dataclass(slots=True)

@@ -32,28 +32,28 @@ class BadPattern(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Chars:
-    """A part that reads one character of a set."""
+    """A node of a pattern's syntax tree: any one character of a set."""
 
     chars: CharSet
 
 
 @dataclass(frozen=True, slots=True)
 class Concatenation:
-    """A sequence of parts. A sequence without parts matches the empty text."""
+    """A node of a pattern's syntax tree: a sequence of nodes. An empty sequence matches the empty text."""
 
     parts: tuple["Node", ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Alternation:
-    """A part that matches one of several options."""
+    """A node of a pattern's syntax tree: one of several nodes."""
 
     options: tuple["Node", ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Repeat:
-    """A part that is repeated at least ``least`` and at most ``most`` times."""
+    """A node of a pattern's syntax tree: another node, at least ``least`` and at most ``most`` times in a row."""
 
     part: "Node"
     least: int

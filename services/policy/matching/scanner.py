@@ -28,11 +28,14 @@ class Match:
 
 
 _CHECK_WORK: Final = 4
-"""Fixed cost of one call of a validator, in look-ups. Each character that the validator reads costs one more."""
+"""Fixed cost of one call of a validator, in look-ups of the automaton's table.
+
+Each character that the validator reads costs one more.
+"""
 
 
 class _Validation:
-    """The validation of one open match."""
+    """The validator of one open match, and the offset up to which it has read the match."""
 
     __slots__ = ("end", "running")
 
@@ -50,7 +53,7 @@ class Scanner:
 
     Attributes:
         position: Number of code points that were read.
-        work: Number of look-ups beyond one per character. The caller resets it.
+        work: Number of table look-ups beyond one per character. The caller resets it.
     """
 
     __slots__ = (

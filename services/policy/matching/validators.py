@@ -55,7 +55,7 @@ class Luhn:
         self._open: list[_Digits] = []  # one for each group at which a number may start, at most 19
 
     def feed(self, text: str) -> bool:
-        """Take more text. Return whether the text so far contains such a number."""
+        """Take more text. Return whether the text so far contains a payment card's number."""
         for char in text:
             if self._found:
                 break
@@ -143,7 +143,7 @@ def _weight(count: int) -> float:
 
 
 _ADDED: Final = tuple(_weight(count + 1) - _weight(count) for count in range(MAX_MATCH_CHARS))
-"""What one more occurrence of a character adds to the sum, by the number of its occurrences so far."""
+"""What one more occurrence of a character adds to sum(c log2(c)), by the number of its occurrences so far."""
 
 
 class WholeTextValidator:
@@ -185,5 +185,5 @@ VALIDATORS: Final[dict[ValidatorName, Callable[[], IncrementalValidator]]] = {
 
 
 def valid(validator: ValidatorName, text: str) -> bool:
-    """Return whether a whole text is valid."""
+    """Return whether the validator with this name accepts the text as a whole."""
     return VALIDATORS[validator]().feed(text)

@@ -41,7 +41,7 @@ class RailSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class InputRails(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The input rails. They run concurrently; verdicts report them in this order.
+    """The input rails. They run concurrently; verdicts report them in the order of ``rail``.
 
     Attributes:
         deadline_ms: The deadline of rails that set no deadline, from the start of the evaluation.
@@ -148,7 +148,7 @@ class PolicyDocument(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         self.service_classes()
 
     def service_classes(self) -> ServiceClasses:
-        """Return all classes of requests."""
+        """Return all classes of requests, including the built-in classes."""
         return ServiceClasses(self.classes, self.deadlines)
 
 

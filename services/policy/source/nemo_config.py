@@ -30,13 +30,15 @@ def yaml_faults(files: Files) -> list[PolicyFault]:
 
 
 def has_rails(files: Files, side: Side) -> bool:
-    """Return whether NeMo has rails to run on this side."""
+    """Return whether NeMo has rails to run on this side: ``input`` or ``output``."""
     rails = one_side(files, side)["rails"].get(side)
     return bool(rails.get("flows")) if isinstance(rails, dict) else rails is not None
 
 
 def one_side(files: Files, side: Side) -> dict[str, Any]:
-    """Return NeMo's configuration without the rails of the other side. Their actions exist only in another service.
+    """Return NeMo's configuration with the rails of one side only: ``input`` or ``output``.
+
+    The actions of the other side's rails exist only in another service.
 
     Raises:
         BrokenPolicy: The configuration is not a mapping.

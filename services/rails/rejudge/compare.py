@@ -110,7 +110,7 @@ class VerdictComparison:
 def change_of(
     before: JudgedPrompt, after: JudgedPrompt, left_out: frozenset[str] = frozenset()
 ) -> VerdictChange | None:
-    """Return the difference; None if there is none.
+    """Return how the new verdict differs from the recorded one; None if it does not.
 
     The first rail that refuses a prompt cancels the others, so a recorded verdict does not name every rail that would
     have refused. So two denials are the same if every rail that refused in the recorded verdict also refuses in the new

@@ -58,7 +58,7 @@ async def rejudge(args: argparse.Namespace) -> int:
 async def _judge(
     traffic: Traffic, evaluator: RailsEvaluator, found: VerdictComparison, left_out: frozenset[str]
 ) -> None:
-    """Compare every prompt that has a recorded verdict. All verdicts are kept in memory, so split long archives."""
+    """Compare each prompt's recorded verdict with a new one. All verdicts are in memory, so split long archives."""
     recorded: dict[str, JudgedPrompt] = {}
     async for _, events in traffic.events([STREAMS], {Verdict.__name__}):
         for verdict in events:

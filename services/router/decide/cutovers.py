@@ -278,7 +278,7 @@ def egress_objection(state: RequestState) -> Objection | None:
 
 
 def price(state: RequestState) -> float:
-    """Estimate the highest price of a fallback in US dollars."""
+    """Estimate the highest possible price of a fallback, in US dollars."""
     return state.config.prices.estimate(state.prompt_chars, state.request.sampling.max_tokens if state.request else 0)
 
 

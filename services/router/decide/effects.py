@@ -1,4 +1,4 @@
-"""Return the events that follow from effective decisions, to stop workers, start attempts and write accounts. Pure."""
+"""Return the events that follow from effective decisions: to cancel and start attempts, and to write accounts. Pure."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -30,7 +30,7 @@ def begin_attempts(state: RequestState, now_us: int, context: EventContext) -> l
 
     It is written twice only if the router dies, or its partition moves, in the few milliseconds between writing the
     ``Request`` and reading it back. A worker ignores an attempt that is among the last 10,000 that it has accepted. So
-    the cloud is called twice only if another worker also takes over in that moment.
+    the cloud is called twice only if another worker also gets the partition of the ``Request`` in that moment.
     """
     writes: list[Write] = []
     for attempt, cutover in state.cutovers.items():
@@ -59,7 +59,7 @@ def stop_losers(state: RequestState, context: EventContext) -> list[Write]:
 
 
 def stop_all(state: RequestState, reason: CancelReason, context: EventContext) -> list[Write]:
-    """Write one ``Cancel`` for all workers, if any may still be running."""
+    """Write one ``Cancel`` for all attempts of the request, if any may still be running."""
     running = state.running()
     if not running:
         return []
@@ -83,7 +83,7 @@ MarksOf = Callable[[str], AccountMarks]
 def after_close(
     state: RequestState, closed: Closed, now_us: int, context: EventContext, marks: MarksOf | None = None
 ) -> list[Write]:
-    """Stop the workers of a closed request, and write its account."""
+    """Cancel the attempts of a closed request that may still be running, and write its account."""
     writes: list[Write] = []
     if closed.outcome != "rejected":  # no worker has an unreadable request
         writes += stop_all(state, _CANCEL_REASONS[closed.outcome], context)

@@ -51,7 +51,7 @@ def overdue(state: RequestState, now_us: int) -> CloseDecision | None:
 
 
 def no_attempt_left(state: RequestState, choice: CutoverChoice, now_us: int) -> CloseDecision | None:
-    """Return how to close a request if all its attempts failed or are silent, and another attempt may not be made.
+    """Return how to close a request if all its attempts failed or are silent, and no other attempt is allowed.
 
     A request whose first token is late is not closed, because the token may still come. There is one exception: it is
     closed if a budget is spent and ``when_spent`` is ``close``. A batch request is never closed for silence.
@@ -77,7 +77,7 @@ def no_attempt_left(state: RequestState, choice: CutoverChoice, now_us: int) -> 
 
 
 def cannot_begin(state: RequestState) -> CloseDecision | None:
-    """Return how to close a request if its only possible attempt can no longer be sent to a worker; else None."""
+    """Return how to close a request if the only attempt that may still answer it can no longer begin; else None."""
     if not state.cutovers or state.screen.voice is not None:
         return None
     for attempt, cutover in state.cutovers.items():

@@ -14,7 +14,7 @@ class AttemptRecord:
 
     Attributes:
         times: The times of that run, as the ``StageRecorder`` has recorded them.
-        opened_us: When the attempt's ``Cutover`` was appended, by the log's clock.
+        opened_us: When the attempt's ``Cutover`` was appended, by the broker's clock.
         last: The worker's final event.
         last_ms: When that final event was appended, in milliseconds since the epoch.
     """

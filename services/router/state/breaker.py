@@ -6,10 +6,10 @@ from typing import Final, Literal
 from schemas.side_events import BreakerState
 
 MAX_OUTCOMES: Final = 10
-"""Number of the newest outcomes that count."""
+"""Maximum number of requests whose outcomes count: the newest ones."""
 
 STALE_US: Final = 30_000_000
-"""Outcomes older than this many microseconds do not count."""
+"""Outcomes of requests do not count if they are older than this many microseconds."""
 
 OPEN_US: Final = 2_000_000
 """Microseconds for which the breaker stays open before it admits probes, and for which it waits for their outcomes."""

@@ -66,7 +66,7 @@ class SpendTracker:
             second.usd = max(0.0, second.usd + usd)
 
     def totals(self, now_us: int) -> tuple[int, int, float]:
-        """Return the requests, fallbacks and US dollars of the last ``WINDOW_S`` seconds."""
+        """For the last ``WINDOW_S`` seconds, return the numbers of requests and fallbacks, and the fallbacks' price."""
         now_s = now_us // 1_000_000
         if now_s != self._summed_s:
             for second in [s for s in self._seconds if not now_s - WINDOW_S < s <= now_s + 1]:
@@ -115,7 +115,7 @@ class FallbackBudget:
         return max(of_requests, spent_usd / self.limits.usd if self.limits.usd else 0.0)
 
     def _totals(self, now_us: int) -> tuple[int, int, float]:
-        """Return the number of fallbacks in the last ``WINDOW_S`` seconds, the allowed number, and their price."""
+        """For the last ``WINDOW_S`` seconds, return the number of fallbacks, its limit, and the fallbacks' price."""
         requests = fallbacks = 0
         spent_usd = 0.0
         for tracker in self._trackers:

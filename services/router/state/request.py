@@ -187,7 +187,7 @@ class RequestState:
         return self.screen.over or not self.known
 
     def on_stream(self, event: StreamEvent, at_us: int, log_ms: int) -> None:
-        """Fold the next event of the request's stream log, which was appended at ``log_ms`` by the log's clock."""
+        """Fold the next event of the request's stream log, which was appended at ``log_ms`` by the broker's clock."""
         screen = self.screen
         match event:
             case Chunk():
@@ -303,10 +303,10 @@ class RequestState:
 
 
 def request_key(attempt: int) -> str:
-    """Return the key of a republished request for ``should_write``."""
+    """Return the key by which ``should_write`` knows the ``Request`` of this attempt."""
     return f"request-{attempt}"
 
 
 def cutover_key(attempt: int) -> str:
-    """Return the key of a cutover for ``should_write``."""
+    """Return the key by which ``should_write`` knows the ``Cutover`` to this attempt."""
     return f"cutover-{attempt}"

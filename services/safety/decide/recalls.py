@@ -85,7 +85,7 @@ class RecallBuilder:
         self._recall_ids: tuple[set[str], ...] = (set(), set(), set())  # by tier; at most the limit and one more
 
     def finding(self, tier: int, span: FoundSpan, outputs: list[RunOutput]) -> bool:
-        """Add the recall for a finding. Return whether it stops the answer."""
+        """Add the recall for a finding, if Rego wants one. Return whether the recall stops the answer."""
         ruling = rule_on(self._policy, self._key.tenant, span.category, span.rule, tier)
         return ruling.action != "flag" and self._recall(ruling, span, tier, outputs)
 

@@ -21,7 +21,7 @@ cause that is not in this set can be void only after the answer has ended.
 """
 
 AttemptOutputs = tuple[int, list[RunOutput]]
-"""The number of an attempt, and outputs for it."""
+"""The number of an attempt, and outputs of the check of its text."""
 
 
 class RequestCheck:
@@ -85,7 +85,7 @@ class RequestCheck:
         return []
 
     def read(self) -> list[AttemptOutputs]:
-        """Read one more slice of the unread text."""
+        """Read one more slice of the text of the first run in ``unread``."""
         run = self.unread.popleft()
         outputs = run.read()
         self._after(run)

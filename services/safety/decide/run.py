@@ -31,7 +31,7 @@ start counts as longer than it is, because it may cost 200 times as much as pros
 """
 
 PIECE_CHARS: Final = 32
-"""Number of characters after which the cost of reading is added up."""
+"""A slice is read in pieces of this many characters. After each piece, the cost of reading it is added."""
 
 _Outputs = list[RunOutput]
 

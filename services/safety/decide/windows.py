@@ -45,13 +45,13 @@ class PendingCheck:
 
 
 class WindowTracker:
-    """The windows of one tier.
+    """The windows of one run's text that one tier checks, and the outcomes of their checks.
 
     Attributes:
         tier: 1 or 2.
         windows: The policy's settings for the ends and the length of windows.
-        next: The end of the next window.
-        reached: The end of the newest window.
+        next: Offset at which the next window ends.
+        reached: Offset at which the newest window ended.
         asked: Number of windows that were due so far.
         passed: Number of windows whose outcomes were processed, in order, and did not stop the answer.
         stopped: Whether the answer was stopped. Then no further check is requested, and no outcome processed.
@@ -71,7 +71,7 @@ class WindowTracker:
         self._recalled: dict[str, int] = {}  # by rule, the end of the last whole window recalled for it
 
     def ask(self, pending: PendingCheck) -> bool:
-        """Record that a window is due. Return whether it must be checked."""
+        """Record that the text has reached the end of a window. Return whether the window must be checked."""
         self.asked += 1
         self.reached = pending.end
         self.next = next_offset(pending.end, self.windows)

@@ -43,7 +43,11 @@ class Comparison:
 
 
 def compare(runs: Mapping[RunId, JudgedRun]) -> Comparison:
-    """Return the differences. A recall moves if the same rule recalls another span of the same run."""
+    """Compare the recorded recalls of each run with its recalls under the other policy.
+
+    If a recorded recall is missing and the same rule makes another recall in the same run, these two count as one
+    difference: the recall ``moves``.
+    """
     found = Comparison()
     for name, run in runs.items():
         recorded = [recall for recall in run.recorded.values() if recall.category != UNCHECKED]

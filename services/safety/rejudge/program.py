@@ -53,7 +53,7 @@ async def rejudge(args: argparse.Namespace) -> int:
 
 
 async def build_checks(policy: Policy) -> dict[Tier, Check]:
-    """Build a policy's checks, as the service does."""
+    """Build a policy's checks in the same way as the safety service."""
     checks: dict[Tier, Check] = {1: await nemo_check(policy)}
     if policy.document.safety.classifiers:
         checks[2] = await classifiers_check(policy)
@@ -74,7 +74,7 @@ def _labels(path: Path) -> list[Label]:
 
 
 def report(replay: PolicyReplay, policy: Policy, found: Comparison, scores: Scores) -> dict[str, Any]:
-    """Return the whole result in the form for JSON."""
+    """Return the whole result of ``rejudge`` as an object for JSON."""
     return {
         "policy": {"name": policy.document.name, "version": policy.version},
         "recorded_versions": replay.versions,

@@ -28,7 +28,7 @@ class Violation(AssertionError):
     """A promise was broken.
 
     Attributes:
-        promise: The broken promise. The text names no request and no time, so that it identifies the promise.
+        promise: Text of the broken promise. It names no request and no time, so it is the same in all violations of it.
     """
 
     def __init__(self, promise: str, sentence: str) -> None:
@@ -62,7 +62,7 @@ class Shown:
         self.frozen = frozen
 
     def take(self, event: StreamEvent, offset: int) -> None:
-        """Add an event. Its offset shows whether it is the first, because edges may read new events before old ones."""
+        """Add an event. Of several verdicts, or several runs of an attempt, the one with the lowest offset counts."""
         if type(event) is Chunk:
             chunks = self.chunks.get(event.run)
             if chunks is None:
@@ -328,7 +328,7 @@ class Oracle:
                 raise Violation("a request of a newer version is kept", f"{topic}[{number}]")
 
     def check_stall(self, stream: "Stream", now_us: int) -> None:
-        """Check that a stream was sent the newest op, unless the op or a disturbance is newer than ``STALL_US``."""
+        """Check that a stream was sent the newest op, unless it or a disturbance came within the last ``STALL_US``."""
         replay = self.replays.get(stream.request.request_id)
         process, since_us = stream.process, now_us - STALL_US
         if replay is None or stream.reason is not None or not process.reachable or process.slow != 1:
@@ -365,7 +365,7 @@ class Oracle:
     # Offsets
 
     def on_commit(self, group: str, position: int, number: int, now_us: int, margin_us: int) -> None:
-        """Check that each request before the committed offset has a verdict or is past its total deadline."""
+        """Check a commit of rails: each request before the offset has a verdict or is past its total deadline."""
         log, appended_us = self._broker.log((REQUESTS.name, number)), self._broker.appended_us[REQUESTS.name, number]
         for record in log[self._committed.get(number, 0) : position]:
             request = event_of(record)
@@ -386,7 +386,7 @@ class Oracle:
             raise Violation("interactive requests go first", f"{worker} begins {name}")
 
     def on_taken(self, group: str, partition: Partition, position: int) -> None:
-        """Check that each request before the committed offset was started or refused. No worker reads it again."""
+        """Check a commit of a worker: each request before the offset was started or refused. It is not read again."""
         for record in self._broker.log(partition)[self._taken.get((group, partition), 0) : position]:
             request = event_of(record)
             if isinstance(request, Request) and (request.request_id, request.attempt) not in self._begun:

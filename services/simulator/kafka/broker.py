@@ -21,7 +21,7 @@ FETCH_WAIT_US = 500 * MS
 """How long a fetch waits at the broker if there are no records. After that the reader sends the next fetch at once."""
 
 WAY_US = 10 * MS
-"""Maximum network time of a request and its response together, for a process that is not slow."""
+"""Maximum network time of a call to the broker and its response together, for a process that is not slow."""
 
 MAX_FETCH = 8
 """Maximum number of records in the response to a fetch."""
@@ -45,7 +45,8 @@ class SimulatedBroker:
             record is from the clock of a broker node.)
         skew_us: How far the clocks of all broker nodes are ahead of the simulation's time, in addition to
             ``node_skews_us``.
-        newer: The partition of each request that a newer version wrote, by request id.
+        newer: For each request in a format that is too new for the services (``append_newer``), its partition, by
+            request id.
         stepped_us: The sum of the sizes of all clock steps, forwards and backwards. A change of leaders counts as a
             step of the largest difference between the clocks of an old and a new leader.
         upgraded: Whether safety runs the next version already. Edges that were started before this upgrade cannot read
@@ -114,7 +115,7 @@ class SimulatedBroker:
             told(record)
 
     def append_newer(self, number: int) -> None:
-        """Append a request that this version cannot read."""
+        """Append a request in a format that is too new for the services to read."""
         request_id = self._new_id(f"newer/{number}")
         partition = (REQUESTS.name, partition_for(request_id, PARTITIONS))
         log, now_us = self.log(partition), self._simulation.now_us
@@ -254,16 +255,13 @@ class LogReader:
 
     @property
     def since_us(self) -> int:
-        """Return a time by the process's clock; 0 if it is unknown.
-
-        All records that were appended before this time have been read.
-        """
+        """Return a time by the process's clock; 0 if it is unknown. All records appended before this time were read."""
         return self._process.steady_at_us(self._whole_us) if self._whole_us else 0
 
     def _wait_on(self) -> None:
-        """Compute ``since_us``: when a consumer would have sent its newest empty fetch.
+        """Compute ``since_us``: when a real consumer would have sent its last fetch that returned no records.
 
-        Empty fetches, which wait at the broker and return no records, are not simulated one by one.
+        Such fetches wait at the broker. They are not simulated one by one.
         """
         process, began_us = self._process, self._waits_since_us
         answered = (self._simulation.now_us - began_us - WAY_US) // FETCH_WAIT_US

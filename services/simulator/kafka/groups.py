@@ -52,7 +52,10 @@ class SimulatedGroup:
         self._round = 0
         self._names = 0
         self._silent: dict[str, int] = {}
-        """For each member, a number that changes when its heartbeats stop and when they start again."""
+        """For each member, a number that changes when its heartbeats stop and when they start again.
+
+        A planned expulsion is dropped if the number has changed.
+        """
 
     def join(self, member: GroupMember, owned: OwnedPartitions) -> None:
         """Process the join request of a member. The response follows when all members have joined or were dropped."""
@@ -74,7 +77,10 @@ class SimulatedGroup:
             self._complete()
 
     def heartbeat(self, member: GroupMember) -> None:
-        """Process a heartbeat. If the member was expelled or must join again, call its handler for that."""
+        """Process a heartbeat of a member.
+
+        Call ``on_expelled`` if the member was expelled, or ``on_rebalance`` if it must join again.
+        """
         if self._members.get(member.member_id) is not member:
             member.process.fire(member.on_expelled)
         elif self._joining and member.member_id not in self._joined:

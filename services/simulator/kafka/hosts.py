@@ -34,13 +34,13 @@ class Host:
 class SimulatedProcess:
     """One process.
 
-    During a pause, its due timers and the responses to its requests are delayed. If the process is killed, they are
+    During a pause, its due timers and the broker's responses to it are delayed. If the process is killed, they are
     lost.
 
     Attributes:
         reached_us: Since when the broker can reach the process, by the simulation's time.
-        cut: Whether the process is cut off from the broker. Its requests are delayed until it is connected again.
-        slow: Factor by which the network delays of its requests are multiplied.
+        cut: Whether the process is cut off from the broker. Its calls to the broker wait until it is connected again.
+        slow: Factor by which the network delays of its calls to the broker are multiplied.
         calm_us: When the last pause, cut or slow period of the process ended, by the simulation's time.
         undisturbed: Whether the process is alive and neither paused nor cut off. If so, the broker gets its heartbeats.
     """
@@ -149,7 +149,7 @@ class SimulatedProcess:
             self._tell(self.on_reachable)
 
     def kill(self, *, loses_requests: bool) -> None:
-        """End the process. With ``loses_requests``, requests that have not reached the broker yet are lost."""
+        """End the process. With ``loses_requests``, its calls that have not reached the broker yet are lost."""
         self.alive = self.undisturbed = False
         self.loses_requests = loses_requests
         self._deferred.clear()
@@ -162,7 +162,7 @@ class SimulatedProcess:
 
 
 FIRE: Final = SimulatedProcess.fire
-"""The ``Gate`` for actions that run in a process."""
+"""The ``Gate`` for actions that run in a process. They wait while the process is paused."""
 
 ARRIVE: Final = SimulatedProcess.arrive
-"""The ``Gate`` for actions that a process runs at the broker."""
+"""The ``Gate`` for actions that a process runs at the broker. They wait while the process cannot reach the broker."""

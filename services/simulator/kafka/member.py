@@ -38,7 +38,8 @@ class Reading:
     Attributes:
         rewind_ms: How far back the partitions with a gained number are read. None means that they are read from the
             committed offset.
-        progress: The topic to which the outcome of the work is written. Used only with ``rewind_ms``.
+        progress: The topic to which the outcome of the work is written. Used only with ``rewind_ms``: its newest record
+            helps to decide how far back to read.
     """
 
     topics: Sequence[Topic]
@@ -147,7 +148,7 @@ class SimulatedMember:
         self.on_rebalance()
 
     def on_rebalance(self) -> None:
-        """Join the group again. During the rebalance, the member still reads its partitions and decides about them."""
+        """Join the group again. The member goes on with its old partitions until it is assigned new ones."""
         if self._leaving:
             return
         self._lost_membership = self.generation < 0
@@ -173,7 +174,7 @@ class SimulatedMember:
             self.process.ask(self._find_starts, new)
 
     def take_over(self, changed: list[int], numbers: list[int]) -> None:
-        """Tell the core which partition numbers in ``changed`` were lost, and which ones in ``numbers`` were gained."""
+        """Take the partition numbers in ``changed`` from the core. Then give it those in ``numbers`` that it lacks."""
         for number in changed:
             if number in self._held:
                 self._lose(number)
@@ -209,7 +210,7 @@ class SimulatedMember:
         self.process.fire(self._start_reading, starts, newest)
 
     def rewind_to_ms(self, number: int, end_ms: int, rewind_ms: int) -> int:
-        """Return the time from which the partitions with this number are read. ``rewound`` of the bus does the same."""
+        """Return the timestamp from which partitions with this number are read, like ``rewound`` in ``bus/groups``."""
         progress = self._reading.progress
         if progress is None:
             return end_ms - rewind_ms
@@ -253,7 +254,7 @@ class SimulatedMember:
             goal.reached()
 
     def log_clock(self, reader: LogReader) -> LogClock:
-        """Return the clock that estimates the append times of the records that this reader has fetched."""
+        """Return the clock that estimates the append times of the records that ``reader`` has fetched."""
         leader, since_us = self._broker.leaders[reader.partition], reader.since_us
         if reader.clock is None or leader != reader.leader:
             reader.clock, reader.leader = self._clocks.clock(reader.partition, leader, since_us), leader
@@ -277,7 +278,7 @@ class SimulatedMember:
     # Deciding
 
     def catch_up(self, number: int) -> None:
-        """Let the core start to decide about a partition number once the records now on its partitions are read."""
+        """Read all records now on partitions with this number. Then let the core start to decide on their requests."""
         asked_us = self.now_us
 
         def caught_up() -> None:
@@ -290,7 +291,7 @@ class SimulatedMember:
         goal = self._until_read[number] = self.read_to_end(self._held[number], caught_up)
 
     def tick(self, number: int) -> None:
-        """Let the core make due decisions about a partition number once the records now on its partitions are read."""
+        """Read all records now on partitions with this number. Then let the core make the decisions that are due."""
         known_us = self.now_us
 
         def read() -> None:

@@ -1,4 +1,7 @@
-"""A producer in virtual time, with the real outbox. At most one batch per partition is in flight, to keep the order."""
+"""A producer in virtual time, with the product's ``Outbox``.
+
+At most one batch per partition is in flight, to keep the order.
+"""
 
 from collections.abc import Callable
 from typing import Final

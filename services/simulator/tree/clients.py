@@ -23,10 +23,10 @@ SLOW_READ_US = 350 * MS
 
 
 class Client:
-    """One client.
+    """A client that sends one request and reads its answer.
 
     Attributes:
-        request: Its request; None until the client knows the id.
+        request: The client's request; None until the client knows the request's id.
         seen: The state of the client's screen after each event, newest last.
         stream: The stream that it reads; None while it has no stream.
         gone: Whether the client has disconnected and will not come back.
@@ -133,7 +133,7 @@ class Clients:
                 )
 
     def leave(self, client: Client, for_us: int) -> None:
-        """Disconnect a client. It comes back after ``for_us``, if that is no longer than ``RETURNS_WITHIN_US``."""
+        """Disconnect a client. It comes back after ``for_us``, unless that is more than ``RETURNS_WITHIN_US``."""
         stream = client.stream
         if client.done or stream is None or stream.reason is not None:
             return

@@ -251,7 +251,7 @@ class Edge:
             self._tell(opened, stream)
 
     def resume(self, request: Request, since: ScreenState, reader: ClientEnd, opened: Opened) -> None:
-        """Open a stream of a request that is on the log. The stream starts after the op of the state ``since``."""
+        """Open a stream of a request that is on the log. The stream starts after the op ``since.op_id``."""
         self.process.ask(self._find_request, request, since, reader, opened)
 
     def _find_request(self, request: Request, since: ScreenState, reader: ClientEnd, opened: Opened) -> None:

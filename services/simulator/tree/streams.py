@@ -20,7 +20,10 @@ from services.simulator.tree.screens import ScreenState
 
 EXPIRY_MARGIN_US = 2_000 * MS
 BATCH_BYTES = 300
-"""Approximate size of each write of a history, in bytes. It is small, so that new events arrive between two writes."""
+"""Approximate size of each write while a resumed stream catches up, in bytes.
+
+It is small, so that new events arrive between two writes.
+"""
 LIMIT_BYTES = 1_500
 """A client with more unread bytes than this is disconnected. It is small, so that slow clients exceed it."""
 
@@ -93,7 +96,7 @@ class Stream:
             self._write()
 
     def catch_up(self, caught_up: CatchUpOps, end_offset: int) -> None:
-        """Send the history in several writes, each after the client has read the previous one. Then send new events."""
+        """Send the missed ops in several writes, each after the client has read the previous one. Then send new ops."""
         self._end_offset = end_offset
         self._begin_sending(caught_up)
 

@@ -32,7 +32,7 @@ from services.worker.scheduler import Scheduler
 
 SAFETY_TOTAL_MAX_MS = 10_000
 SAFETY_REWIND_MS = SAFETY_TOTAL_MAX_MS + 5_000
-"""How far back safety reads. It is computed as in ``services/safety/service.py``."""
+"""How far back safety reads the log when it gains a partition. It is computed as in ``services/safety/service.py``."""
 RAILS_ROOM = 4
 """Number of requests that rails evaluate at the same time. It is small, so that some requests have to wait."""
 
@@ -69,7 +69,7 @@ def policy(*, other: bool = False) -> Policy:
 
 
 class Builder:
-    """Builds the members of all services."""
+    """Builds the members of all services, each a ``SimulatedMember`` or an ``Edge``."""
 
     def __init__(
         self,

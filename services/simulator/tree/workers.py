@@ -52,7 +52,7 @@ class WorkerCore(Core):
         return self.scheduler.running
 
     def read(self, record: Received | UnreadableRecord, at_us: int, now_us: int) -> Sequence[Effect]:
-        """Accept or refuse a request. Return the requests that start now."""
+        """Accept or refuse a request. Return an effect for each request that starts now, or for the refusal."""
         request, place = event_of(record), RecordPosition.of(record)
         if not isinstance(request, Request):
             return (RecordDone(place),)
@@ -84,7 +84,7 @@ class WorkerCore(Core):
 
 
 class WorkerMember(SimulatedMember):
-    """The membership of a worker. ``stop`` drops waiting requests, and gives running ones time to finish."""
+    """The membership of a worker in its group. ``stop`` drops waiting requests, and gives running ones time to end."""
 
     core: WorkerCore
     worker: "Worker"
@@ -174,7 +174,7 @@ class Worker:
             self._process.after(answer.first_us + (fault.for_us if fault.kind == "late" else 0), self._speak, execution)
 
     def stop_all(self) -> None:
-        """Stop the executions that have not finished in time, as a worker does when it stops."""
+        """Stop the executions that have not finished within ``DRAIN_US``, as a real worker does when it stops."""
         for ticket in self._core.scheduler.stop_all(STOPPING):
             self._fail(self._executions[ticket], STOPPING)
 

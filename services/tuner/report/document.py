@@ -68,7 +68,7 @@ class About:
 
 
 def tune_sections(search: Search, about: About, size: Size) -> list[Section]:
-    """Return the report of a search."""
+    """Return the report of a search for better settings."""
     return [
         _summary(search, about, size),
         _changes(search),

@@ -1,4 +1,4 @@
-"""Run the comparisons: start engines for each round, run loads in the order A B B A, and compare answers."""
+"""Compare settings with and without a change: start engines, run loads in turns on both, and compare answers."""
 
 import time
 from collections.abc import AsyncIterator, Mapping
@@ -20,7 +20,7 @@ MAX_KEPT: Final = 3
 EngineKey = tuple[tuple[tuple[str, str], ...], bool]
 
 WARM_UP_TURNS: Final = 2
-"""A warm-up has this many times ``at_once`` requests, because engines compile and fill caches in their first steps."""
+"""Number of warm-up requests per concurrent request. In their first steps, engines compile and fill caches."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,7 +104,7 @@ class Laboratory:
         return Trial(change=change, base=dict(base), size=size, rounds=tuple(rounds))
 
     async def quality(self, base: Mapping[str, str], change: SettingsChange) -> Quality | None:
-        """Compare the answers with and without a change. Return None if the engine fails or has no model."""
+        """Compare the answers with and without a change. Return None if the engine fails or is ``simulated``."""
         if base.get("RAILBUS_ENGINE") == "simulated":
             return None  # its words are drawn at random
         key = tuple(sorted(base.items()))
@@ -176,7 +176,11 @@ class Laboratory:
         return await engine.load(texts, at_once=at_once or shape.at_once, output=shape.output)
 
     async def _round(self, base: Mapping[str, str], after: Mapping[str, str], count: int, number: int) -> Round:
-        """Run loads in the order A B B A, or B A A B in every other round, so that no arm always goes first."""
+        """Run four loads in the order A B B A. Return them.
+
+        A is the engine without the change (``base``), B the one with it (``after``). In odd rounds (``number``) A and B
+        are exchanged, so that neither always goes first.
+        """
         first, second = (base, after) if number % 2 == 0 else (after, base)
         # Both arms get the same prompts in each half. Later rounds have other prompts. Otherwise they would be in the
         # prefix cache of an engine that stayed loaded, and not in that of the other arm.

@@ -24,7 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print a shell script with the commands. Nothing is changed on the broker."""
+    """Print the Kafka commands as a shell script. Nothing is changed on the broker."""
     print("set -e")
     for command in commands(args.principal_prefix, args.kafka, args.command_config, args.role or ROLES):
         print(command)

@@ -25,8 +25,8 @@ from services.cli.time_spec import StartPosition
 from services.runtime.errors import UserError
 
 MAX_SORTED: Final = 100_000
-"""With ``--no-follow``, the events that are read first, about this number, are sorted by time before they are printed.
-Events read after them are printed in the order of reading."""
+"""With ``--no-follow``, about this number of events, the first ones read, are sorted by time before they are printed.
+Later events are printed in the order of reading."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

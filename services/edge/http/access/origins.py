@@ -21,9 +21,10 @@ class OriginGuard:
     allowed: frozenset[str] = frozenset()
 
     def check(self, host: str | None, origin: str | None) -> None:
-        """Refuse pages of other origins. On an edge without keys, refuse every ``Host`` but loopback names.
+        """Refuse pages whose origin is neither the edge's own nor one of ``allowed``.
 
-        The second check stops DNS rebinding, where a foreign host name resolves to this machine.
+        On an edge without keys, also refuse every ``Host`` that is not a loopback name. This stops DNS rebinding, where
+        a foreign host name resolves to this machine.
 
         Raises:
             ApiError: 403, if the request is refused; 400, if a header is malformed.

@@ -92,7 +92,7 @@ class CompletionsClient:
 
 
 async def _more(content: aiohttp.StreamReader, deadline: float | None) -> bytes:
-    """Return the next bytes of the body, or ``b""`` at its end or after the deadline."""
+    """Return the next bytes of the body, or ``b""`` at its end, or at the monotonic time ``deadline``."""
     if deadline is None:
         return await content.readany()
     with contextlib.suppress(TimeoutError, aiohttp.ClientError):

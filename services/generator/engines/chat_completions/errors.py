@@ -73,7 +73,7 @@ def _message(status: int, error: dict[str, Any]) -> str:
 
 
 def _lengths(error: dict[str, Any]) -> tuple[int | None, int | None]:
-    """Return the number of requested tokens and the model's limit. Each is None if the error does not report it."""
+    """Return how many tokens the request needs, and the model's limit. Each is None if the error does not report it."""
     if error.get("type") == "exceed_context_size_error":
         asked, limit = error.get("n_prompt_tokens"), error.get("n_ctx")
         return (asked if isinstance(asked, int) else None), (limit if isinstance(limit, int) else None)

@@ -158,7 +158,7 @@ class BatchScheduler:
         return min(held, default=None)
 
     def complete(self, plan: StepPlan, now_ms: float) -> Iterator[StepOutput]:
-        """Finish a step, and yield its output for each sequence that was not removed in the meantime."""
+        """Finish a step, and yield its output for each sequence that was not removed during the step."""
         for sequence, tokens in plan.prefills:
             if id(sequence) in self._running:
                 sequence.prefilled += tokens

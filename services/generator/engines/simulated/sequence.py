@@ -148,7 +148,8 @@ def _fault(script: FaultScript, steps: int) -> EngineError | None:
 def _accepted(rng: random.Random, alpha: float, most: int) -> int:
     """Return a random number of accepted tokens.
 
-    ``most`` tokens were drafted. Each is accepted with probability ``alpha``, up to the first that is not accepted.
+    The number of drafted tokens is ``most``. Each is accepted with probability ``alpha``, up to the first that is not
+    accepted.
     """
     accepted = 0
     while accepted < most and rng.random() < alpha:

@@ -88,7 +88,7 @@ def speculative_config(settings: VllmSettings) -> dict[str, Any] | None:
 
 
 def engine_environment(settings: VllmSettings, env: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment variables to set before vLLM is imported. Variables in ``env`` are left out."""
+    """Return the environment variables to set before vLLM is imported. Those that ``env`` has already are left out."""
     variables = {
         "VLLM_NO_USAGE_STATS": "1",  # without this, vLLM sends usage statistics to its developers
         "DO_NOT_TRACK": "1",

@@ -87,7 +87,7 @@ MAX_REASON_CHARS: Final = 300
 
 
 def start_failure_reason(lines: Sequence[str]) -> str:
-    """Return a sentence with the reason why vLLM did not start.
+    """Return a sentence with the reason why vLLM did not start. If ``lines`` show none, the sentence says so.
 
     Args:
         lines: The last lines of vLLM's output, newest last.
