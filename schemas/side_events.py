@@ -286,8 +286,8 @@ class Window(AnyEvent):
             it was closed.
         end_at: End of the window, in microseconds since the epoch.
         requests: Number of requests that were closed in the window.
-        earned_ms: Time that speculative decoding saved. It is summed over requests for whose model the time between two
-            tokens without speculative decoding is known.
+        earned_ms: Time that speculative decoding saved. It counts only requests whose model has a known time between
+            tokens without speculative decoding.
         spent_ms: Latency that governance added until the last text was visible.
         lane: Lane of these requests.
         service_class: Class of these requests; None if the router version knew no classes.

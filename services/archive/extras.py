@@ -1,4 +1,4 @@
-"""The packages of the extra ``audit``, imported where they are used."""
+"""Import the packages of the extra ``audit``, each when it is first used."""
 
 from importlib import import_module
 from typing import Any, Final

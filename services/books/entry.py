@@ -70,7 +70,7 @@ class Receipt(msgspec.Struct, frozen=True, array_like=True):
     recalled_tokens: int = 0
 
     def join(self, other: "Receipt") -> "Receipt":
-        """Return one receipt with the extremes of both. They may be of two clients, or of one that connected again."""
+        """Merge two receipts: keep the earliest times and the largest exposure. Their clients may differ."""
         return Receipt(
             _least(self.sent_at, other.sent_at),
             _least(self.first_text_us, other.first_text_us),

@@ -19,7 +19,7 @@ class Row(NamedTuple):
 
 
 def newest(windows: Iterable[Window]) -> list[Window]:
-    """Return the last record of each window part, for each ``Cell``."""
+    """Return the newest record of each pair of ``Cell`` and window part."""
     found: dict[tuple[Cell, int, int], Window] = {}
     for window in windows:
         found[cell_of(window), window.start_at, window.part] = window

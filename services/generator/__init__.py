@@ -1,1 +1,1 @@
-"""The generator: the worker that runs requests on a self-hosted engine, and all self-hosted engines."""
+"""The generator, which is the worker for self-hosted engines, and the engines themselves."""

@@ -97,7 +97,7 @@ class RouterService:
             tasks.create_task(self._classes.watch(), name="router-classes")
 
     def _use(self, classes: ServiceClasses) -> None:
-        """Apply changed classes to new requests. How far back the log is read at start does not change.
+        """Apply changed classes to new requests. They do not change how far back the router reads at start.
 
         Raises:
             UserError: A setting contradicts the classes.

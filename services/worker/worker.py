@@ -71,10 +71,10 @@ class WorkerService:
     A request's offset is committed when the broker has the first event of its execution. So if a worker is killed, the
     next owner of the partition reads again the requests that the worker had accepted but not started. It does not read
     again the requests that the worker had started; for those, the router decides about another attempt. A worker that
-    stops, or whose partition moves, gives the partition up only after these offsets are committed. After a pause, a
-    worker starts no request before the group has confirmed that the worker is a member. There is one gap: if a worker
-    is killed between the acknowledgement and the commit, which follows within a tenth of a second, the started request
-    is read again.
+    stops, or whose partition moves, gives the partition up only after these offsets are committed. If the
+    process was frozen for a while, it starts no request before the group has confirmed that it is still a member. There
+    is one gap: if a worker is killed after the broker has the first event and before the commit, which follows within a
+    tenth of a second, the started request is read again.
 
     Args:
         config: The worker's configuration.

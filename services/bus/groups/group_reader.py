@@ -329,7 +329,7 @@ class _Session:
             await member.hasten()
 
     def _on_moved(self, partition: Partition, _: int, begin: int) -> None:
-        """Read on at ``begin``. A reader that folds reads all partitions of this number anew, to rebuild its state."""
+        """Continue at offset ``begin``. A reader that folds rebuilds its state of the partition number from the log."""
         if self._reader.rewind_ms is None:
             self._partitions.positions[partition] = begin
             self._reader.begin_clocks(frozenset({partition}), {})

@@ -47,7 +47,7 @@ class HeldPartitions(Generic[Waiter]):
     ) -> tuple[Assignment, list[Waiter]]:
         """Replace the held partitions by ``partitions``, and remove the waiters for offsets of lost partitions.
 
-        A partition in ``anew`` counts as lost and as gained, even if it was held before. Return the assignment and the
+        A partition in ``anew`` that was held before counts as lost and as gained. Return the assignment and the
         removed waiters.
         """
         kept = (self.held & partitions) - anew

@@ -27,9 +27,9 @@ READY_TRIES: Final = 40
 async def ensure_topics(settings: BusSettings, topics: Sequence[Topic] = TOPICS) -> None:
     """Wait until every topic exists with the right number of partitions, each with a leader.
 
-    Missing topics are created. Records of all topics get the time at which the broker appends them. Topics with fewer
-    copies than ``wanted_copies`` returns are logged. Waits while the broker is unreachable, and logs this once. Several
-    processes may call this at the same time.
+    Missing topics are created. Records of all topics get the time at which the broker appends them. If a topic has
+    fewer copies than ``wanted_copies()``, this is logged. Waits while the broker is unreachable, and logs this once.
+    Several processes may call this at the same time.
 
     Raises:
         UserError: A topic has another number of partitions than the settings say. Or the broker refuses to create a

@@ -95,7 +95,10 @@ class LogClock:
 
 
 class LogClocks:
-    """The clocks of all partitions of one reader. Partitions with the same leader share one ``BrokerOffset``."""
+    """The clocks of all partitions of one reader. Partitions with the same leader share one ``BrokerOffset``.
+
+    A ``BrokerOffset`` is the difference between the clock of that broker and ours.
+    """
 
     def __init__(self) -> None:
         self._offsets: dict[int | None, BrokerOffset] = {}  # by the leader's node id

@@ -1,6 +1,7 @@
 """Run a cascade of models (tiers) within a budget.
 
-The first tier answers all lines. Each later tier answers only the lines that scored best in the tier before it.
+The first tier answers all lines. Each later tier answers again only the lines whose answers had the highest scores in
+the tier before it.
 """
 
 from collections.abc import Callable, Iterable

@@ -74,7 +74,7 @@ def parse(pattern: str, *, ignore_case: bool = False) -> Node:
 
 
 def words(texts: Iterable[str], *, ignore_case: bool = False) -> Node:
-    """Return a tree that matches exactly these texts, with shared prefixes."""
+    """Return a pattern that matches exactly these texts. Texts with a common prefix share its nodes."""
     root: _Trie = {}
     for text in texts:
         node = root

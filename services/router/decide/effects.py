@@ -1,4 +1,4 @@
-"""Return the events that follow from effective decisions: to cancel and start attempts, and to write accounts. Pure."""
+"""Return the events that effective decisions lead to: cancels, new attempts and accounts. No I/O, no clock."""
 
 from collections.abc import Callable
 from dataclasses import replace

@@ -26,7 +26,7 @@ class RunKey:
 
 
 class CheckContext:
-    """Values for events and check requests, and a counter of work. No decision depends on any of them.
+    """What the core needs to write events and to request checks, and a counter of work. No decision depends on it.
 
     Attributes:
         source: The writer of the events.

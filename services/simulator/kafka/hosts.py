@@ -76,7 +76,7 @@ class SimulatedProcess:
 
     @property
     def now_us(self) -> int:
-        """Return the time of this process's clock. Clock steps do not change it (see ``runtime.clock.steady_us``)."""
+        """Return this process's time. It does not jump when the host's clock is set (``runtime.clock.steady_us``)."""
         true_us = self.simulation.now_us
         return true_us + (true_us - self._began_us) * self._drift_ppm // 1_000_000 + self._offset_us
 
