@@ -1,12 +1,12 @@
 """Predict the time of a batch job on a real engine from a measured sample of its prompts. Pure; times in milliseconds.
 
-The sample runs as several loops, each with a different number of concurrent requests. With n concurrent requests, each
+The sample runs as several loops, with different numbers of concurrent requests. With n concurrent requests, each
 request takes the time of its prompt and its share of the steps that decode the answers, that is,
-prompt + (tokens - 1) x step(n) / n. The loop with one request at a time shows the time to the first token and step(1).
-The rate of each other loop shows step(n) for its n. For other n, step(n) is interpolated.
+prompt + (tokens - 1) x step(n) / n. The loops with one request at a time show the time to the first token and step(1).
+The rate of the other loops shows step(n) for their n. For other n, step(n) is interpolated.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from statistics import fmean, stdev
@@ -60,7 +60,7 @@ class SampledEngine:
     """The times of an engine, fitted to the sample.
 
     Attributes:
-        loops: The loops, in order of the number of concurrent requests.
+        loops: The loops, in order of the number of concurrent requests. Loops with the same number are one here.
         fixed_ms: Part of a step's time that does not depend on the number of running answers.
         token_prompt_ms: Time for one prompt token that is not cached.
         request_ms: Time for a prompt in addition to the time for its tokens.
@@ -168,17 +168,57 @@ def sampled_loop(result: SampleResult) -> SampledLoop:
     )
 
 
+def _loop(results: Sequence[SampleResult], at_once: int) -> SampledLoop:
+    """Return one loop for all loops with ``at_once`` concurrent requests, weighted by their answers.
+
+    A loop for which the time limit left too few answers does not count if there is another.
+
+    Raises:
+        ValueError: No loop has enough answers.
+    """
+    loops: list[SampledLoop] = []
+    faults: list[ValueError] = []
+    for result in results:
+        if result.at_once == at_once:
+            try:
+                loops.append(sampled_loop(result))
+            except ValueError as fault:
+                faults.append(fault)
+    if not loops:
+        raise faults[0]
+    if len(loops) == 1:
+        return loops[0]
+
+    def mean(of: Callable[[SampledLoop], float]) -> float:
+        return fmean(map(of, loops), weights=[len(loop.lengths) for loop in loops])
+
+    each_ms = mean(lambda loop: loop.each_ms)
+    between = stdev(loop.each_ms for loop in loops) / each_ms
+    return SampledLoop(
+        at_once=at_once,
+        each_ms=each_ms,
+        error=max(LEAST_ERROR, max(between, mean(lambda loop: loop.error)) / len(loops) ** 0.5),
+        new=mean(lambda loop: loop.new),
+        prompt=mean(lambda loop: loop.prompt),
+        output=mean(lambda loop: loop.output),
+        ttft_ms=mean(lambda loop: loop.ttft_ms),
+        token_ms=mean(lambda loop: loop.token_ms),
+        lengths=tuple(length for loop in loops for length in loop.lengths),
+    )
+
+
 def sampled_engine(results: Sequence[SampleResult]) -> SampledEngine:
     """Fit the times of an engine to the loops. One loop must run one request at a time.
 
     Raises:
         ValueError: A loop is missing, or has too few answers.
     """
-    loops = tuple(sorted((sampled_loop(each) for each in results), key=lambda loop: loop.at_once))
+    loops = tuple(_loop(results, number) for number in sorted({each.at_once for each in results}))
     if not loops or loops[0].at_once != 1 or len(loops) < 2:
         raise ValueError("the sample needs a loop of one at a time, and one of more")
     alone = loops[0]
-    slope, fixed_ms = _prompt_slope(next(each for each in results if each.at_once == 1).requests), 0.0
+    slope = _prompt_slope([request for each in results if each.at_once == 1 for request in each.requests])
+    fixed_ms = 0.0
     steps: list[tuple[int, float]] = []
     for _ in range(ROUNDS):
         prompt_ms = max(0.0, alone.ttft_ms - fixed_ms)  # without the step's fixed part, shared by concurrent requests

@@ -61,7 +61,8 @@ def divided(prompts: Sequence[str], at_once: int) -> list[tuple[int, Sequence[st
     """Divide the prompts among the loops of a sample. Return each loop's number of concurrent requests and its prompts.
 
     The numbers of concurrent requests are 1, an intermediate number, and ``at_once``. If ``at_once`` is at most 3,
-    there is no loop with an intermediate number.
+    there is no intermediate number. If there are enough prompts, each number but ``at_once`` has two loops, one on
+    either side of the loop of ``at_once``. A machine that becomes slower during the sample then affects all numbers.
 
     Raises:
         UserError: There are too few prompts.
@@ -80,4 +81,11 @@ def divided(prompts: Sequence[str], at_once: int) -> list[tuple[int, Sequence[st
             f"{len(prompts)} prompts are too few for {at_once} at once: give at least {3 * at_once + 20}, or fewer at "
             "once (--at-once)"
         )
-    return [*loops, (at_once, rest)]
+    before, after = [], []
+    for number, texts in loops:
+        half = len(texts) // 2
+        if half < 2 * (2 * number + 1):
+            half = len(texts)
+        before.append((number, texts[:half]))
+        after.append((number, texts[half:]))
+    return [*before, (at_once, rest), *(loop for loop in reversed(after) if loop[1])]

@@ -115,7 +115,7 @@ def test_a_prompt_that_is_not_cached_costs_more():
 def test_a_machine_whose_speed_changes_is_believed_where_it_was_measured():
     slow, fast = Engine(30, 0.4, 0.9, 6), Engine(10, 0.4, 0.1, 6)
     loops = divided(PROMPTS, 2)
-    found = sampled_engine([engine.run(*loop) for engine, loop in zip((slow, fast), loops, strict=True)])
+    found = sampled_engine([{1: slow, 2: fast}[number].run(number, texts) for number, texts in loops])
     for number, engine in ((1, slow), (2, fast)):
         ran = sampled_loop(engine.run(number, PROMPTS)).each_ms
         assert found.hours(1, number, 6).value * 3.6e6 == pytest.approx(ran, rel=0.05)
@@ -135,9 +135,37 @@ def test_too_few_answers_are_refused():
 @pytest.mark.parametrize("at_once", [2, 3, 4, 8, 32])
 def test_every_prompt_is_in_one_loop(at_once):
     loops = divided(list(map(str, range(200))), at_once)
-    assert [text for _, texts in loops for text in texts] == list(map(str, range(200)))
-    assert loops[0][0] == 1
-    assert loops[-1][0] == at_once
+    assert sorted(int(text) for _, texts in loops for text in texts) == list(range(200))
+    numbers = [number for number, _ in loops]
+    assert numbers[0] == 1
+    assert numbers == numbers[::-1], "what is run before the full loop is run after it, too"
+    assert max(numbers) == at_once
+
+
+def test_a_few_prompts_are_not_divided_further():
+    assert [number for number, _ in divided(["x"] * 50, 8)] == [1, 3, 8]
+
+
+def test_a_machine_that_becomes_slower_is_averaged():
+    """Half of the loops of one and of three at a time run at the first speed, half at the last."""
+    loops = divided(PROMPTS, 8)
+    speeds = [1.0, 1.1, 1.2, 1.3, 1.4]
+    results = [Engine(10 * by, 0.4 * by, 0.05 * by).run(*loop) for by, loop in zip(speeds, loops, strict=True)]
+    found, mean = sampled_engine(results), Engine(12, 0.48, 0.06)
+    for number in (1, 3, 8):
+        ran = sampled_loop(mean.run(number, PROMPTS)).each_ms
+        said = found.hours(1, number, found.output(20))
+        assert said.value * 3.6e6 == pytest.approx(ran, rel=0.04)
+        assert said.low <= ran / 3.6e6 <= said.high
+
+
+def test_a_loop_that_the_limit_cut_does_not_count_if_there_is_another():
+    engine = Engine(10, 0.4, 0.05)
+    whole = [engine.run(number, texts) for number, texts in divided(PROMPTS, 8)]
+    cut = [*whole[:-1], engine.run(1, PROMPTS[:2])]
+    assert sampled_engine(cut).hours(1, 1, 20).value == pytest.approx(
+        sampled_engine(whole).hours(1, 1, 20).value, rel=0.02
+    )
 
 
 def test_prompts_are_read_in_every_form(tmp_path):
