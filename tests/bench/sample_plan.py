@@ -41,13 +41,13 @@ def prompts(count: int, tokens: int, seed: int) -> list[str]:
     return [" ".join(rng.choice(WORDS) for _ in range(rng.randint(tokens // 2, tokens * 3 // 2))) for _ in range(count)]
 
 
-def ways(at_once: int, output: int, short: int) -> list[tuple[int, int]]:
+def ways(at_once: int, output: int) -> list[tuple[int, int]]:
     """Return requests at once and tokens of an answer of six ways.
 
     Half as many at once with half the tokens would take the same time: the middle number is another.
     """
     fewer = max(2, 3 * at_once // 8)
-    return [(each, tokens) for tokens in (output, short) for each in (at_once, fewer, 1)]
+    return [(each, tokens) for tokens in (output, output // 2) for each in (at_once, fewer, 1)]
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -58,7 +58,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--requests", type=int, default=120)
     parser.add_argument("--prompt", type=int, default=200)
     parser.add_argument("--output", type=int, default=40)
-    parser.add_argument("--short", type=int, help="tokens of the three ways with shorter answers (half of --output)")
     parser.add_argument("--tree", action="store_true", help="a tree serves; the ways are jobs")
     args = parser.parse_args(arguments)
     if not args.tree:
@@ -94,7 +93,7 @@ def turn(engine: str, runs: Sequence[tuple[int, int, list[str]]], number: int) -
 
 def report(args: argparse.Namespace, tree: Tree | None) -> None:
     """Plan from a sample, run the ways, print both."""
-    every = ways(args.at_once, args.output, args.short or args.output // 2)
+    every = ways(args.at_once, args.output)
     runs = []
     for number, (at_once, output) in enumerate(every):
         if args.tree:  # every way for about as long

@@ -1,6 +1,7 @@
 """What a member makes of errors: while the broker loads the group, and while the group is joined again."""
 
 import asyncio
+import time
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from aiokafka.protocol.commit import OffsetCommitResponse_v3, OffsetFetchRespons
 from aiokafka.protocol.group import JoinGroupRequest, JoinGroupResponse_v5, SyncGroupRequest, SyncGroupResponse_v3
 from aiokafka.structs import OffsetAndMetadata
 
-from services.bus.groups.membership import Term, _Coordinator
+from services.bus.groups.membership import NO_TERM, GroupMembership, Term, _Coordinator
 
 LOADING, NOT_COORDINATOR, ILLEGAL_GENERATION, UNKNOWN_MEMBER, NOT_ALLOWED = 14, 16, 22, 25, 30
 
@@ -167,3 +168,22 @@ async def test_a_removed_member_commits_nothing_before_it_has_its_new_assignment
     coordinator.working_term = Term("another member", 3)
     assert coordinator.may_commit
     again.cancel()
+
+
+async def test_a_removed_member_is_in_session_again_with_its_new_assignment(joining: Joining) -> None:
+    """Otherwise it would start what it had read under its old assignment, which others may have taken."""
+    member: Any = object.__new__(GroupMembership)
+    member._coordinator, member._session_s = joining.coordinator, 1.0
+    joining.coordinator.contact_s = time.monotonic()
+    joining.coordinator.working_term = NO_TERM
+    assert member.take_over(Term("member", 2)), "nothing is known about who had the partitions before"
+    assert member.in_session
+    joining.coordinator.generation = 3
+    assert member.in_session, "a rebalance alone takes nothing away"
+    assert not member.take_over(Term("member", 3))
+
+    joining.coordinator.member_id, joining.coordinator.generation = "another member", 4
+    joining.coordinator.joining = True
+    assert not member.in_session
+    assert member.take_over(Term("another member", 4))
+    assert member.in_session
