@@ -17,7 +17,7 @@ from services.rails.jailbreak import JailbreakClassifier
 from services.rails.opa import OpaClient
 from services.rails.patterns import PatternRail
 from services.rails.rail import Rail, RailAnswer, RailReport, report, run_rails
-from services.rails.turns import Turns
+from services.rails.turns import ActiveRequests, Turns
 
 if TYPE_CHECKING:
     from services.policy.engines.presidio import Presidio
@@ -66,6 +66,7 @@ class RailsEvaluator:
         opa: OpaClient | None,
         cache: RailCache | None,
         batch_classifier: JailbreakClassifier | None = None,
+        active: ActiveRequests | None = None,
     ) -> None:
         self._policy = policy
         self._nemo = nemo
@@ -73,7 +74,8 @@ class RailsEvaluator:
         self._batch_classifier = batch_classifier or classifier
         self._opa = opa
         self._cache = cache
-        turns = Turns()
+        self._active = active or ActiveRequests()
+        turns = Turns(active=self._active)
         self._patterns = {
             "pii": PatternRail(policy, turns, pii=True, presidio=presidio),
             "secrets": PatternRail(policy, turns, pii=False),
@@ -90,6 +92,12 @@ class RailsEvaluator:
 
         A batch request gives way to interactive requests, so each rail has ``BATCH_DEADLINE_S`` for it.
         """
+        if batch:
+            return await self._evaluate(request, batch=True)
+        with self._active.request(request.tenant):
+            return await self._evaluate(request, batch=False)
+
+    async def _evaluate(self, request: Request, *, batch: bool) -> Evaluation:
         began = time.perf_counter()
         admitted: list[Admission] = [] if ADMISSION in self._specs else [Admission(allow=True)]
         content = self._content_rails(request, batch=batch)
@@ -183,16 +191,18 @@ async def build_evaluator(
     opa: OpaClient | None,
     cache: RailCache | None,
     batch_classifier: JailbreakClassifier | None = None,
+    active: ActiveRequests | None = None,
 ) -> RailsEvaluator:
     """Build an evaluator. NeMo and Presidio are heavy, so they are loaded only for policies that name them.
 
-    Batch requests use ``batch_classifier``, or share ``classifier`` if it is None.
+    Batch requests use ``batch_classifier``, or share ``classifier`` if it is None. ``active`` counts the requests of
+    the whole process (see ``Turns``).
 
     Raises:
         BrokenPolicy: NeMo rejects the policy's configuration.
     """
     presidio = await asyncio.to_thread(_presidio) if PRESIDIO in policy.document.rails.recognizers else None
-    return RailsEvaluator(policy, await _nemo(policy), presidio, classifier, opa, cache, batch_classifier)
+    return RailsEvaluator(policy, await _nemo(policy), presidio, classifier, opa, cache, batch_classifier, active)
 
 
 async def _nemo(policy: Policy) -> "NemoRails | None":

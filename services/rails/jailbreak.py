@@ -19,7 +19,7 @@ from services.policy import Policy, RailSpec
 from services.rails import jailbreak_model
 from services.rails.patterns import CLASSIFIER_TIER, PromptSpan, apply_rulings
 from services.rails.rail import PASSED, RailAnswer, RailFailed
-from services.rails.turns import Turns
+from services.rails.turns import ActiveRequests, Turns
 from services.runtime.logging import logger
 
 CATEGORY: Final = "jailbreak"
@@ -126,13 +126,16 @@ class JailbreakClassifier:
 
     Args:
         processes: Number of processes. Each scores one text at a time.
+        active: See ``Turns``.
         first_nice: Added to the first process's nice level. At 19, it runs only while nothing else needs the CPU.
         nice: Added to the nice level of each of the other processes.
     """
 
-    def __init__(self, processes: int, *, first_nice: int = 0, nice: int = NICE) -> None:
+    def __init__(
+        self, processes: int, *, active: ActiveRequests | None = None, first_nice: int = 0, nice: int = NICE
+    ) -> None:
         self._nice = (first_nice, *(nice for _ in range(processes - 1)))
-        self._turns = Turns(processes)
+        self._turns = Turns(processes, active=active)
         self._pools = self._new_pools()
         self._missing: str | None = "the classifier is not loaded"
         self._kept: OrderedDict[bytes, float] = OrderedDict()

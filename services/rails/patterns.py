@@ -79,7 +79,7 @@ class PatternRail:
     def __init__(self, policy: Policy, turns: Turns, *, pii: bool, presidio: "Presidio | None" = None) -> None:
         self._policy = policy
         self._turns = turns
-        self._presidio_turns = Turns()  # separate, as they take a hundred times as long, in a thread
+        self._presidio_turns = Turns(active=turns.active)  # separate, as they take a hundred times as long, in a thread
         self._automaton = Automaton([rule for rule in policy.rules if rule.name.startswith(PII_PREFIX) == pii])
         self._presidio = presidio
         self._folded: FoldedWords | None = None if pii else policy.folded

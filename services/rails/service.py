@@ -21,6 +21,7 @@ from services.rails.evaluator import JAILBREAK, Evaluation, RailsEvaluator, buil
 from services.rails.jailbreak import JailbreakClassifier
 from services.rails.opa import OpaClient
 from services.rails.settings import Settings
+from services.rails.turns import ActiveRequests
 from services.runtime import metrics
 from services.runtime.clock import steady_us
 from services.runtime.logging import logger
@@ -73,7 +74,8 @@ class RailsService:
         self._instance = settings.rails_instance
         self._reloader = PolicyReloader(settings.policy, self._prepare)
         self._source = f"{GROUP}/{secrets.token_hex(3)}"
-        self._classifier = JailbreakClassifier(settings.rails_classifiers)
+        self._active = ActiveRequests()
+        self._classifier = JailbreakClassifier(settings.rails_classifiers, active=self._active)
         self._batch_classifier = JailbreakClassifier(
             settings.rails_batch_classifiers, first_nice=BATCH_NICE, nice=BATCH_NICE
         )
@@ -193,7 +195,7 @@ class RailsService:
         if self._decisions is not None:
             policy.listen(self._decisions)
         self._evaluators[policy.version] = await build_evaluator(
-            policy, self._classifier, self._opa, self._cache, self._batch_classifier
+            policy, self._classifier, self._opa, self._cache, self._batch_classifier, self._active
         )
         if len(self._evaluators) > MAX_VERSIONS:
             await self._evaluators.pop(next(iter(self._evaluators))).close()

@@ -6,8 +6,8 @@ A batch request gets a turn only if no interactive request waits for a turn.
 import asyncio
 import time
 from bisect import insort
-from collections.abc import Container
-from contextlib import AbstractAsyncContextManager
+from collections.abc import Collection, Container, Iterator
+from contextlib import AbstractAsyncContextManager, contextmanager
 from types import TracebackType
 from typing import Final
 
@@ -33,6 +33,38 @@ second."""
 RECENT_S: Final = 10.0
 """Seconds after its last turn for which a tenant counts as active, so that other tenants must leave time for it."""
 
+PREFERENCE_S: Final = 0.1
+"""Seconds for which a request has preference over tenants beyond their share, from the start of its evaluation.
+
+It is bounded, because a request may wait for another server.
+"""
+
+LOOK_AGAIN_S: Final = 0.002
+"""Seconds after which a tenant that gave way asks for its turn again."""
+
+
+class ActiveRequests:
+    """The requests that are evaluated now and started at most ``PREFERENCE_S`` ago."""
+
+    def __init__(self) -> None:
+        self._tenants: dict[object, str] = {}  # one entry for each request
+
+    @contextmanager
+    def request(self, tenant: str) -> Iterator[None]:
+        """Count a request until the end of the ``with`` block, or until its preference ends."""
+        request = object()
+        self._tenants[request] = tenant
+        timer = asyncio.get_running_loop().call_later(PREFERENCE_S, self._tenants.pop, request, None)
+        try:
+            yield
+        finally:
+            timer.cancel()
+            self._tenants.pop(request, None)
+
+    def has_other(self, tenants: Container[str]) -> bool:
+        """Return whether a tenant that is not in ``tenants`` has an active request."""
+        return any(tenant not in tenants for tenant in self._tenants.values())
+
 
 class TenantShares:
     """Tracks how much of this process's time each tenant has used. No I/O, no clock.
@@ -52,11 +84,12 @@ class TenantShares:
 
     def had(self, tenant: str, took_s: float, now_s: float) -> None:
         """Charge the tenant for a turn that ended now."""
+        begun_s = now_s - took_s
+        even_at_s = min(max(self._even_at_s.get(tenant, begun_s), begun_s), begun_s + self._credit_s)
         self._forget(now_s)
         self._recent_s[tenant] = now_s
-        begun_s = now_s - took_s
         sharing = len(self._even_at_s) + (tenant not in self._even_at_s)
-        self._even_at_s[tenant] = max(self._even_at_s.get(tenant, begun_s), begun_s) + 2 * sharing * took_s
+        self._even_at_s[tenant] = even_at_s + 2 * sharing * took_s
 
     def resting(self, now_s: float) -> dict[str, float]:
         """Return the tenants that wait now because they used more than their share, each with the end of its wait."""
@@ -65,6 +98,11 @@ class TenantShares:
             return {}
         until_s = {tenant: even_at_s - self._credit_s for tenant, even_at_s in self._even_at_s.items()}
         return {tenant: rested_s for tenant, rested_s in until_s.items() if rested_s > now_s}
+
+    def ahead(self, now_s: float) -> Collection[str]:
+        """Return the tenants that have used more than their share."""
+        self._forget(now_s)
+        return self._even_at_s.keys()
 
     def had_most(self, tenant: str, now_s: float) -> bool:
         """Return whether this tenant recently had more time than every other tenant."""
@@ -95,13 +133,17 @@ class Turns:
     so that a tenant never waits until the work of another tenant has ended. The tenant that had the most time gets the
     first place only if no other place is free.
 
+    While a request of a tenant within its share is active, a tenant beyond its share gets no turn.
+
     Args:
         places: Maximum number of concurrent turns. Each concurrent turn has a place, numbered from 0.
+        active: The active requests of the whole process.
         credit_s: See ``TenantShares``.
     """
 
-    def __init__(self, places: int = 1, *, credit_s: float = CREDIT_S) -> None:
+    def __init__(self, places: int = 1, *, active: ActiveRequests | None = None, credit_s: float = CREDIT_S) -> None:
         self._places = places
+        self.active = active or ActiveRequests()
         self._free = list(range(places))
         self._held: dict[str, int] = {}
         self._shares = TenantShares(credit_s)
@@ -142,17 +184,19 @@ class Turns:
         if not self._free:
             return
         now_s, alone = time.perf_counter(), self._places == 1
+        ahead = self._shares.ahead(now_s)
+        giving_way = set(ahead) if ahead and self.active.has_other(ahead) else set()
         resting = self._shares.resting(now_s) if alone else {}
         while self._free:
-            turn = self._next(resting if alone else self._full(now_s))
+            turn = self._next(giving_way.union(resting if alone else self._full(now_s)))
             if turn is None:
                 break
             tenant, mine = turn
             if not mine.done():  # done means that the waiting task was cancelled
                 self._held[tenant] = self._held.get(tenant, 0) + 1
                 mine.set_result(self._free.pop(-1 if not alone and self._leaves_first(tenant, now_s) else 0))
-        if self._free and resting and (len(self._waiting) or len(self._waiting_batch)):
-            self._come_back(min(resting.values()) - now_s)
+        if self._free and (resting or giving_way) and (len(self._waiting) or len(self._waiting_batch)):
+            self._come_back(LOOK_AGAIN_S if giving_way else min(resting.values()) - now_s)
 
     def _next(self, busy: Container[str]) -> tuple[str, asyncio.Future[int]] | None:
         return self._waiting.get(busy) or self._waiting_batch.get(busy)
@@ -160,13 +204,13 @@ class Turns:
     def _leaves_first(self, tenant: str, now_s: float) -> bool:
         return self._shares.has_others(tenant, now_s) and self._shares.had_most(tenant, now_s)
 
-    def _full(self, now_s: float) -> Container[str]:
+    def _full(self, now_s: float) -> set[str]:
         """Return the tenants that get no further place: they have all places but one, and other tenants are active."""
         full = [tenant for tenant, count in self._held.items() if count >= self._places - 1 > 0]
         return {tenant for tenant in full if self._shares.has_others(tenant, now_s)}
 
     def _come_back(self, after_s: float) -> None:
-        """Hand out turns again after ``after_s`` seconds, when a tenant that rests (see ``TenantShares``) may go on."""
+        """Hand out turns again after ``after_s`` seconds, when a tenant that rests or gives way may go on."""
         if self._timer is not None:
             self._timer.cancel()
         self._timer = asyncio.get_running_loop().call_later(after_s, self._hand_out)

@@ -7,7 +7,7 @@ import it only where texts are read.
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import AbstractAsyncContextManager, nullcontext
 from typing import Any, Final
 
@@ -35,13 +35,30 @@ _CATEGORIES: Final = {
 """The category of the findings of each recognizer that verifies a checksum."""
 
 SLICE_CHARS: Final = 704
-"""Number of characters that are read at a time. This takes half a millisecond for prose, and 75 ms for only digits.
+"""Number of characters that are read at a time. For prose, this takes one or two milliseconds.
 
 A window of tier 2 is one slice.
 """
 
+DENSE_SLICE_CHARS: Final = 128
+"""Number of characters that are read at a time in text that is expensive to read. For only digits, this takes 6 ms."""
+
+DENSE_DIGITS: Final = 128
+"""Minimum number of digits in a slice for which its text counts as expensive to read."""
+
 OVERLAP_CHARS: Final = 64
 """Number of characters that two neighbouring slices share. It is longer than any recognized span."""
+
+
+def slices(text: str) -> Iterator[tuple[int, int]]:
+    """Yield the begin and the end of each slice of a text. Two neighbouring slices share ``OVERLAP_CHARS``."""
+    begin = end = 0
+    while end < max(len(text), 1):
+        end = begin + SLICE_CHARS
+        if sum(map(str.isdigit, text[begin:end])) >= DENSE_DIGITS:
+            end = begin + DENSE_SLICE_CHARS
+        yield begin, end
+        begin = end - OVERLAP_CHARS
 
 
 class Presidio:
@@ -64,9 +81,9 @@ class Presidio:
             turn: Returns a new context manager, inside which one slice is read. It can make several texts take turns.
         """
         found: set[FoundSpan] = set()
-        for begin in range(0, max(len(text) - OVERLAP_CHARS, 1), SLICE_CHARS - OVERLAP_CHARS):
+        for begin, end in slices(text):
             async with turn():
-                spans = await asyncio.to_thread(self._find, text[begin : begin + SLICE_CHARS])
+                spans = await asyncio.to_thread(self._find, text[begin:end])
             found.update(one._replace(start=begin + one.start, end=begin + one.end) for one in spans)
         return sorted(found, key=lambda one: (one.start, one.end, one.rule))
 

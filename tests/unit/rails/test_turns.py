@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from services.policy.matching.scanner import Scanner
 from services.rails.patterns import PatternRail
 from services.rails.rail import PASSED
-from services.rails.turns import PIECE_CHARS, RECENT_S, SLICE_WORK, TenantShares, Turns
+from services.rails.turns import PIECE_CHARS, PREFERENCE_S, RECENT_S, SLICE_WORK, ActiveRequests, TenantShares, Turns
 from tests.unit.rails.world import policy, request
 
 DEAR = ("sk-" * 3_000)[:8_000]
@@ -194,6 +194,47 @@ async def test_tenant_that_had_much_rests_and_is_served_all_the_same():
     assert loops > 20, "the event loop was free for others"
 
 
+@pytest.mark.parametrize("places", [1, 3])
+async def test_tenant_beyond_its_share_gives_way_while_a_request_within_its_share_is_active(places):
+    active = ActiveRequests()
+    turns = Turns(places, active=active)
+    spend(turns, "much", 0.2)
+    with active.request("little"):
+        waiting = asyncio.create_task(one_turn(turns, "much"))
+        await asyncio.wait_for(one_turn(turns, "little"), 5)
+        await asyncio.sleep(PREFERENCE_S / 4)
+        assert not waiting.done()
+    await asyncio.wait_for(waiting, 5)
+
+
+async def test_request_that_waits_for_something_else_loses_its_preference():
+    active = ActiveRequests()
+    turns = Turns(active=active)
+    spend(turns, "much", 5 * PREFERENCE_S)
+    begun_s = time.perf_counter()
+    with active.request("little"):
+        await asyncio.wait_for(one_turn(turns, "much"), 5)
+        assert time.perf_counter() - begun_s >= PREFERENCE_S * 0.9
+    with active.request("little"):
+        assert active.has_other({"much"})
+    assert not active.has_other(())
+
+
+async def test_nobody_gives_way_to_a_tenant_beyond_its_share():
+    active = ActiveRequests()
+    turns = Turns(3, active=active)
+    spend(turns, "little", 1.0)
+    spend(turns, "much", 2.0)
+    with active.request("little"):
+        begun_s = time.perf_counter()
+        await asyncio.wait_for(one_turn(turns, "much"), 5)
+        assert time.perf_counter() - begun_s < PREFERENCE_S / 2
+
+
+def spend(turns, tenant, seconds):
+    turns.charge(tenant, time.perf_counter() - seconds)
+
+
 async def one_turn(turns, tenant):
     async with turns.turn(tenant):
         pass
@@ -228,6 +269,16 @@ def test_who_is_alone_never_rests(lengths):
         now_s += length_s
         shares.had("much", length_s, now_s)
         assert shares.resting(now_s) == {}
+
+
+@given(stretches, st.sampled_from([0.0, 0.5]))
+def test_who_was_alone_does_not_pay_for_it_when_another_comes(lengths, credit_s):
+    shares, now_s = TenantShares(credit_s), 0.0
+    for length_s in lengths * 10:
+        now_s += length_s
+        shares.had("much", length_s, now_s)
+    shares.had("little", 0.001, now_s)
+    assert shares.resting(now_s).get("much", now_s) <= now_s + 2 * lengths[-1]
 
 
 @given(st.lists(st.tuples(st.sampled_from("abcd"), st.floats(0, 0.05), st.floats(0, 3)), max_size=100))
