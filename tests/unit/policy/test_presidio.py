@@ -22,7 +22,9 @@ def test_slices_cover_the_text_and_overlap(text):
 
 def test_text_of_digits_is_read_in_shorter_slices():
     assert [end - begin for begin, end in slices("prose " * 300)] == [SLICE_CHARS] * 3
-    assert {end - begin for begin, end in slices("0123456789 " * 120)} == {DENSE_SLICE_CHARS}
+    *most, last = [end - begin for begin, end in slices("0123456789 " * 120)]
+    assert set(most) == {DENSE_SLICE_CHARS}
+    assert last in {DENSE_SLICE_CHARS, SLICE_CHARS}
 
 
 async def test_number_is_found_wherever_it_stands_in_digits():

@@ -195,7 +195,7 @@ async def test_tenant_that_had_much_rests_and_is_served_all_the_same():
 
 
 @pytest.mark.parametrize("places", [1, 3])
-async def test_tenant_beyond_its_share_gives_way_while_a_request_within_its_share_is_active(places):
+async def test_tenant_beyond_its_share_gives_way_to_an_active_request(places):
     active = ActiveRequests()
     turns = Turns(places, active=active)
     spend(turns, "much", 0.2)
