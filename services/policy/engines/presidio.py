@@ -7,8 +7,9 @@ import it only where texts are read.
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractAsyncContextManager, nullcontext
+from functools import partial
 from typing import Any, Final
 
 from presidio_analyzer import predefined_recognizers as recognizers
@@ -40,8 +41,12 @@ SLICE_CHARS: Final = 704
 A window of tier 2 is one slice.
 """
 
-DENSE_SLICE_CHARS: Final = 128
-"""Number of characters that are read at a time in text that is expensive to read. For only digits, this takes 6 ms."""
+DENSE_SLICE_CHARS: Final = 224
+"""Number of characters that are read at a time in text that is expensive to read.
+
+The phone numbers of each country are looked for in a step of their own, and all other numbers in one more. For only
+digits, a step takes up to 2 ms.
+"""
 
 DENSE_DIGITS: Final = 128
 """Minimum number of digits in a slice for which its text counts as expensive to read."""
@@ -50,14 +55,18 @@ OVERLAP_CHARS: Final = 64
 """Number of characters that two neighbouring slices share. It is longer than any recognized span."""
 
 
-def slices(text: str) -> Iterator[tuple[int, int]]:
-    """Yield the begin and the end of each slice of a text. Two neighbouring slices share ``OVERLAP_CHARS``."""
+def slices(text: str) -> Iterator[tuple[int, int, bool]]:
+    """Yield each slice of a text: its begin, its end, and whether it is expensive to read.
+
+    Two neighbouring slices share ``OVERLAP_CHARS``.
+    """
     begin = end = 0
     while end < max(len(text), 1):
         end = begin + SLICE_CHARS
-        if sum(map(str.isdigit, text[begin:end])) >= DENSE_DIGITS:
+        is_dense = sum(map(str.isdigit, text[begin:end])) >= DENSE_DIGITS
+        if is_dense:
             end = begin + DENSE_SLICE_CHARS
-        yield begin, end
+        yield begin, end, is_dense
         begin = end - OVERLAP_CHARS
 
 
@@ -65,9 +74,13 @@ class Presidio:
     """The recognizers. They keep no state from one text to the next. ``find`` runs them in a thread, slice by slice."""
 
     def __init__(self) -> None:
-        self._phones: Any = recognizers.PhoneRecognizer(supported_regions=PHONE_REGIONS, leniency=_VALID_NUMBER)
-        self._numbers: tuple[tuple[Any, str], ...] = tuple(
-            (getattr(recognizers, name)(), category) for name, category in _CATEGORIES.items()
+        phones = [
+            recognizers.PhoneRecognizer(supported_regions=(region,), leniency=_VALID_NUMBER) for region in PHONE_REGIONS
+        ]
+        numbers = [(getattr(recognizers, name)(), category) for name, category in _CATEGORIES.items()]
+        self._steps: tuple[Callable[[str], list[FoundSpan]], ...] = (
+            *(partial(_find_phones, recognizer) for recognizer in phones),
+            partial(_find_numbers, numbers),
         )
         self._find("030 901820")  # loads each country's number formats, which takes a tenth of a second
 
@@ -78,20 +91,43 @@ class Presidio:
 
         Args:
             text: The text.
-            turn: Returns a new context manager, inside which one slice is read. It can make several texts take turns.
+            turn: Returns a new context manager, inside which one step is done. It can make several texts take turns.
         """
-        found: set[FoundSpan] = set()
-        for begin, end in slices(text):
-            async with turn():
-                spans = await asyncio.to_thread(self._find, text[begin:end])
-            found.update(one._replace(start=begin + one.start, end=begin + one.end) for one in spans)
-        return sorted(found, key=lambda one: (one.start, one.end, one.rule))
+        found: list[FoundSpan] = []
+        for begin, end, is_dense in slices(text):
+            for step in self._steps if is_dense else (self._find,):
+                async with turn():
+                    spans = await asyncio.to_thread(step, text[begin:end])
+                found += [one._replace(start=begin + one.start, end=begin + one.end) for one in spans]
+        return sorted(without_contained(found), key=lambda one: (one.start, one.end, one.rule))
 
     def _find(self, text: str) -> list[FoundSpan]:
-        phones = self._phones.analyze(text, ["PHONE_NUMBER"])
-        found = [FoundSpan("presidio/phone_number", "phone", one.start, one.end) for one in phones]
-        for recognizer, category in self._numbers:
-            entity = recognizer.supported_entities[0]
-            certain = [one for one in recognizer.analyze(text, [entity]) if one.score >= _CHECKSUM_HOLDS]
-            found += [FoundSpan(f"presidio/{entity.lower()}", category, one.start, one.end) for one in certain]
-        return found
+        return [one for step in self._steps for one in step(text)]
+
+
+def without_contained(spans: Iterable[FoundSpan]) -> Iterator[FoundSpan]:
+    """Yield the spans that no other span of their rule contains.
+
+    A number may be found for several countries, and its end once more in the next slice.
+    """
+    ends: dict[str, int] = {}
+    for one in sorted(set(spans), key=lambda one: (one.start, -one.end)):
+        if one.end > ends.get(one.rule, -1):
+            ends[one.rule] = one.end
+            yield one
+
+
+def _find_phones(recognizer: Any, text: str) -> list[FoundSpan]:
+    return [
+        FoundSpan("presidio/phone_number", "phone", one.start, one.end)
+        for one in recognizer.analyze(text, ["PHONE_NUMBER"])
+    ]
+
+
+def _find_numbers(numbers: list[tuple[Any, str]], text: str) -> list[FoundSpan]:
+    found: list[FoundSpan] = []
+    for recognizer, category in numbers:
+        entity = recognizer.supported_entities[0]
+        certain = [one for one in recognizer.analyze(text, [entity]) if one.score >= _CHECKSUM_HOLDS]
+        found += [FoundSpan(f"presidio/{entity.lower()}", category, one.start, one.end) for one in certain]
+    return found
