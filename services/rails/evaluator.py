@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import Collection, Mapping
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from importlib import import_module
@@ -92,10 +93,8 @@ class RailsEvaluator:
 
         A batch request gives way to interactive requests, so each rail has ``BATCH_DEADLINE_S`` for it.
         """
-        if batch:
-            return await self._evaluate(request, batch=True)
-        with self._active.request(request.tenant):
-            return await self._evaluate(request, batch=False)
+        with nullcontext() if batch else self._active.request(request.tenant):
+            return await self._evaluate(request, batch=batch)
 
     async def _evaluate(self, request: Request, *, batch: bool) -> Evaluation:
         began = time.perf_counter()
