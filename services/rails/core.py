@@ -1,6 +1,6 @@
-"""Decide which requests the rails evaluate. A request that one process reads twice is evaluated once. Pure."""
+"""Decide which requests the rails evaluate. A request that is in the log twice is evaluated once. Pure."""
 
-from collections import Counter, OrderedDict
+from collections import Counter, OrderedDict, defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -13,8 +13,8 @@ from services.processor import Core, Effect, RecordDone, RecordPosition, Write
 from services.processor.fair_queue import FairQueue
 from services.runtime.service_classes import ServiceClasses
 
-MAX_EVALUATED: Final = 100_000
-"""Maximum number of request ids that are remembered, so that a record that is read twice gets one verdict."""
+MAX_EVALUATED: Final = 20_000
+"""Maximum number of request ids that are remembered per partition, so that a request gets one verdict."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class RailsCore(Core):
         self._waiting: FairQueue[EvaluateRequest] = FairQueue()  # bounded by the processor's limit
         self._running: Counter[str] = Counter()  # by tenant, without zeros
         self._full: set[str] = set()  # tenants that use all of their share
-        self._evaluated: OrderedDict[str, None] = OrderedDict()
+        self._evaluated: defaultdict[int, OrderedDict[str, None]] = defaultdict(OrderedDict)  # by partition number
         self._pending: dict[RecordPosition, str] = {}  # bounded by the processor's limit
 
     @property
@@ -63,9 +63,14 @@ class RailsCore(Core):
         return len(self._pending)
 
     def lost(self, number: int) -> None:
-        """Drop the evaluations of a lost partition, because its new owner evaluates those requests."""
+        """Drop the evaluations of a lost partition, because its new owner evaluates those requests.
+
+        The new owner may be this process. It must not skip a request whose verdict is sent but not acknowledged,
+        because the verdict may never reach the log. So all ids of the partition are forgotten.
+        """
+        self._evaluated.pop(number, None)
         for place in [place for place in self._pending if place.partition == number]:
-            self._evaluated.pop(self._pending.pop(place), None)
+            del self._pending[place]
         self._waiting.retain(lambda effect: effect.place.partition != number)
 
     def read(self, record: Received | UnreadableRecord, at_us: int, now_us: int) -> Sequence[Effect]:
@@ -76,11 +81,12 @@ class RailsCore(Core):
             return (RecordDone(place),)
         total_us = self._classes().deadlines_of(request).total_ms * 1_000
         over = now_us > received_us(request, at_us) + total_us
-        if request.attempt > 1 or over or request.request_id in self._evaluated:
+        evaluated = self._evaluated[place.partition]
+        if request.attempt > 1 or over or request.request_id in evaluated:
             return (RecordDone(place),)
-        self._evaluated[request.request_id] = None
-        if len(self._evaluated) > MAX_EVALUATED:
-            self._evaluated.popitem(last=False)
+        evaluated[request.request_id] = None
+        if len(evaluated) > MAX_EVALUATED:
+            evaluated.popitem(last=False)
         self._pending[place] = request.request_id
         tenant = request.tenant
         if self._most_waiting is not None and self._waiting.waiting(tenant) >= self._most_waiting:
@@ -102,9 +108,9 @@ class RailsCore(Core):
             return (RecordDone(effect.place), *begun)
         return (Write(STREAMS, verdict, effect.traceparent, effect.place), *begun)
 
-    def unwritten(self, request_id: str) -> None:
+    def unwritten(self, place: RecordPosition, request_id: str) -> None:
         """Forget a request whose verdict was not written, so that it is evaluated when its record is read again."""
-        self._evaluated.pop(request_id, None)
+        self._evaluated[place.partition].pop(request_id, None)
 
     def _leave(self, tenant: str) -> None:
         self._full.discard(tenant)

@@ -134,8 +134,8 @@ class RailsService:
                 metrics.JUDGING.set(len(self._tasks))
 
         def on_not_written(write: Write) -> None:
-            if isinstance(write.event, Verdict):
-                core.unwritten(write.event.request_id)
+            if isinstance(write.event, Verdict) and write.done is not None:
+                core.unwritten(write.done, write.event.request_id)
 
         lane = Processor(
             self._bus, reading, core, Producer(self._bus, role="rails", name=group), perform=perform, on_written=_count,

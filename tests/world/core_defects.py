@@ -25,6 +25,17 @@ class ForgetfulRails(RailsCore):
             del self._pending[place]
 
 
+class TrustingRails(RailsCore):
+    """Remembers that it evaluated a request of a lost partition, although its verdict may never reach the log."""
+
+    def lost(self, number: int) -> None:
+        evaluated = self._evaluated[number]
+        for place in [place for place in self._pending if place.partition == number]:
+            del evaluated[self._pending[place]]
+        super().lost(number)
+        self._evaluated[number] = evaluated
+
+
 class HoardingRails(RailsCore):
     """Keeps what is pending of a lost partition, and never evaluates it again."""
 

@@ -111,6 +111,11 @@ MUTANTS = (
         ("cut", "verdict"),
     ),
     Mutant(
+        "rails take a verdict for written that is only sent",
+        WorldClasses(rails=cores.TrustingRails),
+        ("cut", "slow", "outage"),
+    ),
+    Mutant(
         "rails keep what is pending when a partition is lost",
         WorldClasses(rails=cores.HoardingRails),
         ("cut", "verdict"),

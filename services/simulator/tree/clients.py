@@ -89,11 +89,11 @@ class Clients:
 
     def _adopt(self, client: Client, stream: Stream) -> None:
         client.request = stream.request
-        if client.stream is not None or stream.reason is not None:
+        if client.stream is not None:
             return
-        if stream.process.alive:
+        if stream.process.alive and stream.reason is None:
             client.stream = stream
-        else:  # the edge was killed while its response was in flight
+        else:  # the edge was killed, or it ended the stream, while its response was in flight
             self._simulation.after(100 * MS, self._come_back_again, client, client.tries)
 
     def _reader(self, client: Client, tries: int) -> ClientEnd:

@@ -72,6 +72,20 @@ def test_what_waited_on_a_lost_partition_takes_no_room():
     assert core.backlog == 1
 
 
+def test_a_request_of_a_lost_partition_is_evaluated_again():
+    """Its verdict may have been sent and not acknowledged, so it may never reach the log."""
+    core = RailsCore(ROOM)
+    (begun,) = read(core, 0, "acme", partition=1)
+    (kept,) = read(core, 1, "acme", partition=2)
+    core.evaluated(begun, None)
+    assert [type(effect) for effect in read(core, 0, "acme", partition=1)] == [RecordDone]
+    core.lost(1)
+    assert [type(effect) for effect in read(core, 0, "acme", partition=1)] == [EvaluateRequest]
+    assert [type(effect) for effect in read(core, 1, "acme", partition=2)] == [RecordDone]
+    core.unwritten(kept.place, kept.request.request_id)
+    assert [type(effect) for effect in read(core, 1, "acme", partition=2)] == [EvaluateRequest]
+
+
 def test_crowded_request_is_denied_whatever_the_policy_allows():
     lenient = policy(
         ("policy.toml", PII_RAIL, PII_RAIL.replace('"deny"', '"allow"')),
