@@ -67,10 +67,10 @@ class NeverBeginsAnew(SimulatedMember):
 class RewindsByHost(SimulatedMember):
     """Reads a gained partition from a window before its host's time of day."""
 
-    def _find_starts(self, partitions: list[Partition]) -> None:
+    def _find_starts(self, partitions: list[Partition], asked_us: int) -> None:
         since_ms = self.process.host.now_us // 1_000 - (self._reading.rewind_ms or 0)
         starts = {partition: self._broker.offset_for_time(partition, since_ms) for partition in partitions}
-        self.process.fire(self._start_reading, starts, {})
+        self.process.fire(self._start_reading, starts, {}, {}, asked_us)
 
 
 class RewindsTooLittle(SimulatedMember):

@@ -143,7 +143,7 @@ class GroupReader:
     def log_clock(self, partition: Partition) -> LogClock:
         """Return the clock of a partition, for the records that are being handed over now."""
         leader, since_us = (None, 0) if self._session is None else self._session.read_up_to_us(partition)
-        return self._clocks.clock(partition, leader, since_us)
+        return self._clocks.clock(partition, leader, max(since_us, self._partitions.read_up_to_us(partition)))
 
     def begin_clocks(self, partitions: TopicPartitions, newest_ms: Mapping[Partition, int]) -> None:
         """Reset these partitions' clocks. Pass them the newest records' times, so that older ones do not seem new."""
@@ -355,9 +355,12 @@ class _Session:
             if self._reader.handler is None:
                 continue
             if new := self._partitions.without_position:
-                newest = await newest_ms(self._cluster, await self._cluster.end_offsets(new))
+                asked_us = self._reader.clock()
+                ends = await self._cluster.end_offsets(new)
+                newest = await newest_ms(self._cluster, ends)
                 starts = await self._starts(new, newest)
                 self._reader.begin_clocks(new, newest)
+                self._partitions.note_ends(ends, asked_us)
                 for reached in self._partitions.start_at(starts):
                     _complete(reached, all_read=True)
             known = self._partitions.positions
@@ -376,12 +379,13 @@ class _Session:
 
     async def _ask_ends(self, reached: asyncio.Future[bool], goal: _Goal) -> None:
         held = goal.partitions <= self._partitions.held
+        asked_us = self._reader.clock()
         ends = await self._cluster.end_offsets(goal.partitions) if held else {}
         if reached.done():
             return
         if not goal.partitions <= self._partitions.held:
             _complete(reached, all_read=False)
-        elif self._partitions.set_goal(reached, ends) or not goal.wait:
+        elif self._partitions.set_goal(reached, ends, asked_us) or not goal.wait:
             _complete(reached, all_read=True)
 
     async def _before_rejoin(self) -> None:

@@ -28,7 +28,7 @@ OnAssigned = Callable[[Assignment], None]
 class HeldPartitions(Generic[Waiter]):
     """The partitions of one reader. If an assignment keeps a partition, the partition keeps its position."""
 
-    __slots__ = ("_ends", "_goals", "held", "positions")
+    __slots__ = ("_ends", "_goals", "_known_us", "held", "positions")
 
     def __init__(self) -> None:
         self.held: TopicPartitions = frozenset()
@@ -36,11 +36,12 @@ class HeldPartitions(Generic[Waiter]):
         self.positions: dict[Partition, int] = {}
         """The next offset to read, for each partition whose start offset is known."""
         self._goals: dict[Waiter, dict[Partition, int]] = {}
-        self._ends: dict[Partition, int] = {}
+        self._ends: dict[Partition, tuple[int, int]] = {}  # the last known end, and when it was asked for
+        self._known_us: dict[Partition, int] = {}
 
     @property
     def without_position(self) -> TopicPartitions:
-        return self.held - self.positions.keys()
+        return frozenset(self.held - self.positions.keys())
 
     def assign(
         self, partitions: TopicPartitions, anew: TopicPartitions = frozenset()
@@ -56,6 +57,7 @@ class HeldPartitions(Generic[Waiter]):
         for partition in lost:
             self.positions.pop(partition, None)
             self._ends.pop(partition, None)
+            self._known_us.pop(partition, None)
         missed = [waiter for waiter, goal in self._goals.items() if not lost.isdisjoint(goal)]
         for waiter in missed:
             del self._goals[waiter]
@@ -73,9 +75,23 @@ class HeldPartitions(Generic[Waiter]):
         self.positions.update(progress)
         return self._take_reached() if self._goals else []
 
-    def set_goal(self, waiter: Waiter, ends: Mapping[Partition, int]) -> bool:
+    def note_ends(self, ends: Mapping[Partition, int], asked_us: int) -> None:
+        """Record the end offsets that the broker has returned to a request sent at ``asked_us``."""
+        for partition, end in ends.items():
+            self._known_us[partition] = self.read_up_to_us(partition)
+            self._ends[partition] = (end, asked_us)
+
+    def read_up_to_us(self, partition: Partition) -> int:
+        """Return the time of the newest request for the end offset that reading has reached; 0 if there is none.
+
+        All records that are not read yet were appended after this time.
+        """
+        end, asked_us = self._ends.get(partition, (0, 0))
+        return asked_us if self.positions.get(partition, -1) >= end else self._known_us.get(partition, 0)
+
+    def set_goal(self, waiter: Waiter, ends: Mapping[Partition, int], asked_us: int) -> bool:
         """Register a waiter for the end offsets ``ends``. If reading has reached them all already, only return true."""
-        self._ends.update(ends)
+        self.note_ends(ends, asked_us)
         goal = dict(ends)
         if self._is_reached(goal):
             return True
@@ -88,7 +104,7 @@ class HeldPartitions(Generic[Waiter]):
     @property
     def lag(self) -> int:
         """Return the number of records between the positions and the last known end offsets."""
-        return sum(max(0, end - self.positions.get(p, 0)) for p, end in self._ends.items() if p in self.held)
+        return sum(max(0, end - self.positions.get(p, 0)) for p, (end, _) in self._ends.items() if p in self.held)
 
     def _take_reached(self) -> list[Waiter]:
         reached = [waiter for waiter, goal in self._goals.items() if self._is_reached(goal)]

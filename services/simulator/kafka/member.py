@@ -171,7 +171,7 @@ class SimulatedMember:
         self._commits.forget(sorted(assignment.lost))
         self.take_over(_numbers(assignment.lost | assignment.gained), numbers)
         if new := sorted(self._partitions.without_position):
-            self.process.ask(self._find_starts, new)
+            self.process.ask(self._find_starts, new, self.now_us)
 
     def take_over(self, changed: list[int], numbers: list[int]) -> None:
         """Take the partition numbers in ``changed`` from the core. Then give it those in ``numbers`` that it lacks."""
@@ -197,8 +197,9 @@ class SimulatedMember:
 
     # Reading
 
-    def _find_starts(self, partitions: list[Partition]) -> None:
+    def _find_starts(self, partitions: list[Partition], asked_us: int) -> None:
         broker, rewind_ms = self._broker, self._reading.rewind_ms
+        ends = {partition: broker.end(partition) for partition in partitions}
         newest = {partition: at for partition in partitions if (at := broker.newest_ms(partition)) is not None}
         if rewind_ms is None:
             starts = {partition: self._group.committed.get(partition, 0) for partition in partitions}
@@ -207,7 +208,7 @@ class SimulatedMember:
             end_ms = min(max(newest.values(), default=host_ms), host_ms)
             begins = {number: self.rewind_to_ms(number, end_ms, rewind_ms) for _, number in partitions}
             starts = {partition: broker.offset_for_time(partition, begins[partition[1]]) for partition in partitions}
-        self.process.fire(self._start_reading, starts, newest)
+        self.process.fire(self._start_reading, starts, newest, ends, asked_us)
 
     def rewind_to_ms(self, number: int, end_ms: int, rewind_ms: int) -> int:
         """Return the timestamp from which partitions with this number are read, like ``rewound`` in ``bus/groups``."""
@@ -220,7 +221,9 @@ class SimulatedMember:
         since_us: int | None = getattr(event_of(log[-1]), "open_since", None)
         return rewind_to_ms(end_ms, log[-1].timestamp_ms, rewind_ms, None if since_us is None else since_us // 1_000)
 
-    def _start_reading(self, starts: dict[Partition, int], newest_ms: dict[Partition, int]) -> None:
+    def _start_reading(
+        self, starts: dict[Partition, int], newest_ms: dict[Partition, int], ends: dict[Partition, int], asked_us: int
+    ) -> None:
         if self._leaving:
             return
         self._clocks.forget(starts)
@@ -228,6 +231,7 @@ class SimulatedMember:
             self._readers[partition].clock = None
         for partition, at_ms in newest_ms.items():
             self._clocks.observe(self._broker.leaders[partition], at_ms, self.now_us)
+        self._partitions.note_ends(ends, asked_us)
         for goal in self._partitions.start_at(starts):
             goal.reached()
         for partition in starts:
@@ -255,7 +259,8 @@ class SimulatedMember:
 
     def log_clock(self, reader: LogReader) -> LogClock:
         """Return the clock that estimates the append times of the records that ``reader`` has fetched."""
-        leader, since_us = self._broker.leaders[reader.partition], reader.since_us
+        leader = self._broker.leaders[reader.partition]
+        since_us = max(reader.since_us, self._partitions.read_up_to_us(reader.partition))
         if reader.clock is None or leader != reader.leader:
             reader.clock, reader.leader = self._clocks.clock(reader.partition, leader, since_us), leader
         reader.clock.since_us = since_us
@@ -264,15 +269,15 @@ class SimulatedMember:
     def read_to_end(self, partitions: TopicPartitions, reached: Callable[[], None]) -> _Goal:
         """Call ``reached`` when all records now on these partitions are read, unless a partition is lost before."""
         goal = _Goal(partitions, reached)
-        self.process.ask(self._find_ends, goal)
+        self.process.ask(self._find_ends, goal, self.now_us)
         return goal
 
-    def _find_ends(self, goal: _Goal) -> None:
+    def _find_ends(self, goal: _Goal, asked_us: int) -> None:
         ends = {partition: self._broker.end(partition) for partition in sorted(goal.partitions)}
-        self.process.fire(self._on_ends, goal, ends)
+        self.process.fire(self._on_ends, goal, ends, asked_us)
 
-    def _on_ends(self, goal: _Goal, ends: dict[Partition, int]) -> None:
-        if goal.partitions <= self._partitions.held and self._partitions.set_goal(goal, ends):
+    def _on_ends(self, goal: _Goal, ends: dict[Partition, int], asked_us: int) -> None:
+        if goal.partitions <= self._partitions.held and self._partitions.set_goal(goal, ends, asked_us):
             goal.reached()
 
     # Deciding

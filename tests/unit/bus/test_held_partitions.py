@@ -52,7 +52,7 @@ class Members(RuleBasedStateMachine):
     def set_goal(self, ends: dict[tuple[str, int], int]) -> None:
         goal = {p: end for p, end in ends.items() if p in self.model}
         self.number += 1
-        assert self.holding.set_goal(self.number, goal) == self.there(goal)
+        assert self.holding.set_goal(self.number, goal, self.number) == self.there(goal)
         if not self.there(goal):
             self.goals[self.number] = goal
 
@@ -84,7 +84,23 @@ def test_lag_counts_what_is_known_to_be_unread() -> None:
     holding: HeldPartitions[int] = HeldPartitions()
     holding.assign(frozenset(ALL[:2]))
     holding.start_at({ALL[0]: 3, ALL[1]: 0})
-    holding.set_goal(1, {ALL[0]: 10, ALL[1]: 0})
+    holding.set_goal(1, {ALL[0]: 10, ALL[1]: 0}, 1)
     assert holding.lag == 7
     assert holding.read({ALL[0]: 12}) == [1]
     assert holding.lag == 0
+
+
+def test_an_end_that_was_reached_tells_when_unread_records_were_appended() -> None:
+    """A record after it is younger than the request for the end, even if the broker's clock says otherwise."""
+    holding: HeldPartitions[int] = HeldPartitions()
+    holding.assign(frozenset(ALL[:2]))
+    holding.note_ends({ALL[0]: 5}, 100)
+    assert holding.read_up_to_us(ALL[0]) == 0
+    holding.start_at({ALL[0]: 5, ALL[1]: 0})
+    assert (holding.read_up_to_us(ALL[0]), holding.read_up_to_us(ALL[1])) == (100, 0)
+    holding.note_ends({ALL[0]: 7}, 200)
+    assert holding.read_up_to_us(ALL[0]) == 100
+    holding.read({ALL[0]: 7})
+    assert holding.read_up_to_us(ALL[0]) == 200
+    holding.assign(frozenset(ALL[:2]), frozenset(ALL[:1]))
+    assert holding.read_up_to_us(ALL[0]) == 0

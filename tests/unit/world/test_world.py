@@ -20,8 +20,11 @@ pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[3]
 
 FAILED_SEEDS = tuple(
-    (seed, FAULT_KINDS) for seed in (19, 50_329, 1_003_504, 1_003_597, 1_004_304, 10_003_431, 30_008_589, 30_013_446)
-)
+    (seed, FAULT_KINDS)
+    for seed in (
+        19, 50_329, 1_003_504, 1_003_597, 1_004_304, 10_003_431, 30_008_589, 30_013_446, 31_034_472, 31_046_921
+    )
+)  # fmt: skip
 """Seeds of this version of the world that have failed once, and their kinds of fault. A seed of another version has
 another schedule: what it found then is kept as a planted defect."""
 
