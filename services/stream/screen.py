@@ -225,19 +225,20 @@ class Screen:
 
     def _on_finished(self, event: Finished) -> Ops:
         if not self._is_voice(event):
-            if self._voice_state.may_speak(event.attempt, event.run):
-                self._voice_state.drop(event.attempt)
-                return self._begin_voice()
-            return NOTHING
+            return self._leave_race(event)
         if self.finished is None and not self.over:
             self.finished = event
         return self._progress()
 
     def _on_failed(self, event: Failed) -> Ops:
-        if self._voice_state.may_speak(event.attempt, event.run) and self._voice_state.voice is None:
-            self._voice_state.drop(event.attempt)
-            return self._begin_voice()
-        return NOTHING
+        return self._leave_race(event) if self._voice_state.voice is None else NOTHING
+
+    def _leave_race(self, event: Finished | Failed) -> Ops:
+        """Drop an attempt of a race that ended without a word. Another attempt may then be the voice."""
+        if self._denied or not self._voice_state.may_speak(event.attempt, event.run):
+            return NOTHING
+        self._voice_state.drop(event.attempt)
+        return self._begin_voice()
 
     def _on_cutover(self, event: Cutover) -> Ops:
         if self.stopped is not None or self._denied or not self._cutover_holds(event):

@@ -173,6 +173,9 @@ class Scheduler:
         preempts: See ``Engine``. If true, an interactive request can use a slot that a batch execution has.
         output_check: Whether a safety service checks the answers.
         resolve: The engine's ``resolve``.
+
+    Attributes:
+        untaken: Requests that were started or refused, and whose first event the broker has not acknowledged yet.
     """
 
     def __init__(
@@ -193,6 +196,7 @@ class Scheduler:
         self._waiting: deque[Ticket] = deque()
         self._waiting_batch: deque[Ticket] = deque()
         self._running: dict[tuple[str, int], Ticket] = {}
+        self.untaken: set[Ticket] = set()
         self._seen: RecentKeys[tuple[str, int]] = RecentKeys(MAX_REMEMBERED)
         self._cancelled: RecentKeys[tuple[str, int | None]] = RecentKeys(MAX_REMEMBERED)
 
@@ -216,15 +220,23 @@ class Scheduler:
     def _interactive_may_start(self) -> bool:
         return len(self._running) - (self._running_batch if self._preempts else 0) < self._slots
 
-    def accept(self, ticket: Ticket, now_us: int) -> Refusal | Literal["waits", "known"]:
-        """Queue a request. Return ``known`` if the same attempt was accepted before. A retry is another attempt."""
+    def accept(self, ticket: Ticket, now_us: int) -> Refusal | Literal["waits", "known", "untaken"]:
+        """Queue a request. A retry is another attempt.
+
+        Returns:
+            ``waits``; the reason why it is refused; or, if the same attempt was accepted before, ``known``. It is
+            ``untaken`` if the same record was read before and must not be committed yet, see the attribute. This
+            happens if the partition was lost and gained again in between.
+        """
         request = ticket.request
         key = (request.request_id, request.attempt)
         if key in self._seen:
-            return "known"
+            same = ticket.place is not None and any(each.place == ticket.place for each in self.untaken)
+            return "untaken" if same else "known"
         self._seen.add(key, now_us)
         refusal = self._refusal(request, now_us)
         if refusal is not None:
+            self.untaken.add(ticket)
             return refusal
         (self._waiting_batch if ticket.batch else self._waiting).append(ticket)
         return "waits"
@@ -242,6 +254,7 @@ class Scheduler:
             ticket = self._waiting_batch.popleft()
         else:
             return None
+        self.untaken.add(ticket)
         if now_us >= ticket.expires_us:
             total_ms = ticket.request.deadlines.total_ms
             return ticket, Refusal("timeout", f"the deadline of {total_ms} ms passed in the queue", retryable=False)
@@ -270,6 +283,7 @@ class Scheduler:
         stopped = [each for each in self._running.values() if matches(each) and each.stoppable]
         for ticket in dropped:
             (self._waiting_batch if ticket.batch else self._waiting).remove(ticket)
+        self.untaken.update(dropped)
         for ticket in (*dropped, *stopped):
             ticket.stopped = refusal
         return dropped, stopped

@@ -101,7 +101,6 @@ class WorkerService:
         self._batch_reader = None if config.batch is None else self._group_reader(config.batch, batch=True)
         self._tasks: dict[Ticket, asyncio.Task[None]] = {}
         self._refusals: set[asyncio.Task[None]] = set()
-        self._untaken: set[Ticket] = set()  # started or refused, and the first event is not acknowledged
         self._joined = asyncio.Event()
         self._died = asyncio.Event()
         self._closing = False
@@ -176,7 +175,8 @@ class WorkerService:
         Args:
             partitions: Wait only for requests of these partitions; None means all partitions.
         """
-        while any(partitions is None or (t.place or ())[:2] in partitions for t in self._untaken):  # noqa: ASYNC110
+        untaken = self._scheduler.untaken
+        while any(partitions is None or (t.place or ())[:2] in partitions for t in untaken):  # noqa: ASYNC110
             await asyncio.sleep(0.005)  # a few times only
 
     async def _probe(self) -> None:
@@ -208,9 +208,10 @@ class WorkerService:
         now = steady_us()
         ticket = Ticket(request, secrets.token_hex(8), traceparent, batch, now, received, place=place)
         answer = self._scheduler.accept(ticket, now)
-        if answer == "known":
+        if answer in {"known", "untaken"}:
             _log.info("request %s attempt %d was read again; ignored", request.request_id, request.attempt)
-            self._on_taken(ticket)
+            if answer == "known":
+                self._on_taken(ticket)
             return
         self._in_flight_of(ticket).acquire()
         if isinstance(answer, Refusal):
@@ -238,7 +239,6 @@ class WorkerService:
                 self._refuse(ticket, refusal)
             else:
                 self._in_flight_of(ticket).release()
-                self._untaken.add(ticket)
                 self._tasks[ticket] = asyncio.create_task(self._execute(ticket))
 
     @property
@@ -270,7 +270,6 @@ class WorkerService:
             await self._runner.refuse(ticket, refusal)
             self._in_flight_of(ticket).release()
 
-        self._untaken.add(ticket)
         task = asyncio.create_task(refuse())
         self._refusals.add(task)
         task.add_done_callback(self._refusals.discard)
@@ -280,7 +279,7 @@ class WorkerService:
             self._in_flight_of(ticket).release()
 
     def _on_taken(self, ticket: Ticket) -> None:
-        self._untaken.discard(ticket)
+        self._scheduler.untaken.discard(ticket)
         if ticket.place is not None:
             self._reader_of(batch=ticket.batch).done(*ticket.place)
 

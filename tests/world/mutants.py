@@ -101,6 +101,11 @@ MUTANTS = (
         ("join", "leave", "cut", "pause"),
     ),
     Mutant("a worker commits what waits", WorldClasses(worker_member=workers.CommitsWhatWaits)),
+    Mutant(
+        "a worker commits what it has only sent",
+        WorldClasses(scheduler=workers.TrustsWhatIsSent),
+        ("pause", "slow"),
+    ),
     Mutant("a worker loses the slot of what it stopped", WorldClasses(scheduler=workers.LosesSlots)),
     Mutant("a worker begins batch requests first", WorldClasses(scheduler=workers.BatchFirst)),
     Mutant("a worker runs more than it has slots for", WorldClasses(scheduler=workers.RunsTooMuch)),

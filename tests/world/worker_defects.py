@@ -1,6 +1,7 @@
 """Defects of workers: what they take, hand back, and begin first."""
 
 from collections.abc import Callable
+from typing import Literal
 
 from services.bus import Received
 from services.simulator.kafka.broker import LogReader
@@ -16,6 +17,14 @@ class RemembersHandedBack(Scheduler):
         for ticket in dropped:
             self._seen.add((ticket.request_id, ticket.attempt), ticket.accepted_us)
         return dropped
+
+
+class TrustsWhatIsSent(Scheduler):
+    """Takes a request whose first event was sent for one that the broker has."""
+
+    def accept(self, ticket: Ticket, now_us: int) -> Refusal | Literal["waits", "known", "untaken"]:
+        answer = super().accept(ticket, now_us)
+        return "known" if answer == "untaken" else answer
 
 
 class LosesSlots(Scheduler):

@@ -62,6 +62,8 @@ class WorkerCore(Core):
         answer = self.scheduler.accept(ticket, now_us)
         if answer == "known":
             return (RecordDone(place),)
+        if answer == "untaken":
+            return ()
         if isinstance(answer, Refusal):
             return (BeginAnswer(ticket, answer),)
         return self.begin(now_us)
@@ -179,6 +181,7 @@ class Worker:
             self._fail(self._executions[ticket], STOPPING)
 
     def _on_taken(self, ticket: Ticket) -> None:
+        self._core.scheduler.untaken.discard(ticket)
         if ticket.place is not None:
             self.done(RecordPosition(*ticket.place))
 

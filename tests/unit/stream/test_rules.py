@@ -3,7 +3,7 @@
 import pytest
 
 from schemas.requests import Deadlines, Delivery
-from schemas.stream import Chunk, Cleared, Closed, Cutover, Finished, Recall, Started, Verdict
+from schemas.stream import Chunk, Cleared, Closed, Cutover, Failed, Finished, Recall, Started, Verdict
 from services.stream import Begin, Close, Finish, Refuse, Replace, Restart, Screen, Show, Withdraw, catch_up
 from tests.unit.stream.histories import REQUEST_ID
 
@@ -100,6 +100,17 @@ def test_the_first_chunk_wins_a_race(winner):
     screen.feed(chunk(0, 0, "first", winner, runs[winner]))
     screen.feed(chunk(0, 0, "second", 3 - winner, runs[3 - winner]))
     assert screen.visible == "first"
+
+
+def test_a_race_that_goes_on_after_a_denial_shows_nothing():
+    denied = Verdict(**COMMON, decision="deny", policy_version="v", refusal="No.")
+    failed = Failed(**COMMON, attempt=1, run="a", error_class="cancelled", message="", retryable=False, last_seq=-1)
+    for end in (failed, finished(-1)):
+        screen, ops = after(
+            started(), cutover(2, "ttft", "race"), started(2, "b"), denied, end, chunk(0, 0, "x", 2, "b")
+        )
+        assert type(ops[-1]) is Refuse
+        assert (screen.visible, screen.voice) == ("No.", None)
 
 
 def test_clearance_of_a_silently_failed_run_does_not_clear_its_rival():

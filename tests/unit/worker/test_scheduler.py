@@ -1,5 +1,7 @@
 """The scheduler starts requests in order, never more than its slots, and never one that was cancelled."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -7,7 +9,16 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from schemas.side_events import Cancel
 from services.worker.engine import EngineError
-from services.worker.scheduler import CANCEL_MEMORY_US, STOPPING, RecentKeys, Refusal, Scheduler, Ticket, most_batch
+from services.worker.scheduler import (
+    CANCEL_MEMORY_US,
+    STOPPING,
+    RecentKeys,
+    RecordPlace,
+    Refusal,
+    Scheduler,
+    Ticket,
+    most_batch,
+)
 from tests.support.examples import examples
 from tests.unit.worker.samples import T0_US, request, request_id, ticket
 
@@ -43,6 +54,18 @@ def test_a_repetition_is_known_and_another_attempt_is_not():
     it.accept(ticket(1), T0_US)
     assert it.accept(ticket(1, run="again"), T0_US) == "known"
     assert it.accept(ticket(1, run="next", attempt=2), T0_US) == "waits"
+
+
+def test_a_record_read_again_is_committed_after_its_first_event():
+    it, place = scheduler(slots=1), RecordPlace("railbus.requests", 0, 7)
+    first, again = replace(ticket(1), place=place), replace(ticket(1, run="again"), place=place)
+    copy = replace(ticket(1, run="copy"), place=place._replace(offset=8))
+    assert it.accept(first, T0_US) == "waits"
+    assert it.next(T0_US) == (first, None)
+    assert it.accept(again, T0_US) == "untaken"
+    assert it.accept(copy, T0_US) == "known", "the first record is committed before it"
+    it.untaken.discard(first)
+    assert it.accept(again, T0_US) == "known"
 
 
 def test_an_unknown_model_is_refused_by_name():

@@ -22,7 +22,8 @@ ROOT = Path(__file__).parents[3]
 FAILED_SEEDS = tuple(
     (seed, FAULT_KINDS)
     for seed in (
-        19, 50_329, 1_003_504, 1_003_597, 1_004_304, 10_003_431, 30_008_589, 30_013_446, 31_034_472, 31_046_921
+        19, 50_329, 1_003_504, 1_003_597, 1_004_304, 10_003_431, 30_008_589, 30_013_446, 31_034_472, 31_046_921,
+        31_057_533, 31_065_746, 32_018_784,
     )
 )  # fmt: skip
 """Seeds of this version of the world that have failed once, and their kinds of fault. A seed of another version has
