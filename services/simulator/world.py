@@ -294,14 +294,15 @@ class World:
         """Maximum time by which a reader's estimate of an append time may be too early in this run.
 
         After the broker's clock was set back, a reader knows only a lower limit of a record's append time: when it sent
-        an earlier fetch. That fetch may be two fetches before the one that returned the record. If a member reads
-        records again that were appended before the clock step, its estimates for these records are too early by the
-        size of the step.
+        an earlier fetch. That fetch may be two fetches before the one that returned the record. While the broker is
+        away, no fetch reaches it. If a member reads records again that were appended before the clock step, its
+        estimates for these records are too early by the size of the step.
         """
         if not self.broker.stepped_us:
             return CLOCKS_US
+        away_us = sum(fault.for_us for fault in self._plan.faults if fault.kind == "outage")
         read_again = not REREADING.isdisjoint(fault.kind for fault in self._plan.faults)
-        return CLOCKS_US + (self.broker.stepped_us if read_again else 2 * FETCH_WAIT_US + WAY_US)
+        return CLOCKS_US + (self.broker.stepped_us if read_again else 2 * FETCH_WAIT_US + WAY_US + away_us)
 
     def _run_on(self, for_us: int) -> None:
         """Run until every request is closed and checked, or until ``for_us`` has passed. Then run one more second."""

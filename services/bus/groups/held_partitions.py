@@ -41,7 +41,7 @@ class HeldPartitions(Generic[Waiter]):
 
     @property
     def without_position(self) -> TopicPartitions:
-        return frozenset(self.held - self.positions.keys())
+        return frozenset(each for each in self.held if each not in self.positions)
 
     def assign(
         self, partitions: TopicPartitions, anew: TopicPartitions = frozenset()
