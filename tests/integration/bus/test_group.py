@@ -210,7 +210,9 @@ async def test_reading_to_the_end_waits_for_the_end_at_the_call_only(
     )
     async with running_readers(reader):
         await until(lambda: reader.joined)
+        asked_us = reader.clock()
         assert await reader.read_to_end(everything(topic)), "an empty log is read to its end"
+        assert all(reader.log_clock(partition).since_us >= asked_us for partition in everything(topic))
         await fill(producer, topic, 2)
         to_end = asyncio.create_task(reader.read_to_end(everything(topic)))
         await got.until_count(1)  # there is no room for another
