@@ -301,8 +301,10 @@ class World:
         if not self.broker.stepped_us:
             return CLOCKS_US
         away_us = sum(fault.for_us for fault in self._plan.faults if fault.kind == "outage")
-        read_again = not REREADING.isdisjoint(fault.kind for fault in self._plan.faults)
-        return CLOCKS_US + (self.broker.stepped_us if read_again else 2 * FETCH_WAIT_US + WAY_US + away_us)
+        unknown_us = self.broker.stepped_us
+        if REREADING.isdisjoint(fault.kind for fault in self._plan.faults):
+            unknown_us = min(unknown_us, 2 * FETCH_WAIT_US + WAY_US + away_us)
+        return CLOCKS_US + unknown_us
 
     def _run_on(self, for_us: int) -> None:
         """Run until every request is closed and checked, or until ``for_us`` has passed. Then run one more second."""

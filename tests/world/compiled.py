@@ -3,7 +3,7 @@
 mypyc compiles a copy of the cores, of the fold and of the simulation itself. That takes two minutes and needs a C
 compiler. The copy must then have the same schedules as the original: the first seeds are run in both.
 
-    python -m tests.world.compiled --folder /tmp/compiled --seed 40000000 --runs 100000 --workers 2
+    python -m tests.world.compiled --folder ../compiled --seed 40000000 --runs 100000 --workers 2
 """
 
 import argparse
@@ -105,6 +105,7 @@ def compile_copy(folder: Path) -> None:
     mypyc = Path(sys.executable).with_name("mypyc")
     done = subprocess.run([mypyc, *sources], cwd=folder, capture_output=True, text=True, check=False)
     if done.returncode:
+        shutil.rmtree(folder)  # else the next call would run a copy that is not compiled
         sys.exit(f"mypyc failed:\n{done.stdout[-4_000:]}\n{done.stderr[-4_000:]}")
 
 
