@@ -1,7 +1,7 @@
 """Decide which request runs next, which is refused and which is stopped. No I/O; the caller passes the time."""
 
 from collections import OrderedDict, deque
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Collection, Hashable
 from dataclasses import dataclass
 from typing import Final, Generic, Literal, NamedTuple, TypeVar
 
@@ -173,9 +173,6 @@ class Scheduler:
         preempts: See ``Engine``. If true, an interactive request can use a slot that a batch execution has.
         output_check: Whether a safety service checks the answers.
         resolve: The engine's ``resolve``.
-
-    Attributes:
-        untaken: Requests that were started or refused, and whose first event the broker has not acknowledged yet.
     """
 
     def __init__(
@@ -196,9 +193,14 @@ class Scheduler:
         self._waiting: deque[Ticket] = deque()
         self._waiting_batch: deque[Ticket] = deque()
         self._running: dict[tuple[str, int], Ticket] = {}
-        self.untaken: set[Ticket] = set()
+        self._unacknowledged: set[Ticket] = set()
         self._seen: RecentKeys[tuple[str, int]] = RecentKeys(MAX_REMEMBERED)
         self._cancelled: RecentKeys[tuple[str, int | None]] = RecentKeys(MAX_REMEMBERED)
+
+    @property
+    def unacknowledged(self) -> Collection[Ticket]:
+        """The requests that were started or refused, and whose first event the broker has not acknowledged yet."""
+        return self._unacknowledged
 
     @property
     def running(self) -> int:
@@ -220,23 +222,23 @@ class Scheduler:
     def _interactive_may_start(self) -> bool:
         return len(self._running) - (self._running_batch if self._preempts else 0) < self._slots
 
-    def accept(self, ticket: Ticket, now_us: int) -> Refusal | Literal["waits", "known", "untaken"]:
+    def accept(self, ticket: Ticket, now_us: int) -> Refusal | Literal["waits", "known", "unacknowledged"]:
         """Queue a request. A retry is another attempt.
 
         Returns:
             ``waits``; the reason why it is refused; or, if the same attempt was accepted before, ``known``. It is
-            ``untaken`` if the same record was read before and must not be committed yet, see the attribute. This
-            happens if the partition was lost and gained again in between.
+            ``unacknowledged`` if the same record was read before and must not be committed yet. This happens if the
+            partition was lost and gained again in between.
         """
         request = ticket.request
         key = (request.request_id, request.attempt)
         if key in self._seen:
-            same = ticket.place is not None and any(each.place == ticket.place for each in self.untaken)
-            return "untaken" if same else "known"
+            same = ticket.place is not None and any(each.place == ticket.place for each in self._unacknowledged)
+            return "unacknowledged" if same else "known"
         self._seen.add(key, now_us)
         refusal = self._refusal(request, now_us)
         if refusal is not None:
-            self.untaken.add(ticket)
+            self._unacknowledged.add(ticket)
             return refusal
         (self._waiting_batch if ticket.batch else self._waiting).append(ticket)
         return "waits"
@@ -254,13 +256,17 @@ class Scheduler:
             ticket = self._waiting_batch.popleft()
         else:
             return None
-        self.untaken.add(ticket)
+        self._unacknowledged.add(ticket)
         if now_us >= ticket.expires_us:
             total_ms = ticket.request.deadlines.total_ms
             return ticket, Refusal("timeout", f"the deadline of {total_ms} ms passed in the queue", retryable=False)
         self._running[ticket.request.request_id, ticket.request.attempt] = ticket
         self._running_batch += ticket.batch
         return ticket, None
+
+    def acknowledged(self, ticket: Ticket) -> None:
+        """Note that the broker has the first event of a request."""
+        self._unacknowledged.discard(ticket)
 
     def release(self, ticket: Ticket) -> None:
         """Free the slot of an execution that has ended."""
@@ -283,7 +289,7 @@ class Scheduler:
         stopped = [each for each in self._running.values() if matches(each) and each.stoppable]
         for ticket in dropped:
             (self._waiting_batch if ticket.batch else self._waiting).remove(ticket)
-        self.untaken.update(dropped)
+        self._unacknowledged.update(dropped)
         for ticket in (*dropped, *stopped):
             ticket.stopped = refusal
         return dropped, stopped

@@ -175,8 +175,8 @@ class WorkerService:
         Args:
             partitions: Wait only for requests of these partitions; None means all partitions.
         """
-        untaken = self._scheduler.untaken
-        while any(partitions is None or (t.place or ())[:2] in partitions for t in untaken):  # noqa: ASYNC110
+        unacknowledged = self._scheduler.unacknowledged
+        while any(partitions is None or (t.place or ())[:2] in partitions for t in unacknowledged):  # noqa: ASYNC110
             await asyncio.sleep(0.005)  # a few times only
 
     async def _probe(self) -> None:
@@ -208,7 +208,7 @@ class WorkerService:
         now = steady_us()
         ticket = Ticket(request, secrets.token_hex(8), traceparent, batch, now, received, place=place)
         answer = self._scheduler.accept(ticket, now)
-        if answer in {"known", "untaken"}:
+        if answer in {"known", "unacknowledged"}:
             _log.info("request %s attempt %d was read again; ignored", request.request_id, request.attempt)
             if answer == "known":
                 self._on_taken(ticket)
@@ -279,7 +279,7 @@ class WorkerService:
             self._in_flight_of(ticket).release()
 
     def _on_taken(self, ticket: Ticket) -> None:
-        self._scheduler.untaken.discard(ticket)
+        self._scheduler.acknowledged(ticket)
         if ticket.place is not None:
             self._reader_of(batch=ticket.batch).done(*ticket.place)
 

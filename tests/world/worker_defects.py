@@ -22,9 +22,9 @@ class RemembersHandedBack(Scheduler):
 class TrustsWhatIsSent(Scheduler):
     """Takes a request whose first event was sent for one that the broker has."""
 
-    def accept(self, ticket: Ticket, now_us: int) -> Refusal | Literal["waits", "known", "untaken"]:
+    def accept(self, ticket: Ticket, now_us: int) -> Refusal | Literal["waits", "known", "unacknowledged"]:
         answer = super().accept(ticket, now_us)
-        return "known" if answer == "untaken" else answer
+        return "known" if answer == "unacknowledged" else answer
 
 
 class LosesSlots(Scheduler):

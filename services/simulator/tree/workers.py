@@ -62,7 +62,7 @@ class WorkerCore(Core):
         answer = self.scheduler.accept(ticket, now_us)
         if answer == "known":
             return (RecordDone(place),)
-        if answer == "untaken":
+        if answer == "unacknowledged":
             return ()
         if isinstance(answer, Refusal):
             return (BeginAnswer(ticket, answer),)
@@ -181,7 +181,7 @@ class Worker:
             self._fail(self._executions[ticket], STOPPING)
 
     def _on_taken(self, ticket: Ticket) -> None:
-        self._core.scheduler.untaken.discard(ticket)
+        self._core.scheduler.acknowledged(ticket)
         if ticket.place is not None:
             self.done(RecordPosition(*ticket.place))
 
