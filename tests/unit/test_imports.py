@@ -295,6 +295,7 @@ def defined(path):
     return names | {symbol.get_name() for symbol in symbols if symbol.is_assigned() or symbol.is_imported()}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("top", ["schemas", "services", "infra", "tests"])
 def test_what_is_imported_from_us_exists(top):
     """Also in benches, in vLLM's tests and inside functions, which most runs never import."""

@@ -16,6 +16,7 @@ from tests.support.archives import make_archive
 from tests.support.examples import examples
 
 
+@pytest.mark.slow
 def test_random_changes_are_all_named_and_there_is_no_false_alarm():
     rounds = max(len(KINDS), examples(60))
     assert sum(play(rounds, seed=11).values()) == rounds
@@ -29,6 +30,7 @@ def damaged(tmp_path_factory):
     return archive, path, path.read_bytes()
 
 
+@pytest.mark.slow
 def test_a_bit_anywhere_in_a_footer_never_ends_the_reading(damaged):
     """Footers have names, which need not be UTF-8 any more, lengths and numbers of types."""
     archive, path, content = damaged

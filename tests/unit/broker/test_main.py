@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.slow  # each is a process
+
 ROOT = Path(__file__).parents[3]
 LIMIT_S = 20
 

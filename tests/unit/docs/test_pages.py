@@ -8,6 +8,8 @@ import pytest
 from infra.docs import commands, metrics, settings
 from infra.docs.discover import ROOT
 
+pytestmark = pytest.mark.slow  # it imports every service
+
 PAGES = sorted((ROOT / "docs").rglob("*.md"))
 SERIES = ("", "_total", "_created", "_bucket", "_count", "_sum")
 

@@ -12,6 +12,8 @@ from schemas.documents.meanings import MEANINGS
 from schemas.registry import GROUPS, KINDS, ROLES
 from schemas.topics import TOPICS
 
+pytestmark = pytest.mark.slow  # it imports every service
+
 # Names in messages and docstrings that stand for several variables or are examples.
 NOT_VARIABLES = {"RAILBUS_KAFKA_SSL", "RAILBUS_MAX_JOBS", "RAILBUS_NAME"}
 

@@ -8,6 +8,8 @@ import pytest
 
 from services.generator.engines.vllm.exit_with_parent import PARENT_PID_VARIABLE
 
+pytestmark = pytest.mark.slow  # each is a process
+
 WATCH = (
     "import sys, time; from services.generator.engines.vllm import exit_with_parent as it; {before}; "
     "it.watch_parent(); print(1); "

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.slow  # each is a process
+
 ROOT = Path(__file__).resolve().parents[3]
 KAFKA = ROOT / "infra" / "kafka"
 JAVA_17 = "echo 'openjdk version \"17.0.15\" 2025-04-15' >&2"

@@ -23,6 +23,7 @@ def test_a_file_holds_every_panel_and_a_folder_one_each(tmp_path, capsys):
     assert capsys.readouterr().err.count("drawn: ") == 7
 
 
+@pytest.mark.slow
 def test_a_path_that_cannot_be_written_is_reported(tmp_path, capsys):
     pytest.importorskip("matplotlib")
     (tmp_path / "file").write_text("")

@@ -129,6 +129,7 @@ def test_the_plan_keeps_the_promise_and_one_engine_less_does_not():
     assert missed(fewer, demand(users=5_000)) is not None
 
 
+@pytest.mark.slow
 def test_more_gpus_for_70b_serve_more_each_and_strict_limits_need_more():
     shape = model("llama-3-70b")
     rates = []
@@ -153,6 +154,7 @@ def test_what_cannot_be_promised_is_said(capsys):
     assert "no engine keeps the promise" in err
 
 
+@pytest.mark.slow
 def test_growth_to_a_million_streams(capsys):
     code, out, _ = told(capsys, "--gpu", "h100", "--gpus", "2", "--model", "llama-3-70b", "--grow", "--json")
     found = json.loads(out)["growth"]
@@ -182,6 +184,7 @@ def test_streams_and_people_are_one_demand():
     assert more.seen.running * more.engines == pytest.approx(10_000, rel=0.05)
 
 
+@pytest.mark.slow
 def test_the_report_marks_the_cheapest(capsys):
     code, out, _ = told(capsys, "--gpu", "h100,h200", "--gpus", "1,2", "--class", "voice")
     assert code == 0

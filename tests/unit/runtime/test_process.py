@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.slow  # each is a process
+
 ROOT = Path(__file__).resolve().parents[3]
 
 PRELUDE = """
