@@ -15,6 +15,7 @@ from aiokafka.record.default_records import DefaultRecordBatch
 from aiokafka.record.util import calc_crc32c
 
 from services.broker.protocol.error_codes import ErrorCode
+from services.runtime.compression import without_compression
 
 HEADER = struct.Struct(">qiibIhiqqqhii")
 BROKER_FIELDS = struct.Struct(">qii")  # base offset, length, leader epoch: the fields that the broker sets
@@ -168,9 +169,9 @@ def empty(base_offset: int, span: int, max_timestamp_ms: int) -> bytes:
 def timestamps(batch: bytes) -> list[tuple[int, int]] | None:
     """Return (offset, timestamp in ms) of each record; None if the batch cannot be decoded.
 
-    gzip can always be decompressed. lz4, snappy and zstd need the package `cramjam`.
+    A batch that is too large after decompression cannot be decoded.
     """
     try:
-        return [(record.offset, record.timestamp) for record in DefaultRecordBatch(bytearray(batch))]
-    except Exception:  # noqa: BLE001 - codecs raise anything, for a missing package or for invalid data
+        return [(record.offset, record.timestamp) for record in DefaultRecordBatch(without_compression(batch))]
+    except Exception:  # noqa: BLE001 - invalid data raises anything
         return None

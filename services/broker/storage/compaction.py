@@ -13,6 +13,7 @@ from aiokafka.record.default_records import DefaultRecordBatch, DefaultRecordBat
 
 from services.broker.protocol import record_batch as batches
 from services.broker.protocol.record_batch import BatchHeader
+from services.runtime.compression import without_compression
 
 _LARGEST_SPAN: Final = 2**31
 _UNBOUNDED_BYTES: Final = 2**31 - 1
@@ -76,8 +77,8 @@ def has_record_without_key(batch: bytes) -> bool:
 
 def _records(batch: bytes) -> list[Any]:
     try:
-        return list(DefaultRecordBatch(bytearray(batch)))
-    except Exception as error:  # noqa: BLE001 - codecs raise anything, for a missing package or for invalid data
+        return list(DefaultRecordBatch(without_compression(batch)))
+    except Exception as error:  # noqa: BLE001 - invalid data raises anything
         raise UnreadableBatch(str(error)) from None
 
 

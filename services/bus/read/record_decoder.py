@@ -1,5 +1,6 @@
 """Turn the broker's record batches into events: unpack, filter, decode and count the records."""
 
+import struct
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -7,12 +8,14 @@ from logging import DEBUG, WARNING
 from typing import Any, Final, NamedTuple
 
 from aiokafka.errors import CorruptRecordException, UnsupportedCodecError
+from aiokafka.record.default_records import DefaultRecordBatch
 from aiokafka.record.memory_records import MemoryRecords
 
 from schemas.errors import MalformedEvent, SkippedEvent, UnreadableEvent
 from schemas.topics import DEAD
 from schemas.wire import KIND_HEADER, decode, decode_as, header, known_kind, traceparent_in
 from services.bus.records import BROKEN_BATCH, Partition, Received, RecordFilter, StoredRecord, UnreadableRecord
+from services.runtime.compression import without_compression
 from services.runtime.logging import logger
 from services.runtime.metrics import CONSUMED, MALFORMED, SKIPPED, UNWANTED, labelled
 
@@ -20,6 +23,11 @@ _log = logger("bus")
 
 REPEAT_S: Final = 60.0
 """Minimum time in seconds between two log lines about the same class of error on the same topic."""
+
+
+_LENGTH: Final = struct.Struct(">i")
+_LENGTH_AT: Final = 8
+_LENGTH_COUNTS_FROM: Final = 12
 
 
 class BrokenBatch(NamedTuple):
@@ -37,9 +45,10 @@ created for each record."""
 
 def unpack(batches: bytes, start: int) -> Iterator[Unpacked]:
     """Yield the records from offset ``start`` on. For control batches and compacted gaps, yield only a new offset."""
-    memory = MemoryRecords(batches)
+    memory, at = MemoryRecords(batches), 0
     while memory.has_next():
         batch = memory.next_batch()
+        begin, at = at, at + _LENGTH_COUNTS_FROM + _LENGTH.unpack_from(batches, at + _LENGTH_AT)[0]
         end, read_to = batch.next_offset, start
         if end <= start:
             continue  # the broker sends whole batches, so the first may start before the requested offset
@@ -47,6 +56,8 @@ def unpack(batches: bytes, start: int) -> Iterator[Unpacked]:
             try:
                 if not batch.validate_crc():
                     raise CorruptRecordException("checksum does not match")  # noqa: TRY301 - handled with the others
+                if batch.compression_type:
+                    batch = DefaultRecordBatch(without_compression(batches[begin:at]))
                 for record in batch:
                     if record.offset >= start:
                         read_to = record.offset + 1

@@ -150,7 +150,7 @@ class SharedLimits:
         answer = await call
         if self._redis_down:
             self._redis_down = False
-            _log.warning("Redis is reachable again: limits and idempotency keys are shared")
+            _log.warning("Redis can be used again: limits and idempotency keys are shared")
         return answer
 
     def _usable(self, now_us: int) -> bool:
@@ -161,7 +161,7 @@ class SharedLimits:
         if not self._redis_down:
             self._redis_down = True
             _log.warning(
-                "Redis is unreachable (%s): limits and idempotency keys apply per process", type(error).__name__
+                "Redis cannot be used (%s): limits and idempotency keys apply per process", type(error).__name__
             )
 
 

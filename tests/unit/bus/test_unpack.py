@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from services.bus.read.record_decoder import BrokenBatch, Unpacked, unpack
+from tests.unit.broker.batches import build
 
 _CRC_AT = 17
 _ATTRIBUTES_AT = 21
@@ -90,3 +91,17 @@ def test_an_unknown_compression_is_told_and_passed() -> None:
     items = list(unpack(batch(0, 1, codec=7) + batch(1, 1), 0))
     assert isinstance(items[0][1], BrokenBatch)
     assert values(items) == [b"v1"]
+
+
+def test_a_batch_too_large_after_decompression_is_told_and_passed() -> None:
+    bomb = build([b"0" * 40_000_000], compression=1)
+    assert len(bomb) < 50_000
+    items = list(unpack(bomb + batch(1, 1), 0))
+    assert isinstance(items[0][1], BrokenBatch)
+    assert "more than 16,777,216 bytes after decompression" in items[0][1].reason
+    assert values(items) == [b"v1"]
+
+
+def test_compressed_records_before_the_offset_are_left_out() -> None:
+    items = list(unpack(build([b"v0", b"v1", b"v2"], compression=3) + batch(3, 1), 1))
+    assert values(items) == [b"v1", b"v2", b"v3"]

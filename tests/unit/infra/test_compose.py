@@ -60,6 +60,16 @@ def test_the_edge_asks_for_keys() -> None:
     assert secret in COMPOSE["secrets"]
 
 
+def test_keys_of_the_edges_are_not_evicted_by_the_cache_of_the_rails() -> None:
+    def policy(service: str) -> str:
+        host = re.fullmatch(r"redis://(\w+):6379/0", SERVICES[service]["environment"]["RAILBUS_REDIS_URL"])
+        assert host is not None
+        command: list[str] = SERVICES[host[1]]["command"]
+        return command[command.index("--maxmemory-policy") + 1]
+
+    assert (policy("edge"), policy("rails")) == ("noeviction", "allkeys-lru")
+
+
 @each_service
 def test_health_restart_and_limits(name: str) -> None:
     service = SERVICES[name]
