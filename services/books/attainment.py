@@ -62,7 +62,7 @@ class Attainment(NamedTuple):
 
 
 def attainments(windows: Iterable[Window], *, since_at: int = 0) -> list[Attainment]:
-    """Return the attainment of each class that has objectives.
+    """Count, for each class with objectives, how many requests met them.
 
     Args:
         windows: Windows of the ledger.

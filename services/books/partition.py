@@ -113,7 +113,7 @@ class PartitionBooks:
     def caught_up(self, source: Source, at_ms: int) -> None:
         """Record that a topic was read completely up to ``at_ms``.
 
-        Without this, windows would not be closed while a topic gets no events.
+        Without this call, windows would stay open while a topic gets no events.
         """
         # A window is sealed only when both topics were read far enough. ``at_ms`` must be a value that ``newest_ms``
         # had before the caller asked the broker for the end of the topic, so that later records were appended after

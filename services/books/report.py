@@ -17,7 +17,7 @@ class Row(NamedTuple):
 
 
 def newest(windows: Iterable[Window]) -> list[Window]:
-    """Keep only the last record of each combination of cell, start time and part."""
+    """Keep only the last record of each combination of ``Cell``, window start and window part."""
     found: dict[tuple[Cell, int, int], Window] = {}
     for window in windows:
         found[cell_of(window), window.start_at, window.part] = window

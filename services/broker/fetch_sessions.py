@@ -35,9 +35,8 @@ class FetchedPartition:
         offset: Offset of the first record to return.
         max_bytes: Maximum size of the partition's records in one response.
         log: None if the partition does not exist.
-        told_end: Log end offset in the last response to the client; -1 before the first response and after an error.
-        told_start: Log start offset in the last response to the client; -1 before the first response and after an
-            error.
+        told_end: Log end offset that the client was told last; -1 before the first response and after an error.
+        told_start: Log start offset that the client was told last; -1 before the first response and after an error.
     """
 
     __slots__ = ("log", "max_bytes", "offset", "partition", "told_end", "told_start", "topic")
@@ -63,7 +62,7 @@ class FetchSession(LogWaiter):
 
     Attributes:
         next_epoch: Epoch that the next request of this session must have.
-        partitions: The partitions by topic and partition number. A response is filled in this order.
+        partitions: The partitions by topic and partition number, in the order in which they are put into a response.
         waiting: The Fetch request that waits for new records; None if there is none.
         used_s: Time of the last use, in seconds on the monotonic clock.
     """

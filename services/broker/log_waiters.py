@@ -17,7 +17,7 @@ class LogWaiter:
 
 
 class LogWaiters:
-    """All waiters of one broker. Use this object from one event loop only."""
+    """The `LogWaiter` objects of one broker, by partition. Use this object from one event loop only."""
 
     def __init__(self) -> None:
         self._by_log: dict[PartitionLog, dict[LogWaiter, None]] = {}

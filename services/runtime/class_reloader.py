@@ -49,9 +49,10 @@ class ClassReloader:
                 self.adopt(classes)
 
     def poll(self) -> ServiceClasses | None:
-        """Return the new classes after the file has changed; otherwise None.
+        """Return the new classes after an edit of the file, otherwise None.
 
-        A change is reported by the second of two calls that find the same state of the file.
+        An edit is recognised when two successive calls find the file in the same state, so that no half-written file is
+        read.
         """
         if not self._change.poll(self._fingerprint()):
             return None
@@ -62,7 +63,7 @@ class ClassReloader:
             return None
 
     def adopt(self, classes: ServiceClasses) -> None:
-        """Make these classes the current ones. If they are rejected, log the reason and keep the current ones."""
+        """Replace the current classes. If the new classes are rejected, log the reason and keep the old ones."""
         try:
             self._check_longest(classes)
             if self._apply is not None:

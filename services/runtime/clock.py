@@ -20,5 +20,5 @@ _OFFSET_NS: Final = time.time_ns() - time.monotonic_ns()
 
 
 def steady_us() -> int:
-    """Return a monotonic time in microseconds. It is equal to the time of day when the process starts."""
+    """Return the monotonic clock in microseconds, shifted so that it equalled the time of day at the process start."""
     return (time.monotonic_ns() + _OFFSET_NS) // 1_000

@@ -30,7 +30,7 @@ def sync_folder(folder: Path) -> None:
 
 
 class SettledChange:
-    """Detects changes of files, but ignores files that are still being edited.
+    """Detects changes of files. A change is reported only after the files have stopped changing.
 
     Args:
         seen: A value that identifies the state of the files at the start, such as their modification times.
@@ -41,7 +41,7 @@ class SettledChange:
         self._settled = True
 
     def poll(self, seen: Hashable) -> bool:
-        """Return true once per change: when two successive calls get the same new state ``seen``."""
+        """Return true once per change, at the second successive call with the same new state."""
         if seen != self._seen:
             self._seen, self._settled = seen, False
             return False

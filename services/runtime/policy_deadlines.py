@@ -18,6 +18,7 @@ _SERVICES: Final = Path(__file__).resolve().parents[1]
 
 def default_policy() -> Path:
     """Return the folder of the default policy, which is used if no policy folder is set."""
+    # setup.py copies the policies into this folder of a wheel. In a checkout, they are at the top level.
     packaged = _SERVICES / "policy" / "policies" / "default"
     return packaged if packaged.is_dir() else _SERVICES.parent / "policies" / "default"
 

@@ -47,10 +47,10 @@ class Slo(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The latency objectives of a class. A request is good if it meets every objective that is set.
 
     Attributes:
-        first_token: Time from the receipt of the request until text is visible.
+        first_token: Time from the arrival of the request until text is visible.
         inter_token: Mean time between two tokens of an answer.
         step: Longest pause between two chunks of an answer.
-        total: Time from the receipt of the request to the last byte.
+        total: Time from the arrival of the request to the last byte.
         share: Share of the requests that must be good.
     """
 
@@ -62,7 +62,7 @@ class Slo(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class DefaultDeadlines(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The deadlines of a request that sets none. A missing deadline is taken from the lane of the class.
+    """The deadlines of a request that sets none. Missing deadlines get the defaults of the class's lane.
 
     Attributes:
         verdict_ms: Deadline for the verdict.
@@ -78,7 +78,7 @@ class DefaultDeadlines(Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 class ClassBounds(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The minimum and the maximum of each deadline. Missing bounds are taken from the lane of the class.
+    """The minimum and the maximum of each deadline. Missing bounds get the defaults of the class's lane.
 
     Attributes:
         verdict_ms: Bounds of the deadline for the verdict.
@@ -96,13 +96,14 @@ class ClassBounds(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
 class ClassSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The table ``[classes.NAME]`` of a policy.
 
-    A missing field is taken from the built-in class of the same name. If there is no such class, it is taken from the
-    lane.
+    Missing fields are taken from the built-in class of the same name, if there is one. Otherwise, they get the defaults
+    of the lane.
 
     Attributes:
         lane: Lane of the requests. Requests of the lane ``batch`` wait for interactive ones.
         priority: Priority within the lane; 0 goes first. An engine without priorities ignores it.
-        cloud: Whether the requests may fall back to the cloud. Batch requests may do so only if this is set.
+        cloud: Whether the requests may fall back to the cloud. By default, interactive requests may and batch requests
+            may not.
         deadlines: Deadlines of a request that sets none.
         bounds: Bounds of the deadlines that a request may set. An interactive class takes missing bounds from
             ``[deadlines]`` of the policy.

@@ -1,4 +1,4 @@
-"""The consumer groups of one broker: sends their responses, stores them on disk, and runs their timers."""
+"""Manage the consumer groups of one broker: send responses, store the groups on disk, and run their timers."""
 
 import asyncio
 import logging

@@ -1,7 +1,7 @@
 """Kafka's rebalance protocol for one consumer group, as a state machine without clock and I/O.
 
 Callers pass the time in milliseconds. Methods return every response that is due, including responses to earlier
-requests. The ticket of a response tells which request it answers.
+requests. Each response has the ticket of its request.
 """
 
 from collections.abc import Mapping

@@ -30,9 +30,10 @@ class Roster:
         return len(self._members) + len(self._reserved) >= MAX_MEMBERS
 
     def check_id(self, member_id: str, instance_id: str | None) -> ErrorCode:
-        """Check that a member has this member id and, unless it is None, this instance id.
+        """Check that a member has this member id and this instance id.
 
-        Return `NONE`, `FENCED_INSTANCE_ID` if the instance id belongs to another member, or `UNKNOWN_MEMBER_ID`.
+        Return `NONE`, `FENCED_INSTANCE_ID` if the instance id belongs to another member, or `UNKNOWN_MEMBER_ID`. If
+        `instance_id` is None, only the member id is checked.
         """
         if instance_id is not None:
             current = self._static.get(instance_id)
@@ -65,7 +66,7 @@ class Roster:
     # Reserved ids
 
     def reserve_id(self, member_id: str, until_ms: int) -> None:
-        """Reserve a member id until `until_ms` for a client that was told to join with this id."""
+        """Reserve a member id until `until_ms` for a client that must join again with this id."""
         self._reserved[member_id] = until_ms
 
     def take_reserved_id(self, member_id: str) -> bool:

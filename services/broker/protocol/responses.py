@@ -29,7 +29,7 @@ class DeferredResponse:
             self._body = body
 
     def then(self, then: Callable[[bytes], None]) -> None:
-        """Call `then` with the response: immediately if the response is already set, otherwise when it is set."""
+        """Call this function with the response, either immediately or when the response is set."""
         if self.done:
             then(self._body)
         else:

@@ -33,7 +33,7 @@ MIN_TAIL_BYTES: Final = 16 * 1024
 
 
 class TailBudget:
-    """Divides the memory for the newest batches equally among all partitions."""
+    """Divides an amount of memory equally among all partitions, for their newest batches."""
 
     def __init__(self, total_bytes: int) -> None:
         self._total_bytes = total_bytes
@@ -41,12 +41,12 @@ class TailBudget:
 
     @property
     def bytes_each(self) -> int:
-        """Return the memory for the newest batches of one partition, in bytes: at least 16 KiB and at most 1 MiB."""
+        """Return how many bytes of its newest batches a partition may keep in memory: 16 KiB to 1 MiB."""
         return min(MAX_TAIL_BYTES, max(MIN_TAIL_BYTES, self._total_bytes // max(1, self.partitions)))
 
 
 class LogTail:
-    """The newest batches of one segment in memory."""
+    """Keeps the newest batches of one segment in memory."""
 
     __slots__ = ("_budget", "_half_bytes", "_older", "_younger")
 

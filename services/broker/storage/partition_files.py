@@ -135,7 +135,7 @@ class PartitionFiles:
         Args:
             log: A new, empty log.
             now_ms: The current time in milliseconds.
-            trusted: Whether the files contain everything that was written to them. This is false after a power loss.
+            trusted: False if data may be missing from the files because of a loss of power.
         """
         state = self._read_state()
         replayed = _Replay(state)

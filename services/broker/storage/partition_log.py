@@ -78,6 +78,7 @@ class PartitionLog:
 
         Raises:
             BatchRejected: The batch did not pass a check.
+            OSError: The batch cannot be written.
         """
         header = batches.parse(batch)
         if header.size > self.config.max_message_bytes:
@@ -222,7 +223,9 @@ class PartitionLog:
             self._drop_oldest()
 
     def compact(self, now_ms: int) -> bool:
-        """Remove each record whose key has a newer record. Return false if nothing was compacted.
+        """Remove each record in the closed segments whose key has a newer record there.
+
+        This happens only if at least half of the bytes in these segments were never compacted. Otherwise, return false.
 
         Raises:
             OSError: A segment file cannot be read or written.

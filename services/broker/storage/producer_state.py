@@ -48,7 +48,7 @@ class ProducerStates:
         return len(self._known)
 
     def check_sequence(self, batch: BatchSequence) -> RememberedBatch | ErrorCode:
-        """Return `NONE` if the batch is new, the earlier batch if it is a repetition, otherwise the error."""
+        """Return `NONE` if the batch is new, the earlier batch if this batch repeats it, otherwise the error."""
         if batch.producer_id == NO_PRODUCER:
             return ErrorCode.NONE
         if batch.epoch < 0 or batch.first < 0:
@@ -79,7 +79,7 @@ class ProducerStates:
             self._known.popitem(last=False)
 
     def stored(self) -> list["StoredProducer"]:
-        """Return all producers for storage, the least recently active producer first."""
+        """Return the state of all producers for storage, the least recently active producer first."""
         return [(pid, each.epoch, list(each.batches)) for pid, each in self._known.items()]
 
     @classmethod

@@ -21,7 +21,7 @@ _SMALLEST_BATCH_BYTES: Final = 61
 
 
 class BatchPlace(NamedTuple):
-    """The position of a batch within bytes of a segment file, from `begin` up to `stop` (exclusive)."""
+    """The byte range of a batch in data from a segment file: from `begin` up to `stop` (exclusive)."""
 
     begin: int
     stop: int
@@ -66,7 +66,7 @@ class SegmentIndex:
         return self._newest_ms[0] if self._newest_ms else None
 
     def note(self, base: int, position: int, newest_ms: int) -> None:
-        """Record the next batch. An entry is added only if the last entry is at least `INTERVAL_BYTES` before it.
+        """Add an index entry for the next batch, if the last entry is at least `INTERVAL_BYTES` before it.
 
         `newest_ms` is the largest timestamp in the segment up to and including this batch.
         """
