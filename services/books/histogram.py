@@ -53,7 +53,6 @@ class Histogram:
             self.counts.pop(bucket, None)
 
     def merge(self, other: "Histogram", sign: int = 1) -> None:
-        """Add all counts of another histogram. With ``sign`` -1, subtract them."""
         for bucket, count in other.counts.items():
             self.add(bucket, sign * count)
 

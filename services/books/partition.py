@@ -38,8 +38,6 @@ Source = Literal["accounts", "receipts"]
 
 
 class TableChange(NamedTuple):
-    """A key of the table and its new value. None deletes the key."""
-
     key: bytes
     value: bytes | None
 

@@ -111,13 +111,6 @@ def share_of(entry: Entry, config: BooksConfig) -> Share | None:
 
 
 class Totals:
-    """The sums of one cell in one window.
-
-    Attributes:
-        sums: The sums, in the order of ``FIELDS``.
-        histograms: The histograms, in the order of ``HISTOGRAMS``.
-    """
-
     __slots__ = ("histograms", "sums")
 
     def __init__(self) -> None:
@@ -134,7 +127,6 @@ class Totals:
                 histogram.add(bucket, sign)
 
     def merge(self, other: "Totals", sign: int = 1) -> None:
-        """Add the sums of another ``Totals``. With ``sign`` -1, subtract them."""
         self.sums = [one + sign * two for one, two in zip(self.sums, other.sums, strict=True)]
         for one, two in zip(self.histograms, other.histograms, strict=True):
             one.merge(two, sign)

@@ -133,7 +133,6 @@ class FetchSessions:
         self._partitions = 0
 
     def find(self, session_id: int) -> FetchSession | None:
-        """Return the session and mark it as used; None if there is no session with this id."""
         session = self._by_id.pop(session_id, None)
         if session is not None:
             session.used_s = time.monotonic()

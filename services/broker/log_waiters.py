@@ -12,7 +12,6 @@ class LogWaiter:
     __slots__ = ()
 
     def on_growth(self) -> None:
-        """Handle new records in a watched partition, or the deletion of a watched partition."""
         raise NotImplementedError
 
 

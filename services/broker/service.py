@@ -73,7 +73,6 @@ class BrokerService:
         logger.info("%s", LIMITATIONS)
 
     async def stop(self) -> None:
-        """Close every connection, then sync and close the files."""
         if self._server is None or self._broker is None:
             return
         if self._sweeper is not None:

@@ -1,5 +1,3 @@
-"""The broker's settings."""
-
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,7 +11,7 @@ DISK_RETENTION_BYTES = 1024 * 1024 * 1024
 
 
 class BadSetting(UserError):
-    """A setting of the broker has a value that cannot be used."""
+    pass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -67,7 +67,6 @@ def variable_name(field: Field[Any]) -> str:
 
 
 def settings_variables(cls: type[Any]) -> Iterator[Variable]:
-    """Yield the variables of a settings class in the order of its fields."""
     hints = get_type_hints(cls)
     for field in fields(cls):
         hint = hints[field.name]

@@ -134,7 +134,6 @@ class Progress:
         self._write(text, end="\n")
 
     def abort(self) -> None:
-        """End the line of an unfinished progress bar."""
         if self._live:
             self._stream.write("\n")
 

@@ -54,6 +54,7 @@ def produce(request: ApiRequest) -> ApiResponse:
 
 
 class _Result(NamedTuple):
+    # In wire order:
     code: ErrorCode
     offset: int = _NO_OFFSET
     time_ms: int = NO_TIME

@@ -24,8 +24,6 @@ class Journal(Protocol):
 
 
 class CommittedOffsets:
-    """The committed offsets of all groups, in memory and in a journal."""
-
     def __init__(self, journal: Journal | None = None) -> None:
         self._groups: dict[str, dict[TopicPartition, CommittedOffset]] = {}
         self._journal = journal

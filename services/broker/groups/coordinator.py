@@ -18,12 +18,7 @@ MAX_GROUPS = 10_000
 
 
 class GroupStore(Protocol):
-    def save_groups(self, groups: Mapping[str, StableGroup]) -> None:
-        """Replace the stored groups by these groups.
-
-        Raises:
-            OSError: The groups cannot be written.
-        """
+    def save_groups(self, groups: Mapping[str, StableGroup]) -> None: ...
 
 
 class GroupCoordinator:

@@ -18,8 +18,6 @@ class GroupState(Enum):
 
 
 class AssignmentProtocol(NamedTuple):
-    """A partition assignor that a member supports, and the member's metadata for this assignor."""
-
     name: str
     metadata: bytes
 

@@ -78,7 +78,6 @@ class Roster:
 
     @property
     def reserved_until_ms(self) -> Iterable[int]:
-        """Return the times at which the reserved member ids expire."""
         return self._reserved.values()
 
     # All members
@@ -88,7 +87,6 @@ class Roster:
         return not self._reserved and all(member.joining is not None for member in self)
 
     def longest_rebalance_ms(self) -> int:
-        """Return the longest rebalance timeout of all members; 0 without members."""
         return max((member.join.rebalance_ms for member in self), default=0)
 
     def protocol_type(self) -> str:

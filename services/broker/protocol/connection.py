@@ -96,7 +96,6 @@ class KafkaConnection(asyncio.Protocol):
         self._transport = None
 
     def abort(self) -> None:
-        """Close the connection at once and discard its buffered output."""
         if self._socket is not None:
             self._socket.abort()
 

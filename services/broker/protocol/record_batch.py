@@ -35,8 +35,7 @@ _CONTROL = 0x20
 
 
 class BatchHeader(NamedTuple):
-    """The header of a record batch. The fields are in wire order."""
-
+    # In wire order:
     base_offset: int
     length: int
     leader_epoch: int
@@ -53,7 +52,6 @@ class BatchHeader(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Return the size of the whole batch in bytes, including the header."""
         return LENGTH_COUNTS_FROM + self.length
 
     @property
@@ -136,7 +134,6 @@ def stamp(batch: bytearray, header: BatchHeader, append_ms: int | None) -> Batch
 
 
 def take_place_of(batch: bytearray, original: BatchHeader) -> None:
-    """Copy the offsets, largest timestamp and attributes of `original` into a compacted batch, and set its checksum."""
     length = len(batch) - LENGTH_COUNTS_FROM
     BROKER_FIELDS.pack_into(batch, 0, original.base_offset, length, original.leader_epoch)
     _ATTRIBUTES.pack_into(batch, _ATTRIBUTES_AT, original.attributes)

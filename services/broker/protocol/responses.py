@@ -8,8 +8,6 @@ class CloseConnection(Exception):
 
 
 class DeferredResponse:
-    """A response that may be set later."""
-
     __slots__ = ("_body", "_cancel", "_then", "done")
 
     def __init__(self, cancel: Callable[[], None] | None = None) -> None:

@@ -16,7 +16,7 @@ _I64 = struct.Struct(">q")
 
 
 class MalformedRequest(Exception):
-    """A request cannot be decoded."""
+    pass
 
 
 class Reader:
@@ -135,7 +135,6 @@ class Writer:
         return self
 
     def array(self, items: Iterable[T], item: Callable[[T], object]) -> "Writer":
-        """Write a 32-bit count, then call `item` to write each item."""
         listed = list(items)
         self.i32(len(listed))
         for each in listed:

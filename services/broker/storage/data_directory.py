@@ -133,7 +133,6 @@ class Storage:
         return files
 
     def save_topics(self, topics: Mapping[str, TopicState]) -> None:
-        """Replace the stored list of topics atomically."""
         listed = {each.name: _StoredTopic(len(each.partitions), dict(each.config.given)) for each in topics.values()}
         self._write("topics.json", _TopicsFile(_FORMAT, listed))
 
@@ -161,7 +160,6 @@ class Storage:
         return stored.groups if stored.format == _FORMAT else {}
 
     def save_groups(self, groups: Mapping[str, StableGroup]) -> None:
-        """Replace the stored groups atomically."""
         self._write("groups.json", _GroupsFile(_FORMAT, dict(groups)))
 
     def close(self) -> None:

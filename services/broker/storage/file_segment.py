@@ -46,8 +46,6 @@ class TailBudget:
 
 
 class LogTail:
-    """Keeps the newest batches of one segment in memory."""
-
     __slots__ = ("_budget", "_half_bytes", "_older", "_younger")
 
     def __init__(self, base: int, budget: TailBudget) -> None:
@@ -104,11 +102,6 @@ class OpenSegments:
         self._open: OrderedDict[Path, OpenSegment] = OrderedDict()
 
     def get(self, segment: "FileSegment") -> OpenSegment:
-        """Return the file descriptor and the index of a sealed segment.
-
-        Raises:
-            OSError: The segment cannot be opened or read.
-        """
         found = self._open.get(segment.path)
         if found is not None:
             self._open.move_to_end(segment.path)
@@ -243,7 +236,6 @@ class FileSegment:
         return index
 
     def close(self) -> None:
-        """Close the file without writing the index."""
         self._opened.close(self.path)
         if self._file is not None:
             os.close(self._file)

@@ -38,7 +38,6 @@ class OffsetJournal:
         self._write(_line(group, place, None))
 
     def close(self) -> None:
-        """Sync the file to the disk and close it."""
         if self._file is not None:
             os.fsync(self._file)
             os.close(self._file)

@@ -175,11 +175,6 @@ class PartitionFiles:
         return read_bytes
 
     def sync(self) -> None:
-        """Wait until all batches are on the disk.
-
-        Raises:
-            OSError: A file cannot be synced.
-        """
         for segment in self._segments.values():
             if segment.path.exists():
                 file = os.open(segment.path, os.O_RDONLY)

@@ -65,7 +65,6 @@ class PartitionLog:
         self.size = sum(map(len, segments))
 
     def close(self) -> None:
-        """Seal the newest segment and store the producers' state."""
         self._segments[-1].seal()
         self._store.keep_state(self.end, self._producers, self._appended_ms)
 

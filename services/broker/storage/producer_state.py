@@ -67,7 +67,6 @@ class ProducerStates:
         return ErrorCode.NONE if batch.first == expected else ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
 
     def remember(self, batch: BatchSequence, offset: int, time_ms: int) -> None:
-        """Remember a batch that was appended at `offset`. `time_ms` is the largest timestamp of the batch."""
         if batch.producer_id == NO_PRODUCER:
             return
         known = self._known.get(batch.producer_id)
@@ -79,7 +78,6 @@ class ProducerStates:
             self._known.popitem(last=False)
 
     def stored(self) -> list["StoredProducer"]:
-        """Return the state of all producers for storage, the least recently active producer first."""
         return [(pid, each.epoch, list(each.batches)) for pid, each in self._known.items()]
 
     @classmethod

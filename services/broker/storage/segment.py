@@ -55,19 +55,9 @@ class LogSegment(Protocol):
 class SegmentStore(Protocol):
     """Creates, replaces and deletes the segments of a partition, in memory or on disk."""
 
-    def begin(self, base: int, now_ms: int) -> LogSegment:
-        """Create a segment that starts at the offset `base`.
+    def begin(self, base: int, now_ms: int) -> LogSegment: ...
 
-        Raises:
-            OSError: The file cannot be created.
-        """
-
-    def forget(self, segment: LogSegment) -> None:
-        """Delete a segment.
-
-        Raises:
-            OSError: The file cannot be deleted.
-        """
+    def forget(self, segment: LogSegment) -> None: ...
 
     def replace(self, old: Sequence[LogSegment], kept: Iterable[Survivor]) -> LogSegment:
         """Replace consecutive segments by one sealed segment. If this raises `OSError`, nothing has changed."""
@@ -92,8 +82,6 @@ class MemorySegments:
 
 
 class Segment:
-    """A segment in one memory buffer."""
-
     __slots__ = ("_data", "_newest_ms", "_offsets", "_positions", "_size", "base", "born_ms", "end")
 
     def __init__(self, base: int, born_ms: int, buffer: bytearray | None = None) -> None:

@@ -21,8 +21,6 @@ _SMALLEST_BATCH_BYTES: Final = 61
 
 
 class BatchPlace(NamedTuple):
-    """The byte range of a batch in data from a segment file: from `begin` up to `stop` (exclusive)."""
-
     begin: int
     stop: int
     base: int
@@ -31,8 +29,6 @@ class BatchPlace(NamedTuple):
 
 
 class FileMark(NamedTuple):
-    """Size and modification time of a segment file, for detecting changes."""
-
     size: int
     mtime_ns: int
 
@@ -62,7 +58,6 @@ class SegmentIndex:
 
     @property
     def first_ms(self) -> int | None:
-        """Return the largest timestamp of the first batch; None if there is no batch."""
         return self._newest_ms[0] if self._newest_ms else None
 
     def note(self, base: int, position: int, newest_ms: int) -> None:
@@ -81,7 +76,6 @@ class SegmentIndex:
         return self._positions[entry], self._stop(entry, size)
 
     def position_up_to(self, position: int) -> int:
-        """Return the largest file position in the index that is at most `position`."""
         return self._positions[bisect_right(self._positions, position) - 1]
 
     def stretch_of_time(self, timestamp_ms: int, size: int) -> tuple[int, int]:

@@ -50,12 +50,10 @@ class TopicConfig:
 
     @property
     def compacts(self) -> bool:
-        """Return whether `cleanup.policy` contains `compact`."""
         return "compact" in self.cleanup_policy
 
     @property
     def deletes(self) -> bool:
-        """Return whether `cleanup.policy` contains `delete`."""
         return "delete" in self.cleanup_policy
 
     @property

@@ -23,9 +23,9 @@ class TopicError(Exception):
 
 
 class TopicStore(Protocol):
-    def segments(self, topic: str, partition: int) -> SegmentStore | None:
-        """Return the store for the segments of a new partition; None keeps the segments in memory."""
+    def segments(self, topic: str, partition: int) -> SegmentStore | None: ...
 
+    # If this raises OSError, the stored topics are unchanged.
     def save_topics(self, topics: Mapping[str, "TopicState"]) -> None: ...
 
     def delete_topic(self, name: str) -> None: ...
@@ -67,7 +67,6 @@ class Topics:
         return self._topics.get(name)
 
     def adopt(self, topic: TopicState) -> None:
-        """Add a topic that was loaded from disk."""
         self._topics[topic.name] = topic
 
     def existing(self, name: str) -> TopicState:
