@@ -1,8 +1,6 @@
-"""The ledger's arithmetic: it joins accounts and receipts by request and sums them by window. No I/O, no clock.
+"""The calculations of the ledger: join accounts and receipts by request, and sum them by window. No I/O, no clock.
 
-A total is a function of the set of accounts and receipts. Their order, repetitions, and distribution over processes do
-not change the total. The reasons are that a request's entry is a join of everything read about the request (the first
-account, the extremes of its receipts), and that a window's sums are whole numbers, added and subtracted exactly.
+The sums depend neither on the order of the events nor on repeated events.
 """
 
 from services.books.attainment import Attainment, attainments

@@ -1,4 +1,4 @@
-"""Whether the classes of requests kept their objectives, and how sure that is. No I/O."""
+"""How many requests of each class met their objectives, with a confidence interval."""
 
 from collections.abc import Iterable
 from typing import Any, Final, NamedTuple
@@ -13,13 +13,13 @@ _Z_95: Final = 1.959964
 
 
 class Attainment(NamedTuple):
-    """How many requests of a class kept its objectives.
+    """How many requests of a class met its objectives.
 
     Attributes:
-        service_class: Name of the class. If the router knew no classes, the default class of the lane.
-        wanted: Share of requests that must keep the objectives, according to the newest window.
-        judged: Number of requests to which the objectives apply.
-        good: Number of these requests that kept all objectives.
+        service_class: Name of the class.
+        wanted: Share of the requests that must be good.
+        judged: Number of requests that the objectives apply to.
+        good: Number of these requests that met every objective.
     """
 
     service_class: str
@@ -29,12 +29,12 @@ class Attainment(NamedTuple):
 
     @property
     def attained(self) -> bool | None:
-        """Return whether the wanted share of the requests was good; None if no request was judged."""
+        """Return whether the share of good requests is at least ``wanted``; None if no request was judged."""
         return None if not self.judged else self.good >= self.wanted * self.judged
 
     @property
     def sure(self) -> bool:
-        """Return whether the result is certain, that is, ``wanted`` is outside of the share's ``interval``."""
+        """Return whether ``wanted`` is outside the 95 % confidence interval of the share of good requests."""
         bounds = interval(self.good, self.judged)
         return bounds is not None and not bounds[0] < self.wanted <= bounds[1]
 
@@ -62,9 +62,11 @@ class Attainment(NamedTuple):
 
 
 def attainments(windows: Iterable[Window], *, since_at: int = 0) -> list[Attainment]:
-    """Return how many requests of each class kept its objectives, in all windows that end after ``since_at``.
+    """Count, for each class with objectives, how many requests met them.
 
-    Classes without objectives are left out.
+    Args:
+        windows: Windows of the ledger.
+        since_at: Windows that end at or before this time are left out, in microseconds since the epoch.
     """
     found: dict[str, Attainment] = {}
     newest: dict[str, int] = {}
@@ -81,7 +83,7 @@ def attainments(windows: Iterable[Window], *, since_at: int = 0) -> list[Attainm
 
 
 def interval(good: int, judged: int) -> tuple[float, float] | None:
-    """Return Wilson's 95 % interval for the share of good requests; None if no request was judged."""
+    """Return Wilson's 95 % confidence interval for the share of good requests; None if no request was judged."""
     if not judged:
         return None
     share, z2 = good / judged, _Z_95**2

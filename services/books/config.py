@@ -1,4 +1,4 @@
-"""What the ledger's sums depend on in addition to the events: the operator's objectives, prices and token times."""
+"""The ledger's settings: windows, latency objectives and prices."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -17,7 +17,7 @@ class Objectives:
 
     Attributes:
         first_ms: Time until the first text is visible.
-        token_ms: Time between two tokens, on average over the answer.
+        token_ms: Mean time between two tokens of the answer.
         step_ms: Longest time between two chunks of the answer.
         total_ms: Time until the client has the whole answer.
     """
@@ -29,11 +29,10 @@ class Objectives:
 
     @property
     def any(self) -> bool:
-        """Whether any limit is set."""
         return self != Objectives()
 
     def kept(self, first_us: int | None, token_us: float | None, pause_us: int, total_us: int | None) -> bool:
-        """Return whether a request kept all limits. ``token_us`` is None for an answer of one token."""
+        """Return whether a request is within every limit. ``token_us`` is None for an answer of one token."""
         return (
             (self.first_ms is None or (first_us is not None and first_us <= self.first_ms * 1_000))
             and (self.token_ms is None or token_us is None or token_us <= self.token_ms * 1_000)
@@ -44,17 +43,16 @@ class Objectives:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BooksConfig:
-    """The operator's settings of the ledger.
+    """The settings of the ledger.
 
     Attributes:
         window_s: Width of a window, in seconds.
-        keep_s: How long after its end a window still takes late and repeated events, in seconds by the broker's clock.
-            Until then the ledger remembers every request of the window.
-        show_s: How long a window's sums are kept after its end, in seconds.
-        objectives: The objectives of each class of requests.
-        wanted_shares: Share of a class's requests that must be good. It is 0.99 for a class that is not named.
-        slo_first_ms: Objective for the first visible text of an interactive request whose class is not known.
-        slo_total_ms: Objective for the whole answer of an interactive request whose class is not known.
+        keep_s: How long after its end a window accepts late events, in seconds by the broker's clock.
+        show_s: How long the sums of a window are kept after its end, in seconds.
+        objectives: Objectives by class of request.
+        wanted_shares: Share of the requests that must be good, by class of request; 0.99 for any other class.
+        slo_first_ms: Limit for the first visible text of an interactive request whose class is not known.
+        slo_total_ms: Limit for the whole answer of an interactive request whose class is not known.
         plain_token_ms: Time between two tokens without speculation, by model; "" stands for any other model.
         usd_per_engine_s: Price of one second of one request on a self-hosted engine: the GPU's price per second,
             divided by the usual number of concurrent requests.
@@ -75,27 +73,27 @@ class BooksConfig:
         return at_us // US_PER_S // self.window_s * self.window_s
 
     def objectives_of(self, service_class: str | None, lane: Lane) -> Objectives:
-        """Return the objectives of a request. A batch request whose class is not known has none."""
+        """Return the objectives of a class. An unknown class in the batch lane has none."""
         found = self.objectives.get(service_class or "")
         if found is not None:
             return found
         return Objectives() if lane == "batch" else Objectives(first_ms=self.slo_first_ms, total_ms=self.slo_total_ms)
 
     def wanted_share_of(self, service_class: str | None, lane: Lane) -> float | None:
-        """Return the share of a class's requests in a lane that must be good; None if they have no objectives."""
+        """Return the share of requests of a class that must be good; None if the class has no objectives."""
         if not self.objectives_of(service_class, lane).any:
             return None
         return self.wanted_shares.get(service_class or "", DEFAULT_SHARE)
 
     def plain_ms(self, model: str | None) -> float | None:
-        """Return a model's time between two tokens without speculation, or that of any other model; else None."""
+        """Return a model's milliseconds between two tokens without speculative decoding; None if not configured."""
         return self.plain_token_ms.get(model or "", self.plain_token_ms.get(""))
 
 
 def parse_plain_token_ms(text: str) -> dict[str, float]:
-    """Parse times between two tokens in milliseconds. An empty text gives no times.
+    """Parse a setting with times between two tokens, and return milliseconds by model.
 
-    ``8.5`` is for every model that is not named, ``MODEL=8.5,MODEL=4`` has a time for each of two models.
+    ``A=8.5,B=4,9`` means 8.5 ms for model A, 4 ms for model B, and 9 ms for all other models.
 
     Raises:
         ValueError: The text has another form.

@@ -1,8 +1,4 @@
-"""The ledger's entry of one request: a join of everything that was read about the request.
-
-``join`` is commutative, associative and idempotent: any order of any repetitions of the same events gives the same
-entry. An entry is also small, because a ledger holds one for every request of the last minutes.
-"""
+"""The ledger's entry of one request: the data of its account and its receipts."""
 
 from typing import Self
 
@@ -19,10 +15,7 @@ STAGES = StageTimes.__dataclass_fields__.keys()
 
 
 class Facts(msgspec.Struct, frozen=True, array_like=True):
-    """The fields of an account that the ledger uses, as whole numbers. Times are in microseconds.
-
-    If a request has several accounts, the one that was written first counts.
-    """
+    """The fields of an account that the ledger uses. Times are in microseconds."""
 
     at: int
     source: str
@@ -53,13 +46,13 @@ class Facts(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Receipt(msgspec.Struct, frozen=True, array_like=True):
-    """What the clients of a request were sent. Each value is the extreme over all their connections.
+    """What a request's clients were sent.
 
     Attributes:
-        sent_at: When the first client had the whole answer, by the edge's clock. None if no client had it.
+        sent_at: When the first client had the whole answer, by the edge's clock; None if no client had it.
         first_text_us: The shortest time until a client was sent text.
         exposed_tokens: The maximum number of unchecked tokens that a client was shown.
-        exposure_us: The longest time for which recalled text was shown to a client.
+        exposure_us: The longest time for which a client was shown text that was later recalled.
         recalled_tokens: The maximum number of tokens that were withdrawn from a client.
     """
 
@@ -70,7 +63,7 @@ class Receipt(msgspec.Struct, frozen=True, array_like=True):
     recalled_tokens: int = 0
 
     def join(self, other: "Receipt") -> "Receipt":
-        """Merge two receipts: keep the earliest times and the largest exposure. Their clients may differ."""
+        """Combine the receipts of two clients: keep the earliest times and the largest exposure."""
         return Receipt(
             _least(self.sent_at, other.sent_at),
             _least(self.first_text_us, other.first_text_us),
@@ -84,8 +77,8 @@ class Entry(msgspec.Struct, frozen=True, array_like=True):
     """One request in the ledger.
 
     Attributes:
-        facts: The fields of the account; None while only receipts were read.
-        receipt: The joined receipts; None while only the account was read.
+        facts: The fields of the account; None while the account is missing.
+        receipt: The combined receipts; None while there is none.
         read_ms: When the broker appended the last event that changed this entry.
     """
 
@@ -94,8 +87,9 @@ class Entry(msgspec.Struct, frozen=True, array_like=True):
     read_ms: int = 0
 
     def join(self, other: "Entry") -> "Entry":
-        """Return an entry with the contents of both entries, which must be of the same request."""
+        """Combine two entries of one request. The operation is commutative, associative and idempotent."""
         facts, receipt = self.facts, self.receipt
+        # If a request has several accounts, the one that was written first counts.
         if other.facts is not None and (facts is None or _before(other.facts, facts)):
             facts = other.facts
         if other.receipt is not None:
@@ -103,7 +97,7 @@ class Entry(msgspec.Struct, frozen=True, array_like=True):
         return Entry(facts, receipt, max(self.read_ms, other.read_ms))
 
     def says_the_same(self, other: "Entry") -> bool:
-        """Return whether both entries have equal content, whatever the times at which they were read."""
+        """Return whether both entries are equal apart from ``read_ms``."""
         return self.facts == other.facts and self.receipt == other.receipt
 
     def encode(self) -> bytes:
@@ -111,10 +105,10 @@ class Entry(msgspec.Struct, frozen=True, array_like=True):
 
     @classmethod
     def decode(cls, value: bytes) -> Self:
-        """Read what ``encode`` wrote.
+        """Decode an entry that ``encode`` encoded.
 
         Raises:
-            msgspec.MsgspecError: The value was not written by ``encode``.
+            msgspec.MsgspecError: The bytes are not an encoded entry.
         """
         return msgspec.msgpack.decode(value, type=cls)
 
@@ -123,7 +117,6 @@ _ENCODER = msgspec.msgpack.Encoder()
 
 
 def facts_of(account: Account) -> Facts:
-    """Return the fields of an account that the ledger uses."""
     voice = next((each for each in account.attempts if each.attempt == account.voice), None)
     stages = account.stages
     return Facts(
@@ -157,7 +150,6 @@ def facts_of(account: Account) -> Facts:
 
 
 def receipt_of(event: Detached) -> Receipt:
-    """Return the fields of a ``Detached`` that the ledger uses."""
     return Receipt(
         sent_at=event.at if event.reason == "complete" else None,
         first_text_us=None if event.first_text_ms is None else _us(event.first_text_ms),
@@ -180,7 +172,6 @@ def _us(ms: float) -> int:
 
 
 def _engine_us(attempt: AttemptAccount) -> int:
-    """Return how long a self-hosted worker worked on the request, by its own clock."""
     if attempt.engine == CLOUD_ENGINE or attempt.started_at is None or attempt.last_chunk_at is None:
         return 0
     return max(0, attempt.last_chunk_at - attempt.started_at)

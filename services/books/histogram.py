@@ -1,8 +1,6 @@
 """Histograms that can be added and subtracted, with a bounded relative error.
 
-The buckets are those of DDSketch (Masson et al., VLDB 2019). Bucket ``i`` holds the values above ``base**(i-1)`` and up
-to ``base**i``, so every quantile is known to within ``RELATIVE_ERROR``, whatever the distribution. Unlike in DDSketch,
-buckets are never merged with their neighbours, because there are only about 580 between ``LEAST`` and ``MOST``.
+The buckets are those of DDSketch (Masson et al., VLDB 2019).
 """
 
 from collections.abc import Iterable, Iterator
@@ -24,17 +22,16 @@ HIGHEST: Final = ceil(log(MOST) / _LOG_BASE)
 
 
 def bucket_of(value: float) -> int:
-    """Return the number of a value's bucket."""
     return LOWEST if value <= LEAST else HIGHEST if value >= MOST else ceil(log(value) / _LOG_BASE)
 
 
 def value_of(bucket: int) -> float:
-    """Return a bucket's representative value. Every value in the bucket is within ``RELATIVE_ERROR`` of it."""
+    """Return a value that represents the bucket. It is within ``RELATIVE_ERROR`` of every value in the bucket."""
     return 0.0 if bucket <= LOWEST else 2 * _BASE**bucket / (_BASE + 1)
 
 
 class Histogram:
-    """How many values are in each bucket.
+    """A count of values per bucket.
 
     Attributes:
         counts: Number of values by bucket. Empty buckets are left out.
@@ -48,7 +45,7 @@ class Histogram:
             self.add(bucket, count)
 
     def add(self, bucket: int, count: int = 1) -> None:
-        """Add a count to a bucket. A negative count is subtracted."""
+        """Add ``count`` values to a bucket. A negative count is subtracted."""
         now = self.counts.get(bucket, 0) + count
         if now:
             self.counts[bucket] = now
@@ -56,7 +53,6 @@ class Histogram:
             self.counts.pop(bucket, None)
 
     def merge(self, other: "Histogram", sign: int = 1) -> None:
-        """Add all counts of another histogram. With ``sign`` -1, subtract them."""
         for bucket, count in other.counts.items():
             self.add(bucket, sign * count)
 
@@ -68,11 +64,7 @@ class Histogram:
         return tuple(sorted(self.counts.items()))
 
     def quantile(self, share: float) -> float | None:
-        """Return the smallest value that this share of the values does not exceed (nearest rank); None without values.
-
-        The 99th percentile of four values is the largest of them. So with few values the result is too large rather
-        than too small.
-        """
+        """Return the quantile for this share, from 0 to 1, by the nearest-rank method; None without values."""
         total = self.total
         if not total:
             return None

@@ -1,15 +1,6 @@
-"""The ledger's books of one partition: entries of the requests, and sums over windows. No I/O.
+"""The ledger's state of one partition: one entry per request, and sums per window. No I/O.
 
-After a crash the state is restored from a table of keys and values. A crash may lose the newest changes to the table,
-but never a change that is older than a kept one. So the table has a prefix of the changes. Three rules make every
-prefix correct:
-
-- Whether an event is too late follows from the event alone, that is, from its append time and from the time of its
-  window or request. So all readers of the log agree whether an event counts, however often they read it.
-- A request's entry is one value. If an event is read again, joining it to the entry changes nothing.
-- The sums of an open window are not in the table, because they are computed from the entries. When a window is old, its
-  sums are written, then the mark ``sealed_s``, and only then its entries are deleted. For windows that end by the mark,
-  the sums in the table count and the entries do not. For later windows, the entries count and the sums do not.
+The caller writes every change to a key-value table, from which the state is restored after a crash.
 """
 
 import json
@@ -23,6 +14,15 @@ from schemas.side_events import Account, Detached, Window
 from services.books.config import BooksConfig
 from services.books.entry import Entry, facts_of, receipt_of
 from services.books.totals import Cell, Share, Totals, share_of
+
+# After a crash, the state is restored from the table. A crash may lose the newest changes to the table, but never a
+# change that is older than a kept one, so the table has a prefix of the changes. Three rules make every prefix correct:
+#
+# - Whether an event is too late follows from the event alone: its append time, and the time of its window or request.
+# - A request's entry is one value. If an event is read again, joining it to the entry changes nothing.
+# - The sums of an open window are not in the table; they are computed from the entries. When a window is old, its sums
+#   are written, then the mark ``sealed_s``, and only then its entries are deleted. For windows that end by the mark,
+#   the sums in the table count and the entries do not. For later windows, the entries count and the sums do not.
 
 DELETES_EACH: Final = 8
 """Number of entries of sealed windows that are deleted for each event read. An event adds at most one entry, so
@@ -38,19 +38,13 @@ Source = Literal["accounts", "receipts"]
 
 
 class TableChange(NamedTuple):
-    """A key of the table and its new value; None deletes it."""
-
     key: bytes
     value: bytes | None
 
 
 def newest_of_each(changes: Iterable[TableChange]) -> list[TableChange]:
-    """Return the last change of each key, in order. A batch writes only these changes.
-
-    The module's rules hold for every prefix of these changes as well, because no change moves from one side of a
-    ``sealed_s`` mark to the other. If only a prefix is left after a crash, and it lacks the change for an
-    event, then the event was read in this batch, and it is read again.
-    """
+    # A change before a ``sealed_s`` mark is kept even if a change after the mark replaces it, so that every prefix of
+    # the result is valid too. If a crash loses the change for an event of this batch, the event is read again.
     found: list[TableChange] = []
     since_mark: dict[bytes, bytes | None] = {}
     for key, value in changes:
@@ -63,17 +57,16 @@ def newest_of_each(changes: Iterable[TableChange]) -> list[TableChange]:
 
 
 class PartitionBooks:
-    """The books of one partition.
+    """The ledger's state of one partition.
 
     Args:
         number: The partition number. Every key of the table starts with it.
-        config: The operator's settings.
 
     Attributes:
-        entries: Entries by request: those of windows that are not sealed, and those with receipts but no account yet.
-        windows: Sums by the window's start in seconds and by kind of request (``Cell``).
-        sealed_s: Windows that end by this time are sealed, that is, nothing changes them any more.
-        late: Number of events that were left out because they came too late.
+        entries: Entries by request id.
+        windows: Sums by window start in seconds, and by ``Cell``.
+        sealed_s: Windows that end at or before this time are final, in seconds since the epoch.
+        late: Number of events that were ignored because they came too late.
     """
 
     def __init__(self, number: int, config: BooksConfig) -> None:
@@ -90,7 +83,7 @@ class PartitionBooks:
         self._dirty: dict[tuple[int, Cell], None] = {}
 
     def take(self, event: AnyEvent, appended_ms: int) -> list[TableChange]:
-        """Take an ``Account`` or a ``Detached``. Return the changes to the table, in order."""
+        """Process an ``Account`` or ``Detached`` event. Return the resulting changes to the table, in order."""
         match event:
             case Account():
                 source: Source = "accounts"
@@ -112,20 +105,21 @@ class PartitionBooks:
 
     @property
     def newest_ms(self) -> int:
-        """Latest append time of the accounts and receipts that were read, in milliseconds since the epoch."""
+        """Return the latest append time of the processed events, in milliseconds since the epoch."""
         return max(self._known_ms.values())
 
     def caught_up(self, source: Source, at_ms: int) -> None:
-        """Record that a topic was read completely up to ``at_ms``, so that a silent topic keeps no window open.
+        """Record that a topic was read completely up to ``at_ms``.
 
-        A window is old only when both topics were read far enough. ``at_ms`` must be a value that ``newest_ms`` had
-        before the caller asked the broker for the topic's end. So records behind that end were not appended before
-        ``at_ms``.
+        Without this call, windows would stay open while a topic gets no events.
         """
+        # A window is sealed only when both topics were read far enough. ``at_ms`` must be a value that ``newest_ms``
+        # had before the caller asked the broker for the end of the topic, so that later records were appended after
+        # ``at_ms``.
         self._know(source, at_ms)
 
     def restore(self, table: Iterable[tuple[bytes, bytes]]) -> None:
-        """Restore the state from the table of the partition's earlier owners. Keys of other partitions are left out."""
+        """Restore the state from the table. Keys of other partitions are ignored."""
         prefix = b"%d/" % self.number
         own = [(key[len(prefix) :], value) for key, value in table if key.startswith(prefix)]
         self.sealed_s = next((int(value) for key, value in own if key == b"s"), 0)
@@ -141,7 +135,7 @@ class PartitionBooks:
         self._orphans = dict.fromkeys(sorted(self._orphans, key=lambda each: self.entries[each].read_ms))
 
     def dirty(self, most: int) -> Iterator[Window]:
-        """Yield at most ``most`` windows that have changed since this method last yielded them."""
+        """Yield up to ``most`` windows that have changed since this method last yielded them."""
         for start_s, cell in list(self._dirty)[:most]:
             del self._dirty[start_s, cell]
             totals = self.windows.get(start_s, {}).get(cell)
@@ -210,7 +204,6 @@ class PartitionBooks:
         self._dirty[start_s, cell] = None
 
     def _seal(self) -> list[TableChange]:
-        """Seal the windows that are old enough by the broker's clock."""
         width_s, keep_s = self._config.window_s, self._config.keep_s
         upto_s = (min(self._known_ms.values()) // 1_000 - keep_s) // width_s * width_s
         if upto_s <= self.sealed_s:
@@ -229,7 +222,7 @@ class PartitionBooks:
         return changes + self._forget(upto_s)
 
     def _drop_orphans(self, upto_s: int) -> None:
-        """Drop receipts without an account that are so old that an account that came now would not count any more."""
+        # An account that came now would be too late for these receipts.
         while self._orphans:
             request_id = next(iter(self._orphans))
             if self.entries[request_id].read_ms >= upto_s * 1_000:
@@ -243,7 +236,6 @@ class PartitionBooks:
             self._deletes.append(request_id)
 
     def _forget(self, upto_s: int) -> list[TableChange]:
-        """Drop the sums of windows that are older than ``show_s``."""
         oldest_s = upto_s - self._config.show_s
         gone = [start_s for start_s in self.windows if start_s < oldest_s and start_s not in self._ids]
         return [
@@ -251,7 +243,6 @@ class PartitionBooks:
         ]
 
     def _delete(self) -> list[TableChange]:
-        """Delete some entries of sealed windows from the table."""
         changes: list[TableChange] = []
         while self._deletes and len(changes) < DELETES_EACH:
             request_id = self._deletes.popleft()

@@ -1,4 +1,4 @@
-"""Reports made of published windows, for ``GET /ledger`` and ``railbus ledger``."""
+"""Reports on the ledger's windows, for ``GET /ledger`` and ``railbus ledger``."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, NamedTuple
@@ -12,14 +12,12 @@ _QUANTILES: Final = (0.5, 0.95, 0.99)
 
 
 class Row(NamedTuple):
-    """The sums of one kind of request (``Cell``) over some time."""
-
     cell: Cell
     totals: Totals
 
 
 def newest(windows: Iterable[Window]) -> list[Window]:
-    """Return the newest record of each pair of ``Cell`` and window part."""
+    """Keep only the last record of each combination of ``Cell``, window start and window part."""
     found: dict[tuple[Cell, int, int], Window] = {}
     for window in windows:
         found[cell_of(window), window.start_at, window.part] = window
@@ -27,7 +25,12 @@ def newest(windows: Iterable[Window]) -> list[Window]:
 
 
 def merge(windows: Iterable[Window], *, since_at: int = 0) -> list[Row]:
-    """Add up all windows that end after ``since_at``, by ``Cell``. The cells with most requests come first."""
+    """Add up windows by ``Cell``. The cells with most requests come first.
+
+    Args:
+        windows: Windows of the ledger.
+        since_at: Windows that end at or before this time are left out, in microseconds since the epoch.
+    """
     found: dict[Cell, Totals] = {}
     for window in windows:
         if window.end_at > since_at and window.requests:
@@ -38,7 +41,7 @@ def merge(windows: Iterable[Window], *, since_at: int = 0) -> list[Row]:
 
 
 def totals_of_windows(windows: Iterable[Window]) -> dict[tuple[int, Cell], Totals]:
-    """Return the sums by start of window and ``Cell``. Window parts are added up; empty windows are left out."""
+    """Return the sums by start time and ``Cell``. Windows without requests are left out."""
     found: dict[tuple[int, Cell], Totals] = {}
     for window in windows:
         if window.requests:
@@ -55,7 +58,7 @@ def everything(rows: Iterable[Row]) -> Totals:
 
 
 def json_of(totals: Totals, seconds: float) -> dict[str, Any]:
-    """Return sums, quantiles, shares and rates as an object for JSON. The sums are those of ``seconds`` seconds."""
+    """Return sums, quantiles, shares and rates for JSON. ``seconds`` is the length of time that the sums cover."""
     of = totals.of
     requests, judged, good = of("requests"), of("judged"), of("good")
     stages = totals.window(Cell("x", "interactive", "none", None, None), 0, 1, part=0, final=False)
@@ -81,7 +84,6 @@ def json_of(totals: Totals, seconds: float) -> dict[str, Any]:
 
 
 def json_rows(windows: Iterable[Window], *, since_at: int, until_at: int) -> dict[str, Any]:
-    """Return the report as an object for JSON: the total, each class with objectives, and each ``Cell``."""
     seconds = max(0.0, (until_at - since_at) / US_PER_S)
     windows = list(windows)
     rows = merge(windows, since_at=since_at)
@@ -95,7 +97,6 @@ def json_rows(windows: Iterable[Window], *, since_at: int, until_at: int) -> dic
 
 
 def table(rows: list[Row]) -> list[str]:
-    """Return the report as lines of text."""
     if not rows:
         return ["no request was closed in this time"]
     lines = [

@@ -1,4 +1,4 @@
-"""What one request adds to its window, and the sums of a window. All are whole numbers, so subtraction is exact."""
+"""The sums of a window, and what one request adds to them. All sums are integers."""
 
 from typing import Final, NamedTuple, Self
 
@@ -31,7 +31,7 @@ _AT: Final = {name: index for index, name in enumerate(FIELDS)}
 
 
 class Cell(NamedTuple):
-    """A kind of request: the requests for which these fields have the same values. Each kind has its own sums."""
+    """The fields by which the ledger groups requests. Each combination of values has its own sums."""
 
     tenant: str
     lane: Lane
@@ -42,12 +42,12 @@ class Cell(NamedTuple):
 
 
 class Share(NamedTuple):
-    """What one request adds to its window.
+    """What one request adds to the sums of its window.
 
     Attributes:
-        start_s: Time at which the window begins, in seconds since the epoch.
+        start_s: Start of the window, in seconds since the epoch.
         sums: What the request adds to each sum, in the order of ``FIELDS``.
-        buckets: The bucket in each histogram, in the order of ``HISTOGRAMS``. None if the request has no such value.
+        buckets: The bucket in each histogram, in the order of ``HISTOGRAMS``; None if the request has no such value.
     """
 
     start_s: int
@@ -57,7 +57,7 @@ class Share(NamedTuple):
 
 
 def share_of(entry: Entry, config: BooksConfig) -> Share | None:
-    """Return what a request adds to its window; None while its account is missing."""
+    """Return what a request adds to the sums of its window; None while its account is missing."""
     facts = entry.facts
     if facts is None:
         return None
@@ -111,13 +111,6 @@ def share_of(entry: Entry, config: BooksConfig) -> Share | None:
 
 
 class Totals:
-    """The sums of one cell in one window.
-
-    Attributes:
-        sums: The sums, in the order of ``FIELDS``.
-        histograms: The histograms, in the order of ``HISTOGRAMS``.
-    """
-
     __slots__ = ("histograms", "sums")
 
     def __init__(self) -> None:
@@ -125,7 +118,7 @@ class Totals:
         self.histograms = tuple(Histogram() for _ in HISTOGRAMS)
 
     def add(self, share: Share, sign: int = 1) -> None:
-        """Add a request; with ``sign`` -1, subtract it."""
+        """Add a request. With ``sign`` -1, subtract it."""
         for index, value in enumerate(share.sums):
             if value:
                 self.sums[index] += sign * value
@@ -134,13 +127,12 @@ class Totals:
                 histogram.add(bucket, sign)
 
     def merge(self, other: "Totals", sign: int = 1) -> None:
-        """Add all sums of another ``Totals``. With ``sign`` -1, subtract them."""
         self.sums = [one + sign * two for one, two in zip(self.sums, other.sums, strict=True)]
         for one, two in zip(self.histograms, other.histograms, strict=True):
             one.merge(two, sign)
 
     def of(self, name: str) -> int:
-        """Return one sum, in the unit that ``FIELDS`` gives."""
+        """Return the sum with this name. Times are in microseconds, and money is in billionths of a US dollar."""
         return self.sums[_AT[name]]
 
     @property
@@ -159,10 +151,10 @@ class Totals:
 
     @classmethod
     def decode(cls, value: bytes) -> Self:
-        """Read what ``encode`` wrote. A sum that the writer's version did not have is 0.
+        """Decode sums that ``encode`` encoded. A sum that the encoding version did not have is 0.
 
         Raises:
-            msgspec.MsgspecError: The value was not written by ``encode``.
+            msgspec.MsgspecError: The bytes are not encoded sums.
         """
         named, buckets = msgspec.msgpack.decode(
             value, type=tuple[dict[str, int], tuple[tuple[tuple[int, int], ...], ...]]
@@ -177,7 +169,6 @@ class Totals:
     def window(
         self, cell: Cell, start_s: int, width_s: int, *, part: int, final: bool, wanted_share: float | None = None
     ) -> Window:
-        """Return the event that publishes these sums."""
         start_at: AtUs = start_s * US_PER_S
         first, between, total, exposed = (each.buckets() for each in self.histograms)
         return Window(
@@ -208,7 +199,6 @@ class Totals:
 
 
 def totals_of(window: Window) -> tuple[Cell, Totals]:
-    """Return the sums that an event publishes."""
     totals = Totals()
     sums, stages = window.sums, window.stages
     values = {
@@ -229,7 +219,6 @@ def totals_of(window: Window) -> tuple[Cell, Totals]:
 
 
 def cell_of(window: Window) -> Cell:
-    """Return the kind of the requests that a window sums up."""
     return Cell(window.tenant, window.lane, window.route, window.model, window.policy_version, window.service_class)
 
 
@@ -240,10 +229,6 @@ def _waited_us(facts: Facts, receipt: Receipt) -> int | None:
 
 
 def _earned_us(facts: Facts, config: BooksConfig) -> int | None:
-    """Return the time that speculation saved; None if that is not known.
-
-    It is not known if nothing was drafted, or if the model's time between two tokens without speculation is not known.
-    """
     plain_ms = config.plain_ms(facts.model)
     if not facts.speculated or plain_ms is None:
         return None

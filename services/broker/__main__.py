@@ -11,7 +11,6 @@ from services.runtime.process import run, say_ready
 
 
 def arguments(argv: Sequence[str] | None = None) -> BrokerSettings:
-    """Parse the command line. If argparse rejects it, the process exits with code 2."""
     default = BrokerSettings()
     parser = argparse.ArgumentParser(
         prog="python -m services.broker",
@@ -56,7 +55,6 @@ async def serve(settings: BrokerSettings) -> None:
 
 
 def main() -> None:
-    """Run the broker. The process exits with code 0 after a clean stop, and with code 2 after a user's mistake."""
     settings = arguments()
     run(lambda: serve(settings), "broker")
 

@@ -1,9 +1,7 @@
-"""Fetch sessions (KIP-227): the broker remembers the partitions that a consumer fetches.
+"""Fetch sessions (KIP-227).
 
-A response contains only the partitions that changed since the session's last response. Without a session, a consumer
-names all its partitions in each request and gets all of them in each response, even if only a few have new records. As
-in Kafka, a session does not belong to a connection: a request contains the id of its session, and may come over any
-connection.
+In a session, the broker remembers the partitions that a consumer fetches, and each response contains only the
+partitions that changed.
 """
 
 import secrets
@@ -34,13 +32,11 @@ class FetchedPartition:
 
     Attributes:
         topic: Topic name, encoded as UTF-8.
-        partition: Partition number.
         offset: Offset of the first record to return.
-        max_bytes: Maximum number of bytes of this partition's records in one response.
-        log: The log of the partition; None if the partition does not exist.
-        told_end: End of the log, as the session's last response with this partition reported it. It is -1 before the
-            first such response, and if the last one reported an error.
-        told_start: Start of the log, as the same response reported it, or -1 in the same cases.
+        max_bytes: Maximum size of the partition's records in one response.
+        log: None if the partition does not exist.
+        told_end: Log end offset that the client was told last; -1 before the first response and after an error.
+        told_start: Log start offset that the client was told last; -1 before the first response and after an error.
     """
 
     __slots__ = ("log", "max_bytes", "offset", "partition", "told_end", "told_start", "topic")
@@ -58,20 +54,16 @@ FindLog = Callable[[str, int], PartitionLog | None]
 
 
 class WaitingFetch(Protocol):
-    """A fetch request that belongs to a session and waits for new records."""
-
     def on_growth(self) -> None: ...
 
 
 class FetchSession(LogWaiter):
-    """The partitions that one client fetches. Their logs notify the session of appends even while no fetch waits.
+    """The partitions that one client fetches.
 
     Attributes:
-        session_id: Id of the session, above 0.
-        next_epoch: Session epoch that the next fetch request must have.
-        partitions: The partitions. The key is topic and partition number. A response is filled in the order of this
-            dict.
-        waiting: The fetch that waits for new records; None if there is none.
+        next_epoch: Epoch that the next request of this session must have.
+        partitions: The partitions by topic and partition number, in the order in which they are put into a response.
+        waiting: The Fetch request that waits for new records; None if there is none.
         used_s: Time of the last use, in seconds on the monotonic clock.
     """
 
@@ -95,7 +87,7 @@ class FetchSession(LogWaiter):
             self.waiting.on_growth()
 
     def update(self, asked: list[FetchedPartition], forgotten: list[tuple[bytes, int]]) -> None:
-        """Add partitions, or change the offset and limit of known ones. Remove those in ``forgotten``."""
+        """Add or update the partitions in ``asked``, and remove the partitions in ``forgotten``."""
         changed = bool(forgotten)
         for each in asked:
             known = self.partitions.get((each.topic, each.partition))
@@ -110,7 +102,7 @@ class FetchSession(LogWaiter):
             self._watch()
 
     def give_way(self, served: FetchedPartition) -> None:
-        """Move a served partition to the end of `partitions`, so that the next response starts with others."""
+        """Move a partition to the end of ``partitions``, so that the next response starts with other partitions."""
         key = (served.topic, served.partition)
         self.partitions[key] = self.partitions.pop(key)
 
@@ -118,7 +110,6 @@ class FetchSession(LogWaiter):
         self._waiters.remove(self, self._logs)
 
     def _find_recreated(self) -> bool:
-        """Find the current logs of partitions that were missing or deleted. Return whether any log has changed."""
         found = False
         for each in self.partitions.values():
             if each.log is None or each.log.deleted:
@@ -134,16 +125,14 @@ class FetchSession(LogWaiter):
 
 
 class FetchSessions:
-    """All fetch sessions of one broker, the least recently used first."""
-
     def __init__(self, find_log: FindLog, waiters: LogWaiters) -> None:
         self._find_log = find_log
         self._waiters = waiters
+        # The least recently used session is first.
         self._by_id: dict[int, FetchSession] = {}
         self._partitions = 0
 
     def find(self, session_id: int) -> FetchSession | None:
-        """Return a session and mark it as used now. Return None if there is no session with this id."""
         session = self._by_id.pop(session_id, None)
         if session is not None:
             session.used_s = time.monotonic()
@@ -151,10 +140,9 @@ class FetchSessions:
         return session
 
     def open(self, partitions: list[FetchedPartition]) -> FetchSession | None:
-        """Return a new session; None if there is no room for it.
+        """Create a session. Return None if there are too many sessions or partitions.
 
-        To make room, sessions that were unused for ``IDLE_S`` are closed. If there are still too many sessions or
-        partitions, there is no room.
+        To make room, sessions that were idle for ``IDLE_S`` are closed first.
         """
         now_s = time.monotonic()
         while self._full(len(partitions)):
@@ -170,10 +158,10 @@ class FetchSessions:
         return session
 
     def update(self, session: FetchSession, asked: list[FetchedPartition], forgotten: list[tuple[bytes, int]]) -> bool:
-        """Update the partitions of a session, and return true.
+        """Update the partitions of a session and return true.
 
-        If the new partitions would bring all sessions together above `MOST_PARTITIONS`, close this session instead, and
-        return false.
+        If all sessions together would have more than ``MOST_PARTITIONS`` partitions, close the session and return
+        false.
         """
         more = sum((each.topic, each.partition) not in session.partitions for each in asked)
         if more and self._partitions + more > MOST_PARTITIONS:
@@ -185,7 +173,6 @@ class FetchSessions:
         return True
 
     def close(self, session_id: int) -> None:
-        """Remove the session if it exists."""
         session = self._by_id.pop(session_id, None)
         if session is not None:
             self._partitions -= len(session.partitions)

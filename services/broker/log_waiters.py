@@ -1,4 +1,4 @@
-"""Keep track of the fetches and fetch sessions that wait for new records, by partition."""
+"""Notify waiting fetches and fetch sessions of new records."""
 
 import asyncio
 from collections.abc import Iterable
@@ -7,17 +7,16 @@ from services.broker.storage.partition_log import PartitionLog
 
 
 class LogWaiter:
-    """An object that is called when one of its partitions gets new records or is deleted."""
+    """Base class of objects that are notified of new records."""
 
     __slots__ = ()
 
     def on_growth(self) -> None:
-        """React to new records in one of the partitions, or to the deletion of one."""
         raise NotImplementedError
 
 
 class LogWaiters:
-    """All waiters of one broker. An object of this class must be used from one event loop only."""
+    """The `LogWaiter` objects of one broker, by partition. Use this object from one event loop only."""
 
     def __init__(self) -> None:
         self._by_log: dict[PartitionLog, dict[LogWaiter, None]] = {}
@@ -37,7 +36,7 @@ class LogWaiters:
         self._woken.pop(waiter, None)
 
     def wake(self, log: PartitionLog) -> None:
-        """Schedule a call of this log's waiters. Several appends before that call cause only one call."""
+        """Schedule `on_growth` of this log's waiters. Several appends may cause only one notification."""
         waiting = self._by_log.get(log)
         if waiting:
             if not self._woken:

@@ -1,4 +1,4 @@
-"""The broker as an object, used by `python -m services.broker` and by tests that run it in their own event loop."""
+"""The embedded broker as an object that runs in an event loop."""
 
 import asyncio
 import dataclasses
@@ -24,7 +24,7 @@ _FAREWELL_S = 2.0  # longest wait, at the stop, for clients to read their last r
 
 
 class BrokerService:
-    """One broker. The keyword arguments are those of `BrokerSettings`. `port` is valid once `start` has returned."""
+    """One broker. The keyword arguments are the fields of `BrokerSettings`."""
 
     def __init__(self, host: str = "127.0.0.1", port: int = 0, data_dir: Path | None = None, **more: Any) -> None:
         # localhost may also stand for ::1. With port 0, the two addresses would get different ports, so use only one.
@@ -54,7 +54,11 @@ class BrokerService:
         return f"[{host}]:{self.port}" if ":" in host else f"{host}:{self.port}"
 
     async def start(self) -> None:
-        """Load the stored state and start to listen. Raises `BadSetting` if a setting cannot be used."""
+        """Load the stored state and start to listen.
+
+        Raises:
+            BadSetting: A setting has a value that cannot be used.
+        """
         self.settings.check()
         broker = BrokerState(self.settings)
         try:
@@ -69,7 +73,6 @@ class BrokerService:
         logger.info("%s", LIMITATIONS)
 
     async def stop(self) -> None:
-        """Close every connection, then sync and close the files."""
         if self._server is None or self._broker is None:
             return
         if self._sweeper is not None:
@@ -125,7 +128,6 @@ class BrokerService:
             self._all_closed.set()
 
     def _sweep(self) -> None:
-        """Close connections that sent no bytes for `idle_connection_ms`, even if a request is incomplete."""
         oldest_s = time.monotonic() - self.settings.idle_connection_ms / 1000
         for connection in [each for each in self.connections if each.last_received_s < oldest_s]:
             connection.close()

@@ -1,5 +1,3 @@
-"""The broker's settings and their limits."""
-
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,12 +11,12 @@ DISK_RETENTION_BYTES = 1024 * 1024 * 1024
 
 
 class BadSetting(UserError):
-    """A setting of the broker has a value that cannot be used."""
+    pass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerSettings:
-    """Settings of one broker. Sizes are in bytes, and times in milliseconds."""
+    """Settings of one broker. Sizes are in bytes and times in milliseconds."""
 
     host: str = "127.0.0.1"
     port: int = 9092  # 0 means any free port
@@ -36,16 +34,16 @@ class BrokerSettings:
 
     @property
     def default_retention(self) -> int:
-        """Return the `retention.bytes` of a topic that sets none.
-
-        If the setting `retention_bytes` is None, the value depends on whether there is a data directory.
-        """
         if self.retention_bytes is not None:
             return self.retention_bytes
         return MEMORY_RETENTION_BYTES if self.data_dir is None else DISK_RETENTION_BYTES
 
     def check(self) -> None:
-        """Raise `BadSetting` if a setting has a value that cannot be used."""
+        """Check the settings.
+
+        Raises:
+            BadSetting: A setting has a value that cannot be used.
+        """
         if not is_loopback(self.host):
             raise BadSetting(
                 f"--host {self.host}: the embedded broker has no authentication and listens on loopback only; "

@@ -1,4 +1,4 @@
-"""The broker's state, and its periodic maintenance: retention, compaction and the memory limit."""
+"""The broker's state and its periodic maintenance: retention, compaction and the memory limit."""
 
 import asyncio
 import logging
@@ -24,7 +24,7 @@ RETENTION_INTERVAL_S = 1.0
 
 
 class BrokerState:
-    """All state of one broker. An object of this class must be used from one event loop only."""
+    """All state of one broker. Use this object from one event loop only."""
 
     def __init__(self, settings: BrokerSettings) -> None:
         self.settings = settings
@@ -40,13 +40,11 @@ class BrokerState:
         self._maintenance: asyncio.TimerHandle | None = None
 
     def start(self) -> None:
-        """Load the stored state and start periodic maintenance."""
         self.storage.load(self.topics, self.offsets, now_ms())
         self.groups.restore(self.storage.load_groups())
         self._run_maintenance()
 
     def stop(self) -> None:
-        """Stop maintenance and sync the files."""
         if self._maintenance is not None:
             self._maintenance.cancel()
         self.groups.stop()
@@ -57,9 +55,9 @@ class BrokerState:
         return found.partition(partition) if found is not None else None
 
     def appended(self, log: PartitionLog, size: int) -> None:
-        """Wake the waiters of a log after an append of `size` bytes.
+        """Notify waiting fetches of an append of `size` bytes to this log.
 
-        Once more than a sixteenth of `memory_bytes` has been appended since the last `drop_expired`, call it too.
+        This may also run `drop_expired`.
         """
         self.waiters.wake(log)
         self._bytes_since_check += size
@@ -88,7 +86,6 @@ class BrokerState:
             self._bound_memory()
 
     def _bound_memory(self) -> None:
-        """While all records together exceed the memory limit, drop the oldest segment of the largest partition."""
         logs = list(self._logs())
         total = sum(log.memory_bytes for log in logs)
         while total > self.settings.memory_bytes:
@@ -107,7 +104,7 @@ class BrokerState:
 
 
 class ApiRequest(NamedTuple):
-    """One request with its parsed header. The handler reads the body."""
+    """A request with a decoded header. The handler decodes the body."""
 
     broker: BrokerState
     key: int

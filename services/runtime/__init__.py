@@ -1,4 +1,4 @@
-"""Code that every process uses: start and stop, settings, errors, clock, logging, metrics, health."""
+"""Code that every service uses: settings, errors, clocks, logging, metrics and health checks."""
 
 from services.runtime.errors import UserError
 from services.runtime.process import run

@@ -1,7 +1,4 @@
-"""The body of a chat completion request. OpenAI's clients send it over HTTP, or in a line of a batch file.
-
-The limits on the fields are those of the ``Request`` event. This module does no I/O.
-"""
+"""The body of a chat completion request in OpenAI's format. No I/O."""
 
 from typing import Annotated, Any, Final, Literal, TypeVar
 
@@ -27,7 +24,7 @@ class BadBody(Exception):
     Attributes:
         message: Description of the error. It never contains prompt text.
         code: Error code for programs, one word.
-        param: Path of the wrong field in the body, such as ``messages[0].role``.
+        param: Path of the invalid field in the body, such as ``messages[0].role``.
     """
 
     def __init__(self, message: str, *, code: str = "invalid_value", param: str | None = None) -> None:
@@ -62,7 +59,7 @@ class ChatMessage(Struct):
 
     Attributes:
         role: Author of the message. ``developer`` means the same as ``system``.
-        content: The text of the message, or a list of its text parts.
+        content: The text of the message, or a list of text parts.
         name: Accepted and ignored.
     """
 
@@ -75,12 +72,12 @@ class ChatBody(Struct):
     """The fields of a request body that affect the answer. A field that is ``null`` is treated as missing.
 
     Attributes:
-        messages: The conversation, oldest first.
+        messages: The conversation, oldest message first.
         model: The model that should answer; ``default`` is the one that the generator serves.
         max_tokens: Maximum length of the answer, in tokens.
         max_completion_tokens: The name that newer clients use for ``max_tokens``.
-        temperature: Sampling temperature. 0 always takes the likeliest token.
-        top_p: Sample only from the likeliest tokens whose probabilities add up to this value.
+        temperature: Sampling temperature. 0 always takes the most likely token.
+        top_p: Sample only from the most likely tokens whose probabilities add up to this value.
         stop: Texts that end the answer. They are not included in the answer.
         seed: Seed that makes sampling repeatable, if the engine supports it.
     """
@@ -95,10 +92,10 @@ class ChatBody(Struct):
     seed: Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)] | None = None
 
     def prompt(self) -> tuple[Message, ...]:
-        """Return the messages as they are written to the log. The parts of a message are joined by line breaks.
+        """Return the messages of the conversation. The text parts of a message are joined by line breaks.
 
         Raises:
-            BadBody: The parts of a message are too long when joined.
+            BadBody: The joined text of a message is too long.
         """
         return tuple(Message(role=_role(turn), content=_text(turn)) for turn in self.messages)
 
@@ -144,7 +141,7 @@ A request is refused if one of these parameters has another value."""
 
 
 def refuse_unsupported(body: dict[str, Any], refused: dict[str, tuple[Any, ...]] = REFUSED_UNLESS) -> None:
-    """Refuse a body with an unsupported parameter that would change the answer.
+    """Check a body for parameters that Railbus does not support.
 
     Raises:
         BadBody: An unsupported parameter has a value that would change the answer.
@@ -156,7 +153,7 @@ def refuse_unsupported(body: dict[str, Any], refused: dict[str, tuple[Any, ...]]
 
 
 def convert(value: Any, cls: type[T]) -> T:
-    """Validate a JSON value and convert it to an object of the class.
+    """Validate a JSON value and convert it to an object of ``cls``.
 
     Raises:
         BadBody: The value does not fit the class.
@@ -168,7 +165,7 @@ def convert(value: Any, cls: type[T]) -> T:
 
 
 def _same(value: Any, other: Any) -> bool:
-    """Compare two JSON values. Unlike in Python, 1 does not equal true."""
+    # In Python, 1 equals True; in JSON, it does not.
     return value == other and isinstance(value, bool) is isinstance(other, bool)
 
 
@@ -187,10 +184,6 @@ def _text(turn: ChatMessage) -> str:
 
 
 def _field_error(error: str) -> BadBody:
-    """Convert a message such as ``Expected `str`, got `int` - at `$.messages[0].role``` to an error.
-
-    The path in the message becomes ``param``.
-    """
     what, _, path = error.partition(" - at `")
     param = path.rstrip("`").removeprefix("$.").removeprefix("$") or None
     if param is None and "field `" in what:

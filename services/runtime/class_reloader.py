@@ -1,9 +1,4 @@
-"""Reload the request classes of the policy in force when its ``policy.toml`` changes.
-
-Edge and router use this module, because their images have no ``services.policy``. The rules are those of
-``services.policy``'s ``PolicyReloader``: an edit is loaded once the file was the same in two polls, and an edit that
-cannot be used changes nothing.
-"""
+"""Reload the request classes of a policy when its ``policy.toml`` changes."""
 
 import asyncio
 from collections.abc import Callable
@@ -23,18 +18,17 @@ Fingerprint = tuple[int, int, int] | None
 
 
 class ClassReloader:
-    """Holds the current classes of a policy, and replaces them after an edit of its ``policy.toml``.
+    """Holds the current request classes of a policy, and replaces them after an edit of ``policy.toml``.
 
-    A request is handled with the classes that were current when it arrived.
+    An invalid edit is logged and changes nothing.
 
     Args:
-        folder: The policy's folder.
-        service: Name of the service whose logger reports what was read.
-        apply: Called in the event loop with changed classes before they become current. It may raise ``UserError`` to
-            refuse them.
+        folder: The folder of the policy.
+        service: Name of the service, for log lines.
+        apply: Called with the new classes before they become current. It may raise ``UserError`` to reject them.
 
     Raises:
-        UserError: The policy cannot be read at the start, or something in its tables is wrong.
+        UserError: The policy cannot be read, or one of its tables is invalid.
     """
 
     def __init__(self, folder: Path, service: str, apply: Callable[[ServiceClasses], None] | None = None) -> None:
@@ -46,15 +40,20 @@ class ClassReloader:
         self._longest_ms = self.current.longest_total_ms("interactive")
 
     async def watch(self, interval_s: float = WATCH_INTERVAL_S) -> None:
-        """Load changes until cancelled. The file is read in a thread, because it may be on a slow disk."""
+        """Check the file for changes every ``interval_s`` seconds until cancelled."""
         while True:
             await asyncio.sleep(interval_s)
+            # The file may be on a slow disk.
             classes = await asyncio.to_thread(self.poll)
             if classes is not None:
                 self.adopt(classes)
 
     def poll(self) -> ServiceClasses | None:
-        """Return the classes of a changed file once it was the same in two polls; else None."""
+        """Return the new classes after an edit of the file, otherwise None.
+
+        An edit is recognised when two successive calls find the file in the same state, so that no half-written file is
+        read.
+        """
         if not self._change.poll(self._fingerprint()):
             return None
         try:
@@ -64,7 +63,7 @@ class ClassReloader:
             return None
 
     def adopt(self, classes: ServiceClasses) -> None:
-        """Make these classes the current ones, or refuse them and log the reason."""
+        """Replace the current classes. If the new classes are rejected, log the reason and keep the old ones."""
         try:
             self._check_longest(classes)
             if self._apply is not None:
@@ -76,10 +75,7 @@ class ClassReloader:
         self._log.info("the policy's classes are now %s", ", ".join(classes.names))
 
     def _check_longest(self, classes: ServiceClasses) -> None:
-        """Refuse interactive classes with a longer ``total_ms`` than the classes that this service started with.
-
-        At their start, services choose how far back they read the log, and ``total_ms`` determines how far that is.
-        """
+        # When a service starts, ``total_ms`` determines how far back it reads the log. So it must not become longer.
         longest_ms = classes.longest_total_ms("interactive")
         if longest_ms > self._longest_ms:
             raise UserError(

@@ -1,7 +1,7 @@
-"""Clocks of this process. Code that makes decisions does not read them, but takes the time as an argument.
+"""Clocks of this process.
 
-``now_us`` and ``now_ms`` are the time of day, for texts that people read and for rough comparisons with the log.
-``steady_us`` is for durations and timers, because setting the host's clock does not change it.
+``now_us`` and ``now_ms`` return the time of day. ``steady_us`` is for durations and timers, because changes of the
+system time do not affect it.
 """
 
 import time
@@ -20,5 +20,5 @@ _OFFSET_NS: Final = time.time_ns() - time.monotonic_ns()
 
 
 def steady_us() -> int:
-    """Return the time of day at the start of the process plus the time that has passed on the monotonic clock."""
+    """Return the monotonic clock in microseconds, shifted so that it equalled the time of day at the process start."""
     return (time.monotonic_ns() + _OFFSET_NS) // 1_000

@@ -2,15 +2,14 @@
 
 
 class UserError(Exception):
-    """A user's mistake. The message says what is wrong and how to mend it.
+    """A mistake of the user, such as an invalid setting. The message says what is wrong and how to correct it.
 
-    A process that ends with it prints one line without a traceback and exits with code 2.
+    The process prints the message on one line and exits with code 2.
     """
 
 
 class UnavailableError(Exception):
-    """Something that the process needs cannot be used at present, such as a broker whose disk is full.
+    """A resource that the process needs cannot be used at present, such as a broker whose disk is full.
 
-    A process that ends with it prints one line without a traceback and exits with code 1, so that its supervisor may
-    start it again.
+    The process prints the message on one line and exits with code 1, so that its supervisor may restart it.
     """

@@ -1,4 +1,4 @@
-"""Write files atomically, and notice edits of files."""
+"""Write files atomically, and detect changes of files."""
 
 import os
 import secrets
@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def write_whole(path: Path, content: bytes) -> None:
-    """Replace a file atomically. Even after a loss of power the file has either its old or its new content."""
+    """Replace a file atomically. After a loss of power, the file has either its old or its new content."""
     fresh = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     try:
         with fresh.open("xb") as file:
@@ -21,7 +21,7 @@ def write_whole(path: Path, content: bytes) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Sync a folder's entries to disk. Otherwise a loss of power may undo that a file was created or renamed."""
+    """Sync a folder to the disk, so that created and renamed files survive a loss of power."""
     number = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(number)
@@ -30,10 +30,10 @@ def sync_folder(folder: Path) -> None:
 
 
 class SettledChange:
-    """Reports a change of files once they were the same in two successive polls, so that no unfinished edit is read.
+    """Detects changes of files. A change is reported only after the files have stopped changing.
 
     Args:
-        seen: Fingerprint of the files at the start.
+        seen: A value that identifies the state of the files at the start, such as their modification times.
     """
 
     def __init__(self, seen: Hashable) -> None:
@@ -41,7 +41,7 @@ class SettledChange:
         self._settled = True
 
     def poll(self, seen: Hashable) -> bool:
-        """Return true once per change of the files, at the second successive poll with the same fingerprint."""
+        """Return true once per change, at the second successive call with the same new state."""
         if seen != self._seen:
             self._seen, self._settled = seen, False
             return False

@@ -1,4 +1,4 @@
-"""``/healthz``, ``/readyz`` and ``/metrics`` of a service that has no HTTP port of its own."""
+"""The endpoints ``/healthz``, ``/readyz`` and ``/metrics`` of a service without an HTTP port of its own."""
 
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
@@ -31,12 +31,12 @@ class HealthSettings:
 async def serve_health(
     settings: HealthSettings, ready: Callable[[], bool], routes: "Iterable[AbstractRouteDef]" = ()
 ) -> AsyncIterator[None]:
-    """Serve health and metrics while the block runs, unless the port is 0.
+    """Serve ``/healthz``, ``/readyz`` and ``/metrics`` during an ``async with`` block, unless the port is 0.
 
-    ``/readyz`` answers 503 until ``ready()`` is true. A service may add ``routes`` of its own.
+    ``/readyz`` answers 503 until ``ready()`` is true. ``routes`` are served too.
 
     Raises:
-        UserError: The port is taken.
+        UserError: The port is in use.
     """
     if settings.port == 0:
         yield
@@ -48,7 +48,7 @@ async def serve_health(
         return web.Response(text="ok\n")
 
     async def readyz(_: web.Request) -> web.Response:
-        """Answer 200 if the service has joined its group and caught up with the log, otherwise 503."""
+        """Answer 200 if the service has joined its consumer group and caught up with the log, otherwise 503."""
         return web.Response(text="ready\n") if ready() else web.Response(text="not ready\n", status=503)
 
     async def metrics(_: web.Request) -> web.Response:

@@ -1,4 +1,4 @@
-"""Logging to stderr. A log line never contains a prompt, an answer or a secret."""
+"""Logging to stderr. Log lines never contain prompts, answers or secrets."""
 
 import logging
 import os

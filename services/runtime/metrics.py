@@ -1,4 +1,4 @@
-"""All metrics of Railbus. Times are in milliseconds unless the name has another unit. A label has only few values."""
+"""All Prometheus metrics of Railbus. Times are in milliseconds unless the name has another unit."""
 
 from functools import lru_cache
 from typing import Any, Final, get_args
@@ -313,13 +313,10 @@ for _outcome in ("exported", "dropped", "failed"):
 
 @lru_cache(maxsize=4_096)
 def labelled(metric: Any, *labels: str) -> Any:
-    """Return the child of a metric for these labels. It is cached after the first call.
-
-    The metric's method ``labels`` takes a lock, and takes as long as decoding a record.
-    """
+    """Return the child of a metric for these labels. Children are cached."""
+    # ``labels`` takes a lock, and takes as long as decoding a record.
     return metric.labels(*labels)
 
 
 def render_metrics() -> tuple[bytes, str]:
-    """Return all metrics in Prometheus' text format, and its content type."""
     return generate_latest(REGISTRY), CONTENT_TYPE_LATEST

@@ -1,8 +1,4 @@
-"""The bounds of deadlines in a policy, and the folder of the default policy.
-
-The module ``service_classes`` reads these bounds and the classes from a policy. The package ``services.policy`` reads
-all other parts of a policy. The images of edge and router do not have the dependencies of ``services.policy``.
-"""
+"""The bounds of deadlines in a policy, and the folder of the default policy."""
 
 from pathlib import Path
 from typing import Annotated, Final
@@ -21,11 +17,8 @@ _SERVICES: Final = Path(__file__).resolve().parents[1]
 
 
 def default_policy() -> Path:
-    """Return the folder of the default policy, which is used if no policy folder is set.
-
-    In a wheel, the policies are in ``services/policy``, where ``setup.py`` copies them. In a checkout, also in one that
-    is installed as editable, they are at the top level.
-    """
+    """Return the folder of the default policy, which is used if no policy folder is set."""
+    # setup.py copies the policies into this folder of a wheel. In a checkout, they are at the top level.
     packaged = _SERVICES / "policy" / "policies" / "default"
     return packaged if packaged.is_dir() else _SERVICES.parent / "policies" / "default"
 
@@ -39,7 +32,7 @@ class DeadlineBounds(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     Attributes:
         verdict_ms: Bounds of the deadline for the verdict.
         ttft_ms: Bounds of the deadline for the first content token.
-        stall_ms: Bounds of the longest allowed silence in an answer.
+        stall_ms: Bounds of the longest allowed pause in an answer.
         total_ms: Bounds of the deadline for the whole request.
     """
 
@@ -49,11 +42,6 @@ class DeadlineBounds(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     total_ms: Bounds = (500, 120_000)
 
     def __post_init__(self) -> None:
-        """Check that no minimum is above its maximum.
-
-        Raises:
-            ValueError: A minimum is above its maximum.
-        """
         for name, (least, largest) in msgspec.structs.asdict(self).items():
             if least > largest:
                 msg = f"{name}: the least, {least}, is above the largest, {largest}"
@@ -64,7 +52,7 @@ class DeadlineBounds(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         return bounds
 
     def clamp(self, asked: Deadlines) -> Deadlines:
-        """Return the nearest deadlines within the bounds."""
+        """Return the deadlines, each clamped to its bounds."""
         return Deadlines(
             verdict_ms=_clamp(asked.verdict_ms, self.verdict_ms),
             ttft_ms=_clamp(asked.ttft_ms, self.ttft_ms),

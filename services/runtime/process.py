@@ -1,4 +1,4 @@
-"""How every process starts, stops and reports errors."""
+"""Start and stop a service process, and report its errors."""
 
 import asyncio
 import ctypes
@@ -36,14 +36,14 @@ GRACE_S: Final = 30.0
 
 
 def run(main: Callable[[], Coroutine[Any, Any, None]], name: str) -> NoReturn:
-    """Run a service's main coroutine on uvloop and exit the process.
+    """Run the main coroutine of a service on uvloop, then exit the process.
 
-    The first SIGTERM or SIGINT cancels main once. If main raises an error while it ends, that error decides the exit
-    code. Later signals are ignored, but the process ends at the latest ``GRACE_S`` after the first signal.
+    The first SIGTERM or SIGINT cancels ``main``; later signals are ignored. ``GRACE_S`` after the first signal, the
+    process exits even if ``main`` is still running.
 
     Raises:
-        SystemExit: Always. The code is 0 if main ended or was stopped, 2 after a ``UserError``, and 1 after any other
-            error. A ``UserError`` and an ``UnavailableError`` are printed as one line, without a traceback.
+        SystemExit: Always. The code is 0 if ``main`` ended or was stopped, 2 after a ``UserError``, and 1 after any
+            other error.
     """
     try:
         configure_logging()
@@ -55,7 +55,7 @@ def run(main: Callable[[], Coroutine[Any, Any, None]], name: str) -> NoReturn:
 
 
 def say_ready(text: str) -> None:
-    """Print the line that the parent process waits for: the word ``ready``, then the service's name and details."""
+    """Print ``ready`` and this text on one line. The parent process waits for this line."""
     gc.collect()
     gc.freeze()  # loaded modules are never freed, and scanning them delays tokens by a tenth of a second
     gc.set_threshold(GARBAGE_OBJECTS)
@@ -64,12 +64,13 @@ def say_ready(text: str) -> None:
 
 
 def return_large_blocks() -> bool:
-    """Make the allocator return freed large blocks to the system; return whether the allocator has this option.
+    """Make the memory allocator return large freed blocks to the operating system.
 
-    By default, once a large block was freed, glibc keeps freed blocks of up to 32 MiB for reuse. Small blocks between
-    them prevent their return to the system. So a process that once received many large messages would stay large.
+    Return false if the allocator cannot be configured.
     """
     try:
+        # By default, once a large block was freed, glibc keeps freed blocks of up to 32 MiB for reuse, and small blocks
+        # between them prevent their return to the system.
         mallopt = ctypes.CDLL(None).mallopt
     except (AttributeError, OSError, TypeError):  # another C library
         return False

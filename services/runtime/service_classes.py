@@ -1,9 +1,7 @@
-"""The classes of requests in a policy. Each class has a name, a lane, a priority, deadlines and objectives.
+"""The classes of requests in a policy.
 
-A class defines what is promised to a kind of traffic: ``chat`` gets its first token in a fraction of a second,
-``voice`` gets a steady flow of text, and ``batch`` is only promised completion within a day. Edge, rails and router all
-call ``ServiceClasses.deadlines_of`` to get the deadlines of a request. Only ``read_service_classes`` and ``find_class``
-do I/O.
+A class defines the lane, priority, deadlines and latency objectives of one kind of request, such as ``chat`` or
+``batch``.
 """
 
 import tomllib
@@ -46,13 +44,13 @@ class Objective(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class Slo(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The objectives of a class. A request is good if its times are within the ``ms`` of every objective given here.
+    """The latency objectives of a class. A request is good if it meets every objective that is set.
 
     Attributes:
-        first_token: Time from the receipt of the request until text is visible.
+        first_token: Time from the arrival of the request until text is visible.
         inter_token: Mean time between two tokens of an answer.
         step: Longest pause between two chunks of an answer.
-        total: Time from the receipt of the request to the last byte.
+        total: Time from the arrival of the request to the last byte.
         share: Share of the requests that must be good.
     """
 
@@ -64,12 +62,12 @@ class Slo(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class DefaultDeadlines(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The deadlines of a request that sets none. A deadline that is missing here is taken from the class's lane.
+    """The deadlines of a request that sets none. Missing deadlines get the defaults of the class's lane.
 
     Attributes:
         verdict_ms: Deadline for the verdict.
         ttft_ms: Deadline for the first content token.
-        stall_ms: Longest allowed silence in an answer.
+        stall_ms: Longest allowed pause in an answer.
         total_ms: Deadline for the whole request.
     """
 
@@ -80,12 +78,12 @@ class DefaultDeadlines(Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 class ClassBounds(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The minimum and the maximum of each deadline. Bounds that are missing here are taken from the class's lane.
+    """The minimum and the maximum of each deadline. Missing bounds get the defaults of the class's lane.
 
     Attributes:
         verdict_ms: Bounds of the deadline for the verdict.
         ttft_ms: Bounds of the deadline for the first content token.
-        stall_ms: Bounds of the longest allowed silence in an answer.
+        stall_ms: Bounds of the longest allowed pause in an answer.
         total_ms: Bounds of the deadline for the whole request.
     """
 
@@ -96,23 +94,25 @@ class ClassBounds(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
 
 
 class ClassSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """``[classes.NAME]`` of a policy.
+    """The table ``[classes.NAME]`` of a policy.
 
-    A field that is left out is taken from the built-in class of this name, or else from the lane.
+    Missing fields are taken from the built-in class of the same name, if there is one. Otherwise, they get the defaults
+    of the lane.
 
     Attributes:
         lane: Lane of the requests. Requests of the lane ``batch`` wait for interactive ones.
-        priority: Priority within the lane; 0 goes first. An engine that has no priorities ignores it.
-        cloud: Whether the requests may fall back to the cloud. Batch requests may do so only if this is set.
+        priority: Priority within the lane; 0 goes first. An engine without priorities ignores it.
+        cloud: Whether the requests may fall back to the cloud. By default, interactive requests may and batch requests
+            may not.
         deadlines: Deadlines of a request that sets none.
         bounds: Bounds of the deadlines that a request may set. An interactive class takes missing bounds from
             ``[deadlines]`` of the policy.
         slo: Objectives against which the ledger measures the requests.
-        allowed_tenants: Tenants whose requests may be of this class. If none is named, all may.
-        allowed_models: Models for which requests may be of this class. If none is named, all may.
-        default_tenants: Tenants whose requests are of this class if they name no class.
-        default_models: Models for which requests are of this class if they name no class and their tenant has no
-            default class.
+        allowed_tenants: Tenants that may use the class. If the list is empty, all tenants may.
+        allowed_models: Models that may be requested with the class. If the list is empty, all models may.
+        default_tenants: Tenants whose requests get this class if they name no class.
+        default_models: Models whose requests get this class if they name no class and their tenant has no default
+            class.
     """
 
     lane: Lane | None = None
@@ -129,18 +129,16 @@ class ClassSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServiceClass:
-    """A class with defaults filled in for all fields that the policy leaves out.
+    """A class of requests, with defaults filled in for all fields that the policy leaves out.
 
     Attributes:
-        name: Name of the class.
-        lane: Lane of its requests.
         priority: Priority within the lane; 0 goes first.
         cloud: Whether its requests may fall back to the cloud.
-        deadlines: Deadlines of a request that sets none. They are within the bounds.
+        deadlines: Deadlines of a request that sets none.
         bounds: Bounds of the deadlines that a request may set.
-        slo: Objectives of the class.
+        slo: Latency objectives of the class.
         allowed_tenants: Tenants that may use the class; empty if all may.
-        allowed_models: Models that may be used with the class; empty if all may.
+        allowed_models: Models that may be requested with the class; empty if all may.
     """
 
     name: str
@@ -154,7 +152,6 @@ class ServiceClass:
     allowed_models: frozenset[str] = frozenset()
 
     def allows(self, tenant: str, model: str) -> bool:
-        """Return whether a tenant's requests for a model may be of this class."""
         return (not self.allowed_tenants or tenant in self.allowed_tenants) and (
             not self.allowed_models or model in self.allowed_models
         )
@@ -195,15 +192,14 @@ _BUILT_IN: Final[Mapping[str, ClassSpec]] = {
 
 
 class ServiceClasses:
-    """All classes of a policy: those that it defines, and the built-in ``chat``, ``voice`` and ``batch``.
+    """All classes of a policy: those that it defines, and the built-in classes ``chat``, ``voice`` and ``batch``.
 
     Args:
-        specs: The policy's classes by name.
-        bounds: ``[deadlines]`` of the policy.
+        specs: The classes that the policy defines, by name.
+        bounds: The table ``[deadlines]`` of the policy.
 
     Raises:
-        ValueError: A class contradicts itself or another one, or ``chat`` or ``batch`` has the wrong lane or is not
-            allowed to all.
+        ValueError: The definition of a class is invalid.
     """
 
     def __init__(self, specs: Mapping[str, ClassSpec] | None = None, bounds: DeadlineBounds | None = None) -> None:
@@ -231,7 +227,7 @@ class ServiceClasses:
         return self._by_name.get(name)
 
     def of(self, name: str | None, lane: Lane) -> ServiceClass:
-        """Return the named class if it belongs to the lane; else the lane's default class."""
+        """Return the named class if it belongs to the lane; otherwise the lane's default class."""
         found = self._by_name.get(name or "")
         return found if found is not None and found.lane == lane else self._by_name[DEFAULT_NAMES[lane]]
 
@@ -240,7 +236,7 @@ class ServiceClasses:
         return self._by_name[self._of_tenant.get(tenant) or self._of_model.get(model) or CHAT]
 
     def of_request(self, request: Request) -> ServiceClass:
-        """Return the class of a request on the log. If the request may not use it, return the lane's default class."""
+        """Return the class of a request. If the request may not use that class, return the lane's default class."""
         if request.service_class is not None:
             found = self.of(request.service_class, request.lane)
         else:
@@ -248,7 +244,6 @@ class ServiceClasses:
         return found if found.allows(request.tenant, request.model) else self.of(None, request.lane)
 
     def deadlines_of(self, request: Request) -> Deadlines:
-        """Return a request's deadlines, each clamped to the bounds of the request's class."""
         return self.of_request(request).bounds.clamp(request.deadlines)
 
     def longest_total_ms(self, lane: Lane) -> int:
@@ -262,10 +257,10 @@ class _Document(Struct, frozen=True):
 
 
 def read_service_classes(folder: Path) -> ServiceClasses:
-    """Read ``[deadlines]`` and ``[classes]`` of the policy in this folder.
+    """Read the request classes of the policy in this folder.
 
     Raises:
-        UserError: The file cannot be read, or something in these tables is wrong.
+        UserError: The policy cannot be read, or its deadlines or classes are invalid.
     """
     file = folder / "policy.toml"
     try:
@@ -277,7 +272,7 @@ def read_service_classes(folder: Path) -> ServiceClasses:
 
 
 def find_class(folder: Path, name: str) -> ServiceClass:
-    """Return a class of the policy in this folder, for a command's ``--class``.
+    """Return the class with this name from the policy in this folder.
 
     Raises:
         UserError: The policy cannot be read, or has no such class.
@@ -290,7 +285,6 @@ def find_class(folder: Path, name: str) -> ServiceClass:
 
 
 def _merged(built_in: ClassSpec | None, spec: ClassSpec) -> ClassSpec:
-    """Return a policy's class, with missing fields taken from the built-in class of that name."""
     if built_in is None:
         return spec
     given = {name: value for name, value in msgspec.structs.asdict(spec).items() if value is not None}
@@ -327,7 +321,6 @@ def _filled_in(name: str, spec: ClassSpec, lane_bounds: Mapping[Lane, DeadlineBo
 
 
 def _defaults(specs: Mapping[str, ClassSpec], field: str) -> dict[str, str]:
-    """Return the default class of each tenant or model that has one."""
     found: dict[str, str] = {}
     for name, spec in specs.items():
         for each in getattr(spec, field) or ():
@@ -338,5 +331,4 @@ def _defaults(specs: Mapping[str, ClassSpec], field: str) -> dict[str, str]:
 
 
 def _given(spec: Struct | None) -> dict[str, object]:
-    """Return only those fields of a table that the policy's file sets, with their values."""
     return {} if spec is None else {name: ms for name, ms in msgspec.structs.asdict(spec).items() if ms is not None}

@@ -1,9 +1,6 @@
-"""Settings from environment variables.
+"""Read the settings of a service from environment variables.
 
-The settings of a service are one frozen dataclass. A field ``max_jobs`` is read from ``RAILBUS_MAX_JOBS``. The metadata
-of a field may contain ``env`` (the name of another variable), ``help`` (one sentence), ``ge`` and ``le`` (minimum and
-maximum of a number), and ``secret`` (the value appears in no message). A field that is itself a dataclass is read from
-the variables of its own fields.
+The settings of a service are a dataclass. By default, the field ``max_jobs`` is read from ``RAILBUS_MAX_JOBS``.
 """
 
 import ipaddress
@@ -32,23 +29,25 @@ _NO: Final = frozenset({"0", "false", "no", "off"})
 
 @dataclass(frozen=True, slots=True)
 class Variable:
-    """One environment variable of a settings class, for ``--help`` and the documentation."""
-
     name: str
     allowed: str
     help: str
 
 
 def setting(default: Any, help_text: str, **metadata: Any) -> Any:
-    """Return a field of a settings class."""
+    """Return a dataclass field with a default, a description and these metadata.
+
+    ``env`` is the name of the variable, if it is not derived from the name of the field. ``ge`` and ``le`` are the
+    minimum and maximum of a number. ``secret`` keeps the value out of messages.
+    """
     return dataclass_field(default=default, metadata={"help": help_text, **metadata})
 
 
 def load_settings(cls: type[SettingsT], env: Mapping[str, str] = os.environ) -> SettingsT:
-    """Read settings from the environment; an unset or empty variable gives the field's default.
+    """Read settings from the environment. An unset or empty variable gives the default of its field.
 
     Raises:
-        UserError: A value is not allowed; the message names the variable, the value and the allowed values.
+        UserError: A value is not allowed. The message names the variable and the allowed values.
     """
     hints = get_type_hints(cls)
     values: dict[str, Any] = {}
@@ -68,7 +67,6 @@ def variable_name(field: Field[Any]) -> str:
 
 
 def settings_variables(cls: type[Any]) -> Iterator[Variable]:
-    """Yield every variable of a settings class, in the order of its fields."""
     hints = get_type_hints(cls)
     for field in fields(cls):
         hint = hints[field.name]
@@ -92,11 +90,7 @@ def _parse(field: Field[Any], hint: Any, text: str) -> Any:
 
 
 def _convert(hint: Any, text: str) -> Any:
-    """Convert the text to the type of the setting; None if the text is no value of this type.
-
-    So None always means that the text is wrong. If the variable of an optional setting is unset, the caller uses the
-    default and does not call this function.
-    """
+    # None means that the text is not a value of this type.
     if get_origin(hint) in {types.UnionType, Union}:
         values = (_convert(option, text) for option in get_args(hint) if option is not type(None))
         return next((value for value in values if value is not None), None)
@@ -138,7 +132,7 @@ def _kind(hint: Any) -> str:
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether the name or address, without a port, means this machine; an IPv6 address may be in brackets."""
+    """Return whether a host name or address means this machine. An IPv6 address may be in brackets."""
     if host.lower() == "localhost":
         return True
     try:

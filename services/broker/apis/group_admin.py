@@ -12,7 +12,6 @@ _CONSUMER = "consumer"
 
 
 def list_groups(request: ApiRequest) -> ApiResponse:
-    """List every group that has members or committed offsets."""
     broker = request.broker
     kinds = dict.fromkeys(broker.offsets.groups(), _CONSUMER)
     kinds.update({group.id: group.members.protocol_type() or _CONSUMER for group in broker.groups.all()})
@@ -27,7 +26,6 @@ def list_groups(request: ApiRequest) -> ApiResponse:
 
 
 def describe_groups(request: ApiRequest) -> ApiResponse:
-    """Describe the state and the members of each requested group."""
     reader, version, broker = request.body, request.version, request.broker
     names = reader.array(reader.string)
     out = Writer()
@@ -59,7 +57,7 @@ def describe_groups(request: ApiRequest) -> ApiResponse:
 
 
 def delete_groups(request: ApiRequest) -> ApiResponse:
-    """Delete the committed offsets of the named groups. A group that has members is rejected."""
+    """Delete the committed offsets of each requested group. A group with members gets an error instead."""
     reader, broker = request.body, request.broker
     names = reader.array(reader.string)
 

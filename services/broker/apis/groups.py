@@ -1,7 +1,4 @@
-"""Handlers of JoinGroup, SyncGroup, Heartbeat and LeaveGroup.
-
-Each handler decodes a request, calls a method of `ConsumerGroup`, and encodes the results as responses.
-"""
+"""Handlers of JoinGroup, SyncGroup, Heartbeat and LeaveGroup."""
 
 import uuid
 
@@ -22,7 +19,6 @@ from services.broker.state import ApiRequest
 
 
 def join_group(request: ApiRequest) -> ApiResponse:
-    """Let a client join a group. The response waits until every member has joined, or the rebalance timeout passes."""
     reader, version, settings = request.body, request.version, request.broker.settings
     group_id, session_ms = reader.string(), reader.i32()
     rebalance_ms = reader.i32() if version >= 1 else session_ms
@@ -78,12 +74,10 @@ def _joined(version: int, answer: JoinResponse) -> bytes:
 
 
 def _no_group(group_id: str) -> ErrorCode:
-    """Return the error for a request to a group that does not exist."""
     return ErrorCode.UNKNOWN_MEMBER_ID if group_id else ErrorCode.INVALID_GROUP_ID
 
 
 def sync_group(request: ApiRequest) -> ApiResponse:
-    """Return the assignment of a member. The response waits for the leader's request, which has all assignments."""
     reader, version = request.body, request.version
     group_id, generation, member_id = reader.string(), reader.i32(), reader.string()
     instance_id = reader.nullable_string() if version >= 3 else None
@@ -120,7 +114,6 @@ def heartbeat(request: ApiRequest) -> ApiResponse:
 
 
 def leave_group(request: ApiRequest) -> ApiResponse:
-    """Remove a member from its group. From version 3 on, one request may remove several members."""
     reader, version = request.body, request.version
     group_id = reader.string()
     if version >= 3:

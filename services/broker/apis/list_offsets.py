@@ -1,4 +1,4 @@
-"""Handler of ListOffsets, versions 1 to 5. It returns the start or the end of a log, or searches it by timestamp."""
+"""Handler of ListOffsets, versions 1 to 5."""
 
 from services.broker.protocol.error_codes import ErrorCode
 from services.broker.protocol.responses import ApiResponse
@@ -13,7 +13,7 @@ _LEADER_EPOCH = 0
 
 
 def list_offsets(request: ApiRequest) -> ApiResponse:
-    """Return one offset per partition. The offset is -1 if all records are older than the timestamp in the request."""
+    """Return one offset per partition; -1 if every record is older than the requested timestamp."""
     reader, version, broker = request.body, request.version, request.broker
     reader.i32()  # replica
     if version >= 2:

@@ -23,9 +23,9 @@ _COORDINATES: dict[int, tuple[ErrorCode, str | None]] = {
 
 
 def metadata(request: ApiRequest) -> ApiResponse:
-    """Describe the node and the requested topics.
+    """Describe the broker and the requested topics.
 
-    If the request's list of topics is null, or empty in version 0, all topics are described.
+    A missing topic is created if both the request and the broker settings allow it.
     """
     reader, version, broker = request.body, request.version, request.broker
     names = reader.nullable_array(reader.string)
@@ -88,7 +88,6 @@ def _topic(broker: BrokerState, name: str, *, may_create: bool) -> tuple[ErrorCo
 
 
 def find_coordinator(request: ApiRequest) -> ApiResponse:
-    """Return this node as the coordinator of any group. Reject a request for the coordinator of transactions."""
     reader, version = request.body, request.version
     reader.string()
     kind = reader.i8() if version >= 1 else 0
@@ -110,7 +109,6 @@ _producer_ids = itertools.count(now_ms() << 16)
 
 
 def init_producer_id(request: ApiRequest) -> ApiResponse:
-    """Assign a producer id. Reject a request with a transactional id."""
     transactional_id = request.body.nullable_string()
     request.body.i32()
     out = Writer().i32(0)

@@ -76,10 +76,6 @@ def _commit(
 
 
 def offset_fetch(request: ApiRequest) -> ApiResponse:
-    """Return a group's committed offsets for the requested partitions.
-
-    If the request has null in place of the list of partitions, all committed offsets of the group are returned.
-    """
     reader, version, broker = request.body, request.version, request.broker
     stored = broker.offsets.of(reader.string())
     asked = reader.nullable_array(lambda: (reader.string(), reader.array(reader.i32)))

@@ -1,4 +1,4 @@
-"""Handler of Produce, versions 3 to 7. It uses struct directly for speed, because every record passes through it."""
+"""Handler of Produce, versions 3 to 7."""
 
 import logging
 import struct
@@ -54,8 +54,7 @@ def produce(request: ApiRequest) -> ApiResponse:
 
 
 class _Result(NamedTuple):
-    """The result for one partition. The fields are in wire order."""
-
+    # In wire order:
     code: ErrorCode
     offset: int = _NO_OFFSET
     time_ms: int = NO_TIME

@@ -20,8 +20,6 @@ TopicResult = tuple[str, ErrorCode, str | None]
 
 
 class NewTopic(NamedTuple):
-    """A topic that CreateTopics must create."""
-
     name: str
     partitions: int
     replication: int
@@ -91,7 +89,6 @@ def _check_assignment(topic: NewTopic) -> None:
 
 
 def delete_topics(request: ApiRequest) -> ApiResponse:
-    """Delete each topic with its records and committed offsets."""
     reader, version, broker = request.body, request.version, request.broker
     named = Counter(reader.array(reader.string))
     outcomes = [_attempt(name, partial(_delete, broker, name, times)) for name, times in named.items()]

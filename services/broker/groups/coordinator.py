@@ -1,4 +1,4 @@
-"""The I/O of consumer groups: send responses, store stable groups, and keep one timer per group."""
+"""Manage the consumer groups of one broker: send responses, store the groups on disk, and run their timers."""
 
 import asyncio
 import logging
@@ -18,15 +18,10 @@ MAX_GROUPS = 10_000
 
 
 class GroupStore(Protocol):
-    """Stores stable consumer groups on disk."""
-
-    def save_groups(self, groups: Mapping[str, StableGroup]) -> None:
-        """Store all stable groups. May raise `OSError`."""
+    def save_groups(self, groups: Mapping[str, StableGroup]) -> None: ...
 
 
 class GroupCoordinator:
-    """The consumer groups of one broker. Only groups with members or reserved member ids are kept."""
-
     def __init__(self, settings: BrokerSettings, store: GroupStore | None = None) -> None:
         self._settings = settings
         self._store = store
@@ -35,7 +30,6 @@ class GroupCoordinator:
         self._timers: dict[str, tuple[int, asyncio.TimerHandle]] = {}
 
     def restore(self, groups: Mapping[str, StableGroup]) -> None:
-        """Restore the groups that were stable before a restart."""
         self._stable = dict(groups)
         for group_id, stable in groups.items():
             group = self._groups[group_id] = ConsumerGroup.restored(
@@ -50,7 +44,7 @@ class GroupCoordinator:
         return list(self._groups.values())
 
     def get_or_create(self, group_id: str) -> ConsumerGroup | None:
-        """Return the group. If it is missing, create it, or return None if `MAX_GROUPS` is reached."""
+        """Return the group, creating it if necessary; None if there are already `MAX_GROUPS` groups."""
         group = self._groups.get(group_id)
         if group is None and len(self._groups) < MAX_GROUPS:
             group = self._groups[group_id] = ConsumerGroup(
@@ -59,7 +53,7 @@ class GroupCoordinator:
         return group
 
     def deliver(self, group: ConsumerGroup, responses: list[GroupResponse]) -> None:
-        """Store the group if its stable state has changed, send the responses, and set the group's timer."""
+        """Store the group if it has changed, send the responses to the clients, and set the group's timer."""
         if group.stable is not self._stable.get(group.id):
             self._save(group)
         for answer in responses:
@@ -109,8 +103,6 @@ class GroupCoordinator:
 
 
 class GroupTicket:
-    """A waiting JoinGroup or SyncGroup request: its `DeferredResponse`, and the function that encodes the response."""
-
     __slots__ = ("_write", "response")
 
     def __init__(self, response: DeferredResponse, write: Callable[[GroupResponse], bytes]) -> None:

@@ -1,9 +1,7 @@
-"""One consumer group: Kafka's rebalance protocol as a state machine without clock and I/O.
+"""Kafka's rebalance protocol for one consumer group, as a state machine without clock and I/O.
 
-Callers pass the time (`now_ms`) and new member ids as arguments. Every request whose response may be delayed has a
-ticket, and the response contains this ticket. `join`, `sync`, `leave` and `tick` return all responses that are due,
-also those to earlier requests. Static members (KIP-345) keep their assignment when they rejoin under a new member id.
-As in Kafka, a stable group stays stable when the broker restarts, and its members continue without a rebalance.
+Callers pass the time in milliseconds. Methods return every response that is due, including responses to earlier
+requests. Each response has the ticket of its request.
 """
 
 from collections.abc import Mapping
@@ -25,8 +23,6 @@ from services.broker.protocol.error_codes import ErrorCode
 
 
 class ConsumerGroup:
-    """A consumer group as a state machine: handles members' requests and timeouts, and returns the due responses."""
-
     def __init__(self, group_id: str, *, initial_delay_ms: int = 0) -> None:
         self.id = group_id
         self.state = GroupState.EMPTY
@@ -43,7 +39,7 @@ class ConsumerGroup:
 
     @classmethod
     def restored(cls, group_id: str, stable: StableGroup, now_ms: int, *, initial_delay_ms: int = 0) -> "ConsumerGroup":
-        """Restore a group after a restart. Each member has its full session timeout to send a heartbeat."""
+        """Return a group as it was before a restart of the broker. Each member's session timeout starts again."""
         group = cls(group_id, initial_delay_ms=initial_delay_ms)
         group.state, group.stable = GroupState.STABLE, stable
         group.generation, group.protocol, group.leader = stable.generation, stable.protocol, stable.leader
@@ -59,7 +55,7 @@ class ConsumerGroup:
     # Requests
 
     def join(self, request: JoinRequest, ticket: RequestTicket, new_id: str, now_ms: int) -> list[GroupResponse]:
-        """Let a member join or rejoin. A member without an id gets `new_id`."""
+        """Add a member, or let a member rejoin. A member without an id gets `new_id`."""
         code, member_id = self._admit(request, ticket, new_id, now_ms)
         if code is not ErrorCode.NONE:
             self._due.append(JoinResponse(ticket=ticket, code=code, member_id=member_id))
@@ -67,7 +63,6 @@ class ConsumerGroup:
         return self._responses()
 
     def sync(self, request: SyncRequest, ticket: RequestTicket, now_ms: int) -> list[GroupResponse]:
-        """Handle a member's SyncGroup request. The leader's request contains the assignments of all members."""
         code = self._check(request.member_id, request.instance_id, request.generation)
         if code is ErrorCode.NONE and self.state is GroupState.PREPARING:
             code = ErrorCode.REBALANCE_IN_PROGRESS
@@ -95,7 +90,7 @@ class ConsumerGroup:
         return ErrorCode.REBALANCE_IN_PROGRESS if self.state is GroupState.PREPARING else ErrorCode.NONE
 
     def leave(self, member_id: str, instance_id: str | None, now_ms: int) -> tuple[ErrorCode, list[GroupResponse]]:
-        """Remove a member. A static member may be named by its instance id alone."""
+        """Remove a member. For a static member, `member_id` may be empty."""
         static = self.members.static(instance_id)
         if static is not None and not member_id:
             member_id = static.id
@@ -108,10 +103,10 @@ class ConsumerGroup:
         return code, self._responses()
 
     def may_commit(self, member_id: str, instance_id: str | None, generation: int, now_ms: int) -> ErrorCode:
-        """Return `NONE` if this client may commit offsets for the group, else the error.
+        """Return `NONE` if the client may commit offsets for the group, otherwise the error.
 
-        While the group has no members, any client that sends a negative generation may commit. Otherwise, only members
-        may commit.
+        A client that is not a member may commit only while the group has no members, and only with a negative
+        generation.
         """
         if generation < 0 and not self.members:
             return ErrorCode.NONE
@@ -125,7 +120,7 @@ class ConsumerGroup:
     # Time
 
     def tick(self, now_ms: int) -> list[GroupResponse]:
-        """Remove the members whose timeouts have passed, and complete the rebalance if it is due."""
+        """Remove the members whose session has expired, and complete the rebalance if it is due."""
         self.members.expire_reserved_ids(now_ms)
         self._remove([each for each in self.members if not each.waits and each.deadline_ms <= now_ms], now_ms)
         if self._sync_by_ms is not None and self._sync_by_ms <= now_ms:
@@ -152,7 +147,6 @@ class ConsumerGroup:
     # Admission
 
     def _admit(self, request: JoinRequest, ticket: RequestTicket, new_id: str, now_ms: int) -> tuple[ErrorCode, str]:
-        """Admit a member, or refuse it. Return the error code and the member id for the response."""
         if not self.members.is_compatible(request):
             return ErrorCode.INCONSISTENT_GROUP_PROTOCOL, request.member_id
         if request.member_id:
@@ -195,7 +189,6 @@ class ConsumerGroup:
         self._prepare(now_ms)
 
     def _replace_static(self, old: MemberMetadata, new: MemberMetadata, ticket: RequestTicket, now_ms: int) -> None:
-        """Replace a static member by its new process, and fence the old process."""
         self._due += old.fail_pending(ErrorCode.FENCED_INSTANCE_ID)
         leader = self.leader or ""
         self.members.replace(old, new)
@@ -214,7 +207,6 @@ class ConsumerGroup:
     # Rebalance
 
     def _prepare(self, now_ms: int) -> None:
-        """Start a rebalance, in which all members must rejoin."""
         if self.state is GroupState.PREPARING:
             return
         if self.state is GroupState.EMPTY:
@@ -234,13 +226,10 @@ class ConsumerGroup:
             self._complete(now_ms)
 
     def _complete(self, now_ms: int) -> None:
-        """Remove the dynamic members that have not joined, and start the next generation.
-
-        Static members that have not joined stay in the group. If only such members are left, the rebalance goes on for
-        another rebalance timeout instead.
-        """
         for member in [each for each in self.members if each.joining is None and each.join.instance_id is None]:
             self.members.remove(member)
+        # Static members that have not joined stay in the group. If there are no other members, wait for another
+        # rebalance timeout.
         joined = [member for member in self.members if member.joining is not None]
         if self.members and not joined:
             self._join_by_ms = now_ms + self.members.longest_rebalance_ms()

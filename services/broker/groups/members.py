@@ -1,4 +1,4 @@
-"""The data of a consumer group: members, their requests and the responses to them."""
+"""The data types of a consumer group: members, requests and responses."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,8 +11,6 @@ RequestTicket = object  # a request whose response may come later; opaque here
 
 
 class GroupState(Enum):
-    """Kafka's states of a group, as DescribeGroups shows them."""
-
     EMPTY = "Empty"
     PREPARING = "PreparingRebalance"  # waits for every member to join
     COMPLETING = "CompletingRebalance"  # waits for the leader's assignment
@@ -20,16 +18,12 @@ class GroupState(Enum):
 
 
 class AssignmentProtocol(NamedTuple):
-    """An assignor that a member offers, and the member's metadata for it."""
-
     name: str
     metadata: bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JoinRequest:
-    """A JoinGroup request. Times are in milliseconds."""
-
     member_id: str
     instance_id: str | None
     client_id: str
@@ -43,8 +37,6 @@ class JoinRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SyncRequest:
-    """A SyncGroup request. The leader's request contains the assignments of all members."""
-
     member_id: str
     instance_id: str | None
     generation: int
@@ -52,8 +44,6 @@ class SyncRequest:
 
 
 class Peer(NamedTuple):
-    """A member, as it is described to the group's leader."""
-
     member_id: str
     instance_id: str | None
     metadata: bytes
@@ -61,8 +51,6 @@ class Peer(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JoinResponse:
-    """The response to a JoinGroup request."""
-
     ticket: RequestTicket
     code: ErrorCode = ErrorCode.NONE
     generation: int = -1
@@ -74,8 +62,6 @@ class JoinResponse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SyncResponse:
-    """The response to a SyncGroup request."""
-
     ticket: RequestTicket
     code: ErrorCode = ErrorCode.NONE
     assignment: bytes = b""
@@ -86,7 +72,7 @@ GroupResponse = JoinResponse | SyncResponse
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StableGroup:
-    """The state of a group whose members all have their assignments. This state survives a restart of the broker."""
+    """A group in the state Stable, as it is stored on disk."""
 
     generation: int
     protocol: str
@@ -96,8 +82,6 @@ class StableGroup:
 
 @dataclass(slots=True)
 class MemberMetadata:
-    """One member of a group."""
-
     id: str
     join: JoinRequest
     deadline_ms: int  # end of its session, unless it sends a request before
@@ -108,14 +92,13 @@ class MemberMetadata:
 
     @property
     def waits(self) -> bool:
-        """Return whether the member waits for a response. Its session does not end while it waits."""
+        """Return whether the member waits for a response. While it waits, its session does not expire."""
         return self.joining is not None or self.syncing is not None
 
     def renew_session(self, now_ms: int) -> None:
         self.deadline_ms = now_ms + self.join.session_ms
 
     def metadata(self, protocol: str | None) -> bytes:
-        """Return the member's metadata for the chosen protocol."""
         return next((offer.metadata for offer in self.join.protocols if offer.name == protocol), b"")
 
     def fail_pending(self, code: ErrorCode) -> list[GroupResponse]:

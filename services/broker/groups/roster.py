@@ -1,4 +1,4 @@
-"""The members of a group, their member ids and instance ids, reserved member ids, and common assignment protocols."""
+"""The members of a consumer group, and the member ids that are reserved for new members."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
@@ -11,8 +11,6 @@ MAX_MEMBERS = 1000  # of one group, reserved ids included
 
 
 class Roster:
-    """The members of one group."""
-
     def __init__(self) -> None:
         self._members: dict[str, MemberMetadata] = {}
         self._static: dict[str, str] = {}  # instance id -> member id
@@ -32,9 +30,9 @@ class Roster:
         return len(self._members) + len(self._reserved) >= MAX_MEMBERS
 
     def check_id(self, member_id: str, instance_id: str | None) -> ErrorCode:
-        """Return `NONE` if a member has this member id and this instance id, else the error.
+        """Check that a member has this member id and this instance id.
 
-        The error is `FENCED_INSTANCE_ID` if another member has the instance id, else `UNKNOWN_MEMBER_ID`. If
+        Return `NONE`, `FENCED_INSTANCE_ID` if the instance id belongs to another member, or `UNKNOWN_MEMBER_ID`. If
         `instance_id` is None, only the member id is checked.
         """
         if instance_id is not None:
@@ -46,7 +44,6 @@ class Roster:
         return ErrorCode.NONE if member_id in self._members else ErrorCode.UNKNOWN_MEMBER_ID
 
     def static(self, instance_id: str | None) -> MemberMetadata | None:
-        """Return the static member with this instance id; None if there is none."""
         member_id = self._static.get(instance_id) if instance_id is not None else None
         return self._members[member_id] if member_id is not None else None
 
@@ -63,7 +60,6 @@ class Roster:
             del self._static[member.join.instance_id]
 
     def replace(self, old: MemberMetadata, new: MemberMetadata) -> None:
-        """Replace a static member by one with a new member id, at the same position in the order of members."""
         self._members = {new.id if key == old.id else key: value for key, value in self._members.items()}
         self.add(new)
 
@@ -74,7 +70,7 @@ class Roster:
         self._reserved[member_id] = until_ms
 
     def take_reserved_id(self, member_id: str) -> bool:
-        """Release a reserved member id. Return false if this id was not reserved."""
+        """Release a reserved member id. Return false if the id was not reserved."""
         return self._reserved.pop(member_id, None) is not None
 
     def expire_reserved_ids(self, now_ms: int) -> None:
@@ -82,17 +78,15 @@ class Roster:
 
     @property
     def reserved_until_ms(self) -> Iterable[int]:
-        """Return the times at which the reserved ids expire."""
         return self._reserved.values()
 
     # All members
 
     def everyone_joined(self) -> bool:
-        """Return whether every member has joined and no client with a reserved id is expected to join."""
+        """Return whether every member has joined and no member id is reserved."""
         return not self._reserved and all(member.joining is not None for member in self)
 
     def longest_rebalance_ms(self) -> int:
-        """Return the longest rebalance timeout of all members; 0 without members."""
         return max((member.join.rebalance_ms for member in self), default=0)
 
     def protocol_type(self) -> str:
@@ -100,10 +94,7 @@ class Roster:
         return next((member.join.protocol_type for member in self), "")
 
     def is_compatible(self, request: JoinRequest) -> bool:
-        """Return whether the protocols in a JoinGroup request fit those of the other members.
-
-        The request must have the protocol type of the other members, and offer a protocol that all of them offer too.
-        """
+        """Return whether a request has the group's protocol type and an assignor that all other members support."""
         if not request.protocols or not request.protocol_type:
             return False
         others = [member for member in self if not _is_same(member, request)]
@@ -113,9 +104,9 @@ class Roster:
         return common is None or any(offer.name in common for offer in request.protocols)
 
     def choose_protocol(self) -> str | None:
-        """Return the protocol with the largest number of votes; None if no protocol is supported by all members.
+        """Return the assignor with the most votes; None if there is no assignor that all members support.
 
-        Each member votes for the first protocol in its list that all members support.
+        Each member votes for the first assignor in its list that all members support.
         """
         common = _common(self)
         if not common:
@@ -127,12 +118,10 @@ class Roster:
         return max(votes, key=votes.__getitem__)
 
     def peers(self, protocol: str | None) -> tuple[Peer, ...]:
-        """Return all members, as they are described to the leader."""
         return tuple(Peer(each.id, each.join.instance_id, each.metadata(protocol)) for each in self)
 
 
 def replacement_member(old: MemberMetadata, request: JoinRequest, new_id: str, now_ms: int) -> MemberMetadata:
-    """Return the member that replaces a static member. It has a new id and keeps the old assignment."""
     request = replace(request, member_id=new_id)
     return MemberMetadata(
         id=new_id, join=request, deadline_ms=now_ms + request.session_ms, assignment=old.assignment, synced=old.synced
@@ -140,19 +129,15 @@ def replacement_member(old: MemberMetadata, request: JoinRequest, new_id: str, n
 
 
 def same_subscription(old: JoinRequest, new: JoinRequest) -> bool:
-    """Return whether a static member subscribes to the same topics as before its restart.
-
-    Kafka does not check this. In Kafka, a static member that subscribes to another topic gets its old assignment until
-    another member causes a rebalance. For each assignor, in order, its name and the topics in its metadata must be the
-    same. The rest of its metadata may differ.
-    """
+    """Return whether two requests list the same assignors in the same order and subscribe to the same topics."""
+    # Kafka does not compare the topics. There, a static member that subscribes to another topic keeps its old
+    # assignment until another member causes a rebalance.
     return [(each.name, _subscribed_topics(each.metadata)) for each in old.protocols] == [
         (each.name, _subscribed_topics(each.metadata)) for each in new.protocols
     ]
 
 
 def _subscribed_topics(metadata: bytes) -> list[str] | bytes:
-    """Decode a consumer's subscription and return its topics, sorted. If it has another format, return it unchanged."""
     reader = Reader(metadata)
     try:
         reader.i16()

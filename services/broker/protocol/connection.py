@@ -1,10 +1,4 @@
-"""One client connection. Its requests are handled one at a time, as in Kafka.
-
-A request whose response is delayed (a long fetch, a join) delays only the later requests on the same connection.
-The memory of a connection is limited in three ways. A request may have at most `max_request_bytes`. While a response
-is delayed, reading pauses once more than 1 MiB of input is buffered. While unsent output is above the transport's
-high-water mark, no further request of this client is handled.
-"""
+"""One client connection. As in Kafka, its requests are handled one at a time."""
 
 import asyncio
 import logging
@@ -27,8 +21,6 @@ HandleFrame = Callable[[bytes, str], ApiResponse]
 
 
 class KafkaConnection(asyncio.Protocol):
-    """The asyncio protocol object of one client connection."""
-
     def __init__(
         self,
         handle_frame: HandleFrame,
@@ -85,7 +77,6 @@ class KafkaConnection(asyncio.Protocol):
 
     @property
     def unsent_bytes(self) -> int:
-        """Return the number of response bytes in the transport's write buffer."""
         return self._transport.get_write_buffer_size() if self._transport is not None else 0
 
     # Serving
@@ -95,7 +86,7 @@ class KafkaConnection(asyncio.Protocol):
         return self._pending is not None or not self._writable
 
     def close(self, reason: str | None = None) -> None:
-        """Close the connection. If a reason is given, log it."""
+        """Close the connection after its buffered output is sent. If a reason is given, log it."""
         if self._transport is None:
             return
         if reason is not None:
@@ -105,12 +96,10 @@ class KafkaConnection(asyncio.Protocol):
         self._transport = None
 
     def abort(self) -> None:
-        """Close the connection at once and discard unsent output."""
         if self._socket is not None:
             self._socket.abort()
 
     def _serve_buffered(self) -> None:
-        """Handle the complete requests in the buffer. Stop when a response is delayed or the write buffer is full."""
         position, buffered = 0, len(self._input)
         while not self._busy and self._transport is not None and buffered - position >= _SIZE.size:
             (size,) = _SIZE.unpack_from(self._input, position)

@@ -4,8 +4,6 @@ from enum import IntEnum
 
 
 class ErrorCode(IntEnum):
-    """An error code of Kafka's protocol, under the name that Kafka gives it."""
-
     UNKNOWN_SERVER_ERROR = -1
     NONE = 0
     OFFSET_OUT_OF_RANGE = 1

@@ -1,15 +1,13 @@
-"""The types of the values that a request handler returns."""
+"""The types of the responses that a request handler returns."""
 
 from collections.abc import Callable
 
 
 class CloseConnection(Exception):
-    """The protocol has no response for this error, so the connection is closed and the message is logged."""
+    """The connection must be closed, because Kafka's protocol has no response for this error."""
 
 
 class DeferredResponse:
-    """A response that is set once, possibly later. The function passed to `then` receives it."""
-
     __slots__ = ("_body", "_cancel", "_then", "done")
 
     def __init__(self, cancel: Callable[[], None] | None = None) -> None:
@@ -19,7 +17,7 @@ class DeferredResponse:
         self._cancel = cancel
 
     def set_result(self, body: bytes) -> None:
-        """Set the response. Do nothing if a response was set before, or after a `cancel`."""
+        """Set the response. This has no effect after an earlier `set_result` or `cancel`."""
         if self.done:
             return
         self.done = True
@@ -29,7 +27,7 @@ class DeferredResponse:
             self._body = body
 
     def then(self, then: Callable[[bytes], None]) -> None:
-        """Call the function `then` with the response: now if the response is set already, else when it is set."""
+        """Call this function with the response, either immediately or when the response is set."""
         if self.done:
             then(self._body)
         else:

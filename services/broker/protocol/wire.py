@@ -1,6 +1,6 @@
-"""Read and write the primitive types of Kafka's wire format, without the flexible versions of KIP-482.
+"""Read and write the primitive types of Kafka's wire format.
 
-Numbers are big-endian. Strings, bytes and arrays have a length prefix.
+The flexible versions (KIP-482) are not supported.
 """
 
 import struct
@@ -16,11 +16,14 @@ _I64 = struct.Struct(">q")
 
 
 class MalformedRequest(Exception):
-    """The bytes are not a valid request. The connection that sent them is closed."""
+    pass
 
 
 class Reader:
-    """Reads primitive values from one request in order. Raises `MalformedRequest` if the bytes end too early."""
+    """Reads primitive values from the bytes of a request.
+
+    Every read may raise `MalformedRequest`.
+    """
 
     __slots__ = ("data", "pos")
 
@@ -93,8 +96,6 @@ class Reader:
 
 
 class Writer:
-    """Writes primitive values into one response."""
-
     __slots__ = ("out",)
 
     def __init__(self) -> None:
@@ -129,13 +130,11 @@ class Writer:
         return self
 
     def blob(self, value: bytes) -> "Writer":
-        """Write bytes with a 32-bit length prefix."""
         self.i32(len(value))
         self.out += value
         return self
 
     def array(self, items: Iterable[T], item: Callable[[T], object]) -> "Writer":
-        """Write a 32-bit count, then call `item` to write each item."""
         listed = list(items)
         self.i32(len(listed))
         for each in listed:

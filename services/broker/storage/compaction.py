@@ -1,9 +1,6 @@
-"""Compaction: keep only the newest record of each key, at its original offset. No I/O.
+"""Log compaction: keep only the newest record of each key, at its original offset. No I/O.
 
-As in Kafka, a batch that loses records keeps its first and last offset, so that the log has no gap between batches.
-Consumers read batch after batch, and skip offsets that have no record any more. Adjacent batches that lost all their
-records are replaced by one empty batch. A tombstone (a record without a value) that is the newest record of its key is
-removed too, once it is old enough that every consumer should have read it.
+As in Kafka, tombstones (records without a value) are removed after some time.
 """
 
 from collections.abc import Iterable, Iterator
@@ -20,12 +17,10 @@ _UNBOUNDED_BYTES: Final = 2**31 - 1
 
 
 class UnreadableBatch(Exception):
-    """A batch cannot be decoded, so its keys are unknown."""
+    pass
 
 
 class Survivor(NamedTuple):
-    """A batch after compaction: its bytes, its offsets and its largest timestamp."""
-
     data: bytes
     base: int
     span: int
@@ -33,7 +28,11 @@ class Survivor(NamedTuple):
 
 
 def newest_offsets(data: Iterable[bytes]) -> dict[bytes, int]:
-    """Return the offset of each key's newest record in these batches. Raises `UnreadableBatch`."""
+    """Return the offset of each key's newest record in these batches.
+
+    Raises:
+        UnreadableBatch: A batch cannot be decoded.
+    """
     found: dict[bytes, int] = {}
     for batch in data:
         for record in _records(batch):
@@ -43,13 +42,18 @@ def newest_offsets(data: Iterable[bytes]) -> dict[bytes, int]:
 
 
 def survivors(data: Iterable[bytes], newest: dict[bytes, int], drop_before_ms: int) -> Iterator[Survivor]:
-    """Yield the compacted batches in order, without a gap between their offsets.
+    """Yield the compacted batches in order. Batches without remaining records are replaced by empty batches.
 
     Args:
         data: Consecutive batches.
         newest: The offset of each key's newest record.
-        drop_before_ms: Time in milliseconds. Tombstones in batches whose largest timestamp is before it are dropped.
+        drop_before_ms: Tombstones are removed from batches whose largest timestamp is before this time.
+
+    Raises:
+        UnreadableBatch: A batch cannot be decoded.
     """
+    # As in Kafka, the compacted batches have no gap between their offsets. Adjacent batches without remaining records
+    # are replaced by one empty batch.
     gap: Survivor | None = None
     for batch in data:
         kept = _compacted(batch, newest, drop_before_ms)
@@ -71,7 +75,11 @@ def survivors(data: Iterable[bytes], newest: dict[bytes, int], drop_before_ms: i
 
 
 def has_record_without_key(batch: bytes) -> bool:
-    """Return whether any record of this batch has no key. Raises `UnreadableBatch`."""
+    """Return whether any record of this batch has no key.
+
+    Raises:
+        UnreadableBatch: The batch cannot be decoded.
+    """
     return any(record.key is None for record in _records(batch))
 
 
@@ -83,7 +91,6 @@ def _records(batch: bytes) -> list[Any]:
 
 
 def _compacted(batch: bytes, newest: dict[bytes, int], drop_before_ms: int) -> Survivor | None:
-    """Return the batch with its remaining records; None if no record remains."""
     header = batches.parse(batch)
     records = _records(batch)
     old = header.max_timestamp_ms < drop_before_ms
@@ -108,7 +115,6 @@ def _compacted(batch: bytes, newest: dict[bytes, int], drop_before_ms: int) -> S
 
 
 def _survivor(data: bytearray, original: BatchHeader) -> Survivor:
-    """Return a rebuilt batch with the offsets and the largest timestamp of the original."""
     batches.take_place_of(data, original)
     return Survivor(bytes(data), original.base_offset, original.span, original.max_timestamp_ms)
 

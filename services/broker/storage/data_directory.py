@@ -1,10 +1,8 @@
-"""The data directory: topics and their configurations, records, committed offsets and consumer groups.
+"""The data directory: topics, records, committed offsets and consumer groups on disk.
 
-It contains `topics.json`, `topics/NAME/PARTITION/`, `offsets.jsonl`, `groups.json` and `lock`.
-A killed process loses nothing that it acknowledged, because every write is passed to the operating system before the
-response is sent. A machine that loses power may lose data that was not synced, and files are synced only when the
-broker stops. So a running broker keeps the machine's boot id in `lock`. If a broker finds another boot id in `lock` at
-its start, it reads and checks every batch.
+Data is written to files before the client gets a response, so a killed broker loses no acknowledged data. Files are
+synced to the disk only when the broker stops. After a reboot without a clean stop, the broker checks every batch when
+it starts.
 """
 
 import fcntl
@@ -55,7 +53,7 @@ class _GroupsFile(msgspec.Struct):
 
 
 class NoStorage:
-    """Replaces `Storage` if there is no data directory. Topics, offsets and groups are then in memory only."""
+    """The replacement for `Storage` if there is no data directory. It stores nothing."""
 
     def load(self, topics: Topics, offsets: CommittedOffsets, now_ms: int) -> None: ...
 
@@ -79,7 +77,7 @@ class NoStorage:
 
 
 class Storage:
-    """Stores all state that survives a restart, in one directory."""
+    """Stores everything that survives a restart of the broker, in one directory."""
 
     def __init__(self, folder: Path, tail_bytes: int = TAIL_BYTES) -> None:
         self._folder = folder
@@ -91,7 +89,12 @@ class Storage:
         self._journal = OffsetJournal(folder / "offsets.jsonl")
 
     def load(self, topics: Topics, offsets: CommittedOffsets, now_ms: int) -> None:
-        """Load topics and offsets. Raises `BadSetting` if the directory is not a broker's or cannot be used."""
+        """Load topics and committed offsets.
+
+        Raises:
+            BadSetting: The directory cannot be used, or its files cannot be read.
+        """
+        # A running broker keeps the boot id of the machine in the lock file, and empties the file after a clean stop.
         trusted = _was_synced_or_same_boot(self._lock)
         stored = self._read_topics()
         try:
@@ -130,7 +133,6 @@ class Storage:
         return files
 
     def save_topics(self, topics: Mapping[str, TopicState]) -> None:
-        """Replace the stored list of topics atomically."""
         listed = {each.name: _StoredTopic(len(each.partitions), dict(each.config.given)) for each in topics.values()}
         self._write("topics.json", _TopicsFile(_FORMAT, listed))
 
@@ -146,7 +148,7 @@ class Storage:
         self._journal.forgotten(group, place)
 
     def load_groups(self) -> dict[str, StableGroup]:
-        """Return the stored stable groups. If they cannot be read, return an empty dict: all members must rejoin."""
+        """Return the stored groups; an empty dict if there are none or they cannot be read."""
         path = self._folder / "groups.json"
         try:
             stored = msgspec.json.decode(path.read_bytes(), type=_GroupsFile)
@@ -158,15 +160,12 @@ class Storage:
         return stored.groups if stored.format == _FORMAT else {}
 
     def save_groups(self, groups: Mapping[str, StableGroup]) -> None:
-        """Replace the stored stable groups atomically."""
         self._write("groups.json", _GroupsFile(_FORMAT, dict(groups)))
 
     def close(self) -> None:
-        """Sync and close every file, and unlock the directory.
-
-        Indexes and producers' states are written before the sync. So the next start is fast even if this process is
-        killed during the sync.
-        """
+        """Sync and close every file, and unlock the directory."""
+        # Indexes and producer states are written first, so that the next start is fast even if this process is killed
+        # during the sync.
         for topic in self._topics or ():
             for log in topic.partitions:
                 log.close()
@@ -221,7 +220,6 @@ def _lock(folder: Path) -> int:
 
 
 def _was_synced_or_same_boot(lock: int) -> bool:
-    """Return whether the last broker synced its files when it stopped, or the machine has not rebooted since."""
     left = os.pread(lock, 100, 0).decode(errors="replace").strip()
     return not left or left == _boot_id() != _NO_BOOT_ID
 
@@ -234,11 +232,8 @@ def _boot_id() -> str:
 
 
 def _write_lock(lock: int, content: str) -> None:
-    """Write the lock file without a sync. A sync takes seconds if gigabytes of other data are not written yet.
-
-    If the machine loses power before the boot id is on the disk, the file is at worst empty, as after a clean stop.
-    The next start then trusts an index if its segment file has the size and the modification time that the index
-    contains. This is safe: file systems write the size and the modification time of a file after its data.
-    """
+    # Without a sync, which takes seconds if gigabytes of other data are not written yet. After a loss of power, the
+    # file may be empty, as after a clean stop. The next start then uses an index if its segment file has the size and
+    # the modification time that the index contains. File systems write both after the data of the file.
     os.ftruncate(lock, 0)
     os.pwrite(lock, content.encode(), 0)

@@ -1,4 +1,4 @@
-"""Log storage errors at a limited rate, because on a full disk every write fails, many times a second."""
+"""Log storage errors at a limited rate."""
 
 import errno
 import logging
@@ -7,6 +7,7 @@ from typing import Final, Literal
 
 logger = logging.getLogger("railbus.broker")
 
+# On a full disk, every write fails, many times a second.
 REPEAT_S: Final = 60.0
 """Minimum time between two log lines about storage errors, in seconds."""
 
@@ -14,7 +15,7 @@ DISK_FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
 class StorageErrorLog:
-    """Makes log lines about storage errors, at most one a minute. Each line tells how many errors were left out."""
+    """Limits log lines about storage errors to one a minute. Each line contains the number of suppressed errors."""
 
     def __init__(self) -> None:
         self._logged_at_s: float | None = None
@@ -36,7 +37,7 @@ _errors = StorageErrorLog()
 
 
 def log_storage_error(what: str, error: OSError, action: Literal["written", "read"] = "written") -> None:
-    """Log the error, unless another error was logged within the last minute."""
+    """Log the error, unless a storage error was logged within the last minute."""
     line = _errors.line_for(what, error, time.monotonic(), action)
     if line is not None:
         logger.error("%s", line)

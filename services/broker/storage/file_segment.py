@@ -1,8 +1,6 @@
-"""A segment in a file. Batches are written at its end and read at any offset with `pread`.
+"""A segment in a file.
 
-Only the newest batches are also in the memory of this process. The operating system caches data that is read from the
-file. The newest segment of a partition takes appends; all older segments are sealed. `OpenSegments` limits the number
-of sealed segments whose file and index are open for reads.
+The newest batches of a partition are also in memory. Older batches are read from the file.
 """
 
 import os
@@ -35,7 +33,7 @@ MIN_TAIL_BYTES: Final = 16 * 1024
 
 
 class TailBudget:
-    """Divides the memory for the newest batches equally among all partitions."""
+    """Divides an amount of memory equally among all partitions, for their newest batches."""
 
     def __init__(self, total_bytes: int) -> None:
         self._total_bytes = total_bytes
@@ -43,16 +41,11 @@ class TailBudget:
 
     @property
     def bytes_each(self) -> int:
-        """Return the number of bytes for the newest batches of one partition, from 16 KiB to 1 MiB."""
+        """Return how many bytes of its newest batches a partition may keep in memory: 16 KiB to 1 MiB."""
         return min(MAX_TAIL_BYTES, max(MIN_TAIL_BYTES, self._total_bytes // max(1, self.partitions)))
 
 
 class LogTail:
-    """The newest batches of one segment, in two memory buffers of at most half of `TailBudget.bytes_each` each.
-
-    When the younger buffer is full, all batches of the older buffer are dropped at once.
-    """
-
     __slots__ = ("_budget", "_half_bytes", "_older", "_younger")
 
     def __init__(self, base: int, budget: TailBudget) -> None:
@@ -62,7 +55,6 @@ class LogTail:
 
     @property
     def base(self) -> int:
-        """Return the first offset whose batch is in memory."""
         return self._older.base
 
     @property
@@ -77,13 +69,9 @@ class LogTail:
         self._younger.append(batch, base, records, max_timestamp_ms)
 
     def _swap(self, base: int) -> None:
-        """Make the younger buffer the older one. The batches of the previous older buffer are dropped.
-
-        That buffer is used for new batches, unless it is too large now. A newly allocated buffer would be slower at its
-        first use.
-        """
         self._half_bytes = self._budget.bytes_each // 2
         buffer = None if self._older is self._younger else self._older.release()
+        # Reuse the old buffer unless it is too large now. A newly allocated buffer is slower at its first use.
         if buffer is not None and len(buffer) > 2 * self._half_bytes:
             buffer = None
         self._older, self._younger = self._younger, Segment(base, 0, buffer)
@@ -103,20 +91,17 @@ class LogTail:
 
 
 class OpenSegment(NamedTuple):
-    """The file descriptor and the index of a segment that is open for reads."""
-
     file: int
     sparse: SegmentIndex
 
 
 class OpenSegments:
-    """The sealed segments, of all partitions, that are open for reads: the most recently read ones."""
+    """The file descriptors and indexes of the sealed segments that were read most recently."""
 
     def __init__(self) -> None:
         self._open: OrderedDict[Path, OpenSegment] = OrderedDict()
 
     def get(self, segment: "FileSegment") -> OpenSegment:
-        """Return the file descriptor and the index of a sealed segment. Raises `OSError`."""
         found = self._open.get(segment.path)
         if found is not None:
             self._open.move_to_end(segment.path)
@@ -138,7 +123,7 @@ class OpenSegments:
 
 
 class FileSegment:
-    """A segment in the file `path`. Each call that reads or writes may raise `OSError`."""
+    """A segment in the file `path`. Methods that read or write may raise `OSError`."""
 
     def __init__(self, path: Path, base: int, born_ms: int, opened: OpenSegments, budget: TailBudget) -> None:
         self.path = path
@@ -157,7 +142,6 @@ class FileSegment:
     def stored(
         cls, path: Path, base: int, found: StoredIndex, now_ms: int, opened: OpenSegments, budget: TailBudget
     ) -> "FileSegment":
-        """Return a sealed segment for a file that exists already."""
         segment = cls(path, base, now_ms, opened, budget)
         first_ms = found.sparse.first_ms
         # A client's clock may be ahead, so the first timestamp may be in the future.
@@ -167,7 +151,7 @@ class FileSegment:
         return segment
 
     def continue_with(self, index: SegmentIndex) -> None:
-        """Accept more batches after a restart, although the segment was sealed when the broker stopped."""
+        """Make a sealed segment accept batches again, after a restart of the broker."""
         self._index = index
         self._tail = LogTail(self.end, self._budget)
 
@@ -181,14 +165,13 @@ class FileSegment:
         return self._tail.memory_bytes + self._index.memory_bytes
 
     def open_for_append(self) -> int:
-        """Open the file for appends, create it if it is missing, and return its descriptor."""
         if self._file is None:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             self._file = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o600)
         return self._file
 
     def append(self, batch: bytes | bytearray, base: int, records: int, max_timestamp_ms: int) -> None:
-        """Write a batch to the operating system. After an error, the file is unchanged."""
+        """Write a batch at the end of the file. If this raises `OSError`, the file is unchanged."""
         assert base == self.end  # noqa: S101 - batches of a segment are contiguous
         assert self._index is not None  # noqa: S101 - not sealed
         assert self._tail is not None  # noqa: S101
@@ -227,7 +210,7 @@ class FileSegment:
         return next((each.base for each in found if each.max_timestamp_ms >= timestamp_ms), None)
 
     def seal(self) -> None:
-        """Write the index, close the file and free the memory. A restart without the index would read all batches."""
+        """Write the index to disk and close the file. No batch can be appended afterwards."""
         index, file = self._index, self._file
         self._index = self._tail = self._file = None
         if index is None or file is None:  # the index is on disk already, or there are no batches
@@ -242,10 +225,7 @@ class FileSegment:
         self.path.with_suffix(INDEX_SUFFIX).write_bytes(index.encode(self.end, self.newest_ms, mark))
 
     def load_index(self) -> SegmentIndex:
-        """Return the index of a sealed segment.
-
-        If the index file is missing or damaged, or does not match the segment, rebuild the index from the batches.
-        """
+        """Return the index of a sealed segment. If the stored index cannot be used, rebuild it from the batches."""
         found = read_index(self.path)
         if found is not None and found.end == self.end and found.mark.size == self._size:
             return found.sparse
@@ -256,7 +236,6 @@ class FileSegment:
         return index
 
     def close(self) -> None:
-        """Close the file without writing the index."""
         self._opened.close(self.path)
         if self._file is not None:
             os.close(self._file)

@@ -1,4 +1,7 @@
-"""Committed offsets on disk, one JSON line per commit. The file is rewritten when most lines are out of date."""
+"""Committed offsets on disk, one JSON line per commit.
+
+When most lines are out of date, the file is rewritten.
+"""
 
 import logging
 import os
@@ -14,8 +17,6 @@ STALE_LINES = 10_000  # the file is rewritten when it has more lines than this p
 
 
 class OffsetJournal:
-    """The file with the committed offsets of all groups."""
-
     def __init__(self, path: Path) -> None:
         self._path = path
         self._offsets = CommittedOffsets()
@@ -23,7 +24,7 @@ class OffsetJournal:
         self._file: int | None = None
 
     def load(self, offsets: CommittedOffsets) -> None:
-        """Load the stored offsets. An incomplete line, such as the last one after a loss of power, is ignored."""
+        """Load the stored offsets. Lines that cannot be decoded are ignored."""
         self._offsets = offsets
         if self._path.exists():
             for line in self._path.read_bytes().splitlines():
@@ -37,7 +38,6 @@ class OffsetJournal:
         self._write(_line(group, place, None))
 
     def close(self) -> None:
-        """Sync the file to the disk and close it."""
         if self._file is not None:
             os.fsync(self._file)
             os.close(self._file)

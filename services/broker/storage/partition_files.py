@@ -1,13 +1,7 @@
-"""Write and load the files of a partition: its segments with their indexes, and `state.json`.
+"""The files of one partition: segments, their indexes, and `state.json`.
 
-`00000000000000000042.log` contains the batches from offset 42 on, and the file with the suffix `.index` is its sparse
-index. `state.json` contains the idempotent producers and the latest append time, as they were when the log ended at a
-certain offset. To bring both up to date, a broker that starts needs only the headers of the batches after this offset.
-If `state.json` is missing, the broker needs the headers of all batches.
-
-A broker that starts reads a segment completely, and checks every batch, if the index of the segment is missing or does
-not match the segment file. This happens to the newest segment after a kill, to segments that another program changed,
-and in folders that an older version of the broker wrote.
+`state.json` contains the idempotent producers and the latest append time. If the index of a segment is missing or out
+of date when the broker starts, the broker reads the segment completely and checks every batch.
 """
 
 import contextlib
@@ -56,7 +50,7 @@ class _StateFile(msgspec.Struct):
 class PartitionFiles:
     """The segments of one partition on disk.
 
-    `sync` and `replace` wait for the disk, which may take long and blocks the event loop.
+    `sync` and `replace` block the event loop until the disk has written the data.
     """
 
     def __init__(self, folder: Path, opened: OpenSegments, budget: TailBudget) -> None:
@@ -70,20 +64,16 @@ class PartitionFiles:
     # SegmentStore
 
     def begin(self, base: int, now_ms: int) -> LogSegment:
-        """Create a segment that starts at the offset `base`.
-
-        Unless `base` is 0, the file of the segment is created at once. Its name contains the offset, so a restart finds
-        the offset even if no batch is written after it.
-        """
         segment = FileSegment(self._path(base), base, now_ms, self._opened, self._budget)
+        # The name of the file contains the offset, so a restart finds the offset even if no batch is written.
         if base:
             segment.open_for_append()
         self._segments[base] = segment
         return segment
 
     def forget(self, segment: LogSegment) -> None:
-        """Delete a segment's files. The index is deleted first, so that no index is left without its segment."""
         path = self._path(segment.base)
+        # The index is deleted first, so that no index is left without its segment.
         path.with_suffix(INDEX_SUFFIX).unlink(missing_ok=True)
         path.unlink(missing_ok=True)
         found = self._segments.pop(segment.base, None)
@@ -91,13 +81,7 @@ class PartitionFiles:
             found.close()
 
     def replace(self, old: Sequence[LogSegment], kept: Iterable[Survivor]) -> LogSegment:
-        """Write the remaining batches into a new file, which then replaces the files of all old segments.
-
-        The new file is renamed to the name of the oldest old file. Then the remaining old files are deleted. A kill at
-        any time does no harm. After a kill before the rename, the old files are unchanged. After a kill between the
-        rename and a deletion, the next start deletes the old file, because it begins before the new file ends. The new
-        file is synced before the rename. Without this, a loss of power could lose records that were synced long ago.
-        """
+        """Replace the old segments by one segment with the batches `kept`. A crash at any time loses no records."""
         path = self._path(old[0].base)
         fresh = FileSegment(
             path.with_suffix(COMPACTING_SUFFIX), old[0].base, old[0].born_ms, self._opened, self._budget
@@ -106,8 +90,11 @@ class PartitionFiles:
         try:
             for batch in kept:
                 fresh.append(*batch)
+            # Without this sync, a loss of power could lose records that were synced long ago.
             os.fsync(fresh.open_for_append())
             path.with_suffix(INDEX_SUFFIX).unlink(missing_ok=True)
+            # After a kill before the rename, the old files are unchanged. After a kill between the rename and a
+            # deletion, the next start deletes the old file, because it begins before the new file ends.
             fresh.path.replace(path)
         except OSError:
             fresh.close()
@@ -129,7 +116,6 @@ class PartitionFiles:
         return fresh
 
     def keep_state(self, end: int, producers: ProducerStates, appended_ms: int) -> None:
-        """Replace `state.json` atomically."""
         if end == self._state_end:
             return
         fresh = self._folder / "state.json.new"
@@ -149,8 +135,7 @@ class PartitionFiles:
         Args:
             log: A new, empty log.
             now_ms: The current time in milliseconds.
-            trusted: True if the files have all data that the last broker wrote: it synced them when it stopped, or the
-                machine has not rebooted since then.
+            trusted: False if data may be missing from the files because of a loss of power.
         """
         state = self._read_state()
         replayed = _Replay(state)
@@ -190,7 +175,6 @@ class PartitionFiles:
         return read_bytes
 
     def sync(self) -> None:
-        """Wait until all batches are on the disk. Raises `OSError`."""
         for segment in self._segments.values():
             if segment.path.exists():
                 file = os.open(segment.path, os.O_RDONLY)
@@ -200,7 +184,6 @@ class PartitionFiles:
                     os.close(file)
 
     def close(self) -> None:
-        """Close the files without writing anything to them."""
         for segment in self._segments.values():
             segment.close()
         self._segments.clear()
@@ -234,8 +217,6 @@ class PartitionFiles:
 
 
 class _Replay:
-    """The producers and the latest append time from `state.json`. `note` adds each batch from `from_offset` on."""
-
     def __init__(self, state: _StateFile | None) -> None:
         self.from_offset = state.end if state is not None else 0
         self.producers = ProducerStates.restored(state.producers) if state is not None else ProducerStates()
@@ -250,7 +231,7 @@ class _Replay:
 
 
 def stored_segments(folder: Path) -> list[tuple[int, Path]]:
-    """Return (first offset, file) of each segment of a partition, the oldest first."""
+    """Return (first offset, path) of each segment file in the folder, in order of the offset."""
     found = ((path.stem, path) for path in folder.glob(f"*{LOG_SUFFIX}"))
     return sorted((int(stem), path) for stem, path in found if stem.isdecimal())
 
@@ -261,7 +242,6 @@ def _matching_index(path: Path) -> StoredIndex | None:
 
 
 def _recover(path: Path, base: int, on_batch: OnBatch) -> StoredIndex:
-    """Check every batch of a segment file, truncate the file after the last valid batch, and return the index."""
     data = path.read_bytes()
     index, position, end, newest_ms = SegmentIndex(), 0, base, _EMPTY_MS
     for header in _whole_batches(memoryview(data), base):
@@ -292,7 +272,6 @@ def _whole_batches(data: memoryview, base: int) -> Iterator[BatchHeader]:
 
 
 def _headers(path: Path, end: int) -> list[BatchHeader] | None:
-    """Return the header of each batch; None if the file is damaged or does not end at the offset `end`."""
     data = path.read_bytes()
     try:
         places = list(batches_in(data))

@@ -1,7 +1,4 @@
-"""The log of a partition: append, read, search by time, retention and compaction.
-
-It has no clock. It does no I/O itself, but its segments may be files.
-"""
+"""The log of a partition: append, read, search by time, retention and compaction."""
 
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
@@ -20,10 +17,13 @@ _STEP_BYTES = 1024 * 1024  # bytes of batches that compaction reads at once
 
 
 class AppendResult(NamedTuple):
-    """The offset of a batch on the log. `duplicate` is true if the batch was on the log already before this request.
+    """The result of appending a batch.
 
-    `time_ms` is the append time of the batch; -1 if its records keep the client's timestamps. For a duplicate, it is
-    the largest timestamp of the batch, as in Kafka.
+    Attributes:
+        offset: Offset of the batch's first record.
+        duplicate: Whether the batch is a retry of a batch that is already on the log.
+        time_ms: Append time; -1 if the records keep the client's timestamps. For a duplicate, the largest timestamp of
+            the batch.
     """
 
     offset: int
@@ -32,8 +32,6 @@ class AppendResult(NamedTuple):
 
 
 class TimestampAndOffset(NamedTuple):
-    """Offset and timestamp of the record that a search by time found."""
-
     offset: int
     timestamp_ms: int
 
@@ -43,10 +41,9 @@ class PartitionLog:
 
     Attributes:
         start: Offset of the oldest record.
-        end: Offset that the next record will have. For speed, ``start`` and ``end`` are plain attributes, because every
-            fetch reads them for each of its partitions.
+        end: Offset that the next record will have.
         size: Size of all batches, in bytes.
-        deleted: Whether the topic was deleted. If so, a waiting fetch must be answered.
+        deleted: Whether the topic was deleted.
     """
 
     def __init__(self, config: TopicConfig, *, now_ms: int = 0, store: SegmentStore | None = None) -> None:
@@ -61,7 +58,6 @@ class PartitionLog:
         self.deleted = False
 
     def restore(self, segments: Sequence[LogSegment], producers: ProducerStates, appended_ms: int) -> None:
-        """Restore the log from stored segments, the newest last, and from the stored state of its producers."""
         self._segments = list(segments)
         self.start, self.end = self._segments[0].base, self._segments[-1].end
         self._producers = producers
@@ -69,7 +65,6 @@ class PartitionLog:
         self.size = sum(map(len, segments))
 
     def close(self) -> None:
-        """Seal the newest segment and store the producers' state, so that a restart need not read all batches."""
         self._segments[-1].seal()
         self._store.keep_state(self.end, self._producers, self._appended_ms)
 
@@ -78,7 +73,12 @@ class PartitionLog:
         return sum(segment.memory_bytes for segment in self._segments)
 
     def produce(self, batch: memoryview, version: int, now_ms: int) -> AppendResult:
-        """Check and append a client's batch. Raises `BatchRejected` if it is not accepted."""
+        """Check and append a batch from a client.
+
+        Raises:
+            BatchRejected: The batch did not pass a check.
+            OSError: The batch cannot be written.
+        """
         header = batches.parse(batch)
         if header.size > self.config.max_message_bytes:
             raise BatchRejected(
@@ -123,7 +123,7 @@ class PartitionLog:
             raise BatchRejected(ErrorCode.INVALID_RECORD, "a record of a compacted topic must have a key")
 
     def begin_segment(self, now_ms: int) -> None:
-        """Start a new segment for later batches, unless the newest segment is empty."""
+        """Start a new segment, unless the newest segment is empty."""
         newest = self._segments[-1]
         if newest.end > newest.base:
             fresh = self._store.begin(self.end, now_ms)
@@ -147,7 +147,9 @@ class PartitionLog:
         return offset
 
     def read(self, offset: int, max_bytes: int, *, at_least_one: bool) -> bytes:
-        """Return complete batches, from the one that contains `offset` on. At the log's end, return no bytes.
+        """Return complete batches, beginning with the batch that contains `offset`; no bytes at the end of the log.
+
+        With `at_least_one`, the first batch is returned even if it is larger than `max_bytes`.
 
         Raises:
             OSError: The segment file cannot be read.
@@ -158,7 +160,11 @@ class PartitionLog:
         return self._segment(offset).read(offset, max_bytes, at_least_one=at_least_one)
 
     def available(self, offset: int, max_bytes: int) -> int:
-        """Return the approximate number of bytes from `offset` on, up to `max_bytes`. Raises `OSError`."""
+        """Return the approximate number of bytes from `offset` on, up to `max_bytes`.
+
+        Raises:
+            OSError: The segment file cannot be read.
+        """
         segment = self._segment(offset)
         # As in Kafka, a fetch from a segment before the newest one need not wait for more bytes.
         return segment.available(offset, max_bytes) if segment is self._segments[-1] else max_bytes
@@ -170,7 +176,11 @@ class PartitionLog:
         return self._segments[bisect_right(self._segments, offset, key=lambda segment: segment.base) - 1]
 
     def find_time(self, timestamp_ms: int) -> TimestampAndOffset | None:
-        """Return the first record with this timestamp or a later one; None if all are older. Raises `OSError`."""
+        """Return the first record whose timestamp is at least `timestamp_ms`; None if there is none.
+
+        Raises:
+            OSError: A segment file cannot be read.
+        """
         for segment in self._segments:
             if segment.newest_ms < timestamp_ms:
                 continue
@@ -212,12 +222,16 @@ class PartitionLog:
             self._drop_oldest()
 
     def compact(self, now_ms: int) -> bool:
-        """Remove records whose key was written again later. Return whether the log was compacted. Raises `OSError`.
+        """Remove each record in the closed segments whose key has a newer record there.
 
-        A closed segment is new until it is compacted. A compaction starts once the new segments have at least half of
-        the bytes of all closed segments. So each byte is read about twice, regardless of the age of the log.
+        This happens only if at least half of the bytes in these segments were never compacted. Otherwise, return false.
+
+        Raises:
+            OSError: A segment file cannot be read or written.
         """
         closed = self._segments[:-1]
+        # A closed segment is new until it is compacted. A compaction starts when the new segments have at least half of
+        # the bytes of all closed segments, so each byte is read about twice.
         new_bytes = sum(len(segment) for segment in closed if segment.base >= self._compacted_end)
         if not self.config.compacts or not new_bytes or 2 * new_bytes < sum(map(len, closed)):
             return False
@@ -234,7 +248,7 @@ class PartitionLog:
         return True
 
     def drop_oldest_segment(self, now_ms: int) -> bool:
-        """Drop the oldest segment regardless of retention. Return False if the log has no records left."""
+        """Drop the oldest segment regardless of retention. Return false if the log has no records."""
         if len(self._segments) == 1:
             self.begin_segment(now_ms)
         if len(self._segments) == 1:
@@ -251,7 +265,6 @@ class PartitionLog:
 
 
 def _batches(segments: Sequence[LogSegment]) -> Iterator[bytes]:
-    """Yield each batch of these segments. Raises `OSError`."""
     for segment in segments:
         offset = segment.base
         while offset < segment.end:
@@ -273,5 +286,4 @@ def _first_at_or_after(batch: bytes, header: BatchHeader, timestamp_ms: int) -> 
 
 
 def sequence_of(header: BatchHeader) -> BatchSequence:
-    """Return the sequence numbers that the producer gave to the batch."""
     return BatchSequence(header.producer_id, header.producer_epoch, header.base_sequence, header.span)

@@ -1,8 +1,6 @@
-"""Idempotent producers: recognise batches that a partition already has. No I/O, no clock.
+"""Idempotent producers: detect repeated batches and gaps in the sequence numbers.
 
-As in Kafka, a partition remembers the last five batches of each producer. A retry of one of them is not appended again,
-but acknowledged with the offset of the first append. A gap in the sequence numbers is rejected. An unknown producer
-(new or forgotten) may start at any sequence number.
+As in Kafka, a partition remembers the last five batches of each producer. A repeated batch is not appended again.
 """
 
 from collections import OrderedDict, deque
@@ -18,8 +16,6 @@ NO_PRODUCER = -1
 
 
 class BatchSequence(NamedTuple):
-    """The sequence numbers of a batch, as its producer assigned them."""
-
     producer_id: int
     epoch: int
     first: int
@@ -32,8 +28,6 @@ class BatchSequence(NamedTuple):
 
 
 class RememberedBatch(NamedTuple):
-    """An appended batch, remembered to recognise a retry of it."""
-
     first: int
     last: int
     offset: int
@@ -47,8 +41,6 @@ class _Producer:
 
 
 class ProducerStates:
-    """The known producers of one partition, with their last batches."""
-
     def __init__(self) -> None:
         self._known: OrderedDict[int, _Producer] = OrderedDict()
 
@@ -56,7 +48,7 @@ class ProducerStates:
         return len(self._known)
 
     def check_sequence(self, batch: BatchSequence) -> RememberedBatch | ErrorCode:
-        """Return `NONE` if the batch must be appended, the `RememberedBatch` if it is a retry, or else the error."""
+        """Return `NONE` if the batch is new, the earlier batch if this batch repeats it, otherwise the error."""
         if batch.producer_id == NO_PRODUCER:
             return ErrorCode.NONE
         if batch.epoch < 0 or batch.first < 0:
@@ -75,7 +67,6 @@ class ProducerStates:
         return ErrorCode.NONE if batch.first == expected else ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
 
     def remember(self, batch: BatchSequence, offset: int, time_ms: int) -> None:
-        """Remember that a batch was appended at `offset`. `time_ms` is the largest timestamp of the batch."""
         if batch.producer_id == NO_PRODUCER:
             return
         known = self._known.get(batch.producer_id)
@@ -87,12 +78,10 @@ class ProducerStates:
             self._known.popitem(last=False)
 
     def stored(self) -> list["StoredProducer"]:
-        """Return all producers in a form that can be stored, the producer that was idle for longest first."""
         return [(pid, each.epoch, list(each.batches)) for pid, each in self._known.items()]
 
     @classmethod
     def restored(cls, stored: list["StoredProducer"]) -> "ProducerStates":
-        """Return the producers from a value that `stored` returned."""
         producers = cls()
         for pid, epoch, remembered in stored:
             known = producers._known[pid] = _Producer(epoch)

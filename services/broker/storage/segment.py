@@ -1,4 +1,4 @@
-"""Segments of consecutive record batches of a partition: the interface, and the implementation in memory."""
+"""The segments of a partition's log: their interface, and their implementation in memory."""
 
 from array import array
 from bisect import bisect_left, bisect_right
@@ -12,7 +12,10 @@ INDEX_BYTES_PER_BATCH = 24  # three 64-bit numbers, counted towards the memory l
 
 
 class LogSegment(Protocol):
-    """Batches from offset `base` up to, not including, `end`. A segment on disk may raise `OSError` from any call."""
+    """Consecutive batches, from the offset `base` up to `end` (exclusive).
+
+    The methods of a segment on disk may raise `OSError`, except `seal`.
+    """
 
     base: int
     end: int
@@ -25,15 +28,15 @@ class LogSegment(Protocol):
 
     @property
     def newest_ms(self) -> int:
-        """Return the largest timestamp; -1 while the segment is empty."""
+        """Return the largest timestamp; -1 if the segment is empty."""
 
     def append(self, batch: bytes | bytearray, base: int, records: int, max_timestamp_ms: int) -> None:
-        """Append a batch whose offset is already set. After an `OSError`, the segment is unchanged."""
+        """Append a batch whose offset is already set. If this raises `OSError`, the segment is unchanged."""
 
     def available(self, offset: int, max_bytes: int) -> int:
         """Return the approximate number of bytes from `offset` on, up to `max_bytes`.
 
-        It is never less than the number of bytes that `read` returns.
+        The number is never smaller than the number of bytes that `read` returns.
         """
 
     def read(self, offset: int, max_bytes: int, *, at_least_one: bool) -> bytes:
@@ -43,34 +46,27 @@ class LogSegment(Protocol):
         """
 
     def first_batch_from_ms(self, timestamp_ms: int) -> int | None:
-        """Return the base offset of the first batch with a record of this time or later; None if there is none."""
+        """Return the base offset of the first batch whose largest timestamp is at least `timestamp_ms`, or None."""
 
     def seal(self) -> None:
-        """Mark the segment as complete, so that no batch may be appended. Never raises an error."""
+        """Mark the segment as complete. No batch can be appended afterwards."""
 
 
 class SegmentStore(Protocol):
     """Creates, replaces and deletes the segments of a partition, in memory or on disk."""
 
-    def begin(self, base: int, now_ms: int) -> LogSegment:
-        """Create a segment that starts at the offset `base`. Raises `OSError`."""
+    def begin(self, base: int, now_ms: int) -> LogSegment: ...
 
-    def forget(self, segment: LogSegment) -> None:
-        """Delete a segment. Raises `OSError`."""
+    def forget(self, segment: LogSegment) -> None: ...
 
     def replace(self, old: Sequence[LogSegment], kept: Iterable[Survivor]) -> LogSegment:
-        """Replace consecutive segments by one closed segment. If it raises `OSError`, nothing has changed."""
+        """Replace consecutive segments by one sealed segment. If this raises `OSError`, nothing has changed."""
 
     def keep_state(self, end: int, producers: ProducerStates, appended_ms: int) -> None:
-        """Store the producers' state as of the offset `end`. Never raises an error.
-
-        Without the stored state, a restart would have to read every batch before this offset.
-        """
+        """Store the producers' state as of the offset `end`. Errors are logged, not raised."""
 
 
 class MemorySegments:
-    """Creates segments in memory. They are lost when the process ends."""
-
     def begin(self, base: int, now_ms: int) -> LogSegment:
         return Segment(base, now_ms)
 
@@ -86,8 +82,6 @@ class MemorySegments:
 
 
 class Segment:
-    """A segment in one memory buffer, with an index of every batch by offset and by time."""
-
     __slots__ = ("_data", "_newest_ms", "_offsets", "_positions", "_size", "base", "born_ms", "end")
 
     def __init__(self, base: int, born_ms: int, buffer: bytearray | None = None) -> None:
@@ -126,7 +120,7 @@ class Segment:
         self.end = base + records
 
     def release(self) -> bytearray:
-        """Return this segment's buffer, so that another segment can use it. This segment must not be used any more."""
+        """Return the buffer for use by another segment. This segment must not be used afterwards."""
         return self._data
 
     def _span(self, offset: int, max_bytes: int, *, at_least_one: bool) -> tuple[int, int]:

@@ -1,9 +1,6 @@
-"""The sparse index of a segment file. It gives the file positions of batches by offset and by time. No I/O.
+"""The sparse index of a segment file: file positions of batches by offset and by time. No I/O.
 
-It has one entry for every 16 KiB of batches, while Kafka has one for every 4 KiB. To find the batch of an offset, a
-reader starts at the last entry that is not after the offset, and goes on from header to header. The index file is a
-cache, and can be rebuilt from all batches. It contains the size and the modification time of its segment file. If one
-of them differs, or the checksum of the index file is wrong, the batches are read again.
+The index file can be rebuilt from the segment file. It is ignored if the segment file has changed since it was written.
 """
 
 import zlib
@@ -24,8 +21,6 @@ _SMALLEST_BATCH_BYTES: Final = 61
 
 
 class BatchPlace(NamedTuple):
-    """Where a batch is in bytes read from a segment file. Its bytes are from `begin` up to, not including, `stop`."""
-
     begin: int
     stop: int
     base: int
@@ -34,15 +29,11 @@ class BatchPlace(NamedTuple):
 
 
 class FileMark(NamedTuple):
-    """Size and modification time of a segment file. If both are the same, the file counts as unchanged."""
-
     size: int
     mtime_ns: int
 
 
 class StoredIndex(NamedTuple):
-    """The content of an index file."""
-
     end: int
     newest_ms: int
     mark: FileMark
@@ -50,12 +41,10 @@ class StoredIndex(NamedTuple):
 
 
 class DamagedBatch(OSError):
-    """The bytes at this file position are not a batch, or not the batch with the next offset."""
+    """The bytes at a file position are not the expected batch."""
 
 
 class SegmentIndex:
-    """The sparse index of one segment."""
-
     __slots__ = ("_newest_ms", "_offsets", "_positions")
 
     def __init__(self) -> None:
@@ -69,11 +58,10 @@ class SegmentIndex:
 
     @property
     def first_ms(self) -> int | None:
-        """Return the largest timestamp of the first batch; None if there is no batch."""
         return self._newest_ms[0] if self._newest_ms else None
 
     def note(self, base: int, position: int, newest_ms: int) -> None:
-        """Add an entry for the next batch, if its position is at least `INTERVAL_BYTES` after that of the last entry.
+        """Add an index entry for the next batch, if the last entry is at least `INTERVAL_BYTES` before it.
 
         `newest_ms` is the largest timestamp in the segment up to and including this batch.
         """
@@ -83,19 +71,17 @@ class SegmentIndex:
             self._newest_ms.append(newest_ms)
 
     def stretch(self, offset: int, size: int) -> tuple[int, int]:
-        """Return the begin and stop positions of a part of the file that contains the whole batch with this offset."""
+        """Return the start and end of a range of the file that contains the whole batch with this offset."""
         entry = bisect_right(self._offsets, offset) - 1
         return self._positions[entry], self._stop(entry, size)
 
     def position_up_to(self, position: int) -> int:
-        """Return the largest file position in the index that is not above `position`."""
         return self._positions[bisect_right(self._positions, position) - 1]
 
     def stretch_of_time(self, timestamp_ms: int, size: int) -> tuple[int, int]:
-        """Return the begin and stop positions of a part of the file that has the first batch from `timestamp_ms` on.
+        """Return the start and end of a range of the file to search for `timestamp_ms`.
 
-        The largest timestamp of a batch decides. If all batches with an index entry are older, return the part from the
-        last entry on. It may have no batch that is new enough.
+        If the file has a batch with this timestamp or a later one, the range contains the first such batch.
         """
         found = bisect_left(self._newest_ms, timestamp_ms)
         if found == len(self._newest_ms):
@@ -115,7 +101,7 @@ class SegmentIndex:
 
     @classmethod
     def decode(cls, data: bytes) -> StoredIndex | None:
-        """Return the content of an index file; None if it is damaged or has another machine's byte order."""
+        """Return the content of an index file; None if it is damaged or has a different byte order."""
         numbers = array("q")
         if len(data) % numbers.itemsize:
             return None
@@ -133,7 +119,11 @@ class SegmentIndex:
 
 
 def batches_in(data: bytes, begin: int = 0) -> Iterator[BatchPlace]:
-    """Yield the position of each complete batch from `begin` on. Raises `DamagedBatch`."""
+    """Yield the position of each complete batch from `begin` on.
+
+    Raises:
+        DamagedBatch: The bytes are not a sequence of batches.
+    """
     expected: int | None = None
     while len(data) - begin >= _SMALLEST_BATCH_BYTES:
         base, length, last_delta, newest_ms = _PLACE.unpack_from(data, begin)

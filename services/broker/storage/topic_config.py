@@ -36,7 +36,7 @@ class InvalidConfig(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicConfig:
-    """The configuration of the logs of a topic. As in Kafka, -1 means unlimited."""
+    """The configuration of a topic. As in Kafka, -1 means unlimited."""
 
     retention_ms: int = WEEK_MS
     retention_bytes: int = 256 * 1024 * 1024  # per partition
@@ -50,35 +50,33 @@ class TopicConfig:
 
     @property
     def compacts(self) -> bool:
-        """Return whether only the newest record of each key is kept."""
         return "compact" in self.cleanup_policy
 
     @property
     def deletes(self) -> bool:
-        """Return whether records are dropped by age and size."""
         return "delete" in self.cleanup_policy
 
     @property
     def roll_bytes(self) -> int:
-        """Return the size in bytes at which a segment is closed.
-
-        Retention drops whole segments, so a segment has an eighth of `retention_bytes`, within limits. The segments of
-        a compacted topic are small, regardless of its retention.
-        """
+        """Return the size in bytes at which a segment is closed."""
         if self.compacts:
             return min(self.segment_bytes, COMPACTED_SEGMENT_BYTES)
+        # Retention drops whole segments, so a segment has an eighth of `retention_bytes`.
         eighth = self.retention_bytes // 8 if self.retention_bytes >= 0 else LARGEST_SEGMENT_BYTES
         return min(self.segment_bytes, LARGEST_SEGMENT_BYTES, max(SMALLEST_SEGMENT_BYTES, eighth))
 
     def with_settings(self, settings: Mapping[str, str | None]) -> "TopicConfig":
-        """Return a copy of this configuration with these entries changed. Raises `InvalidConfig`."""
+        """Return a copy of this configuration with these entries changed.
+
+        Raises:
+            InvalidConfig: An entry is rejected.
+        """
         changed = self
         for name, value in settings.items():
             changed = _set(changed, name, value)
         return replace(changed, given={**self.given, **{k: v for k, v in settings.items() if v is not None}})
 
     def entries(self) -> dict[str, str]:
-        """Return name and value of every entry that DescribeConfigs shows."""
         shown = {
             "cleanup.policy": self.cleanup_policy,
             "delete.retention.ms": str(self.delete_retention_ms),

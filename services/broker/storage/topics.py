@@ -1,4 +1,4 @@
-"""The topics with their names, configurations and partitions. `TopicStore` does the I/O."""
+"""The topics of a broker: names, configurations and partitions."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -23,19 +23,15 @@ class TopicError(Exception):
 
 
 class TopicStore(Protocol):
-    """Stores topics on disk. If `save_topics` raises `OSError`, the stored topics are unchanged."""
+    def segments(self, topic: str, partition: int) -> SegmentStore | None: ...
 
-    def segments(self, topic: str, partition: int) -> SegmentStore | None:
-        """Return the store for the segments of a new partition; None keeps the segments in memory."""
-
+    # If this raises OSError, the stored topics are unchanged.
     def save_topics(self, topics: Mapping[str, "TopicState"]) -> None: ...
 
     def delete_topic(self, name: str) -> None: ...
 
 
 class TopicState:
-    """A topic: its configuration and its partitions' logs."""
-
     def __init__(self, name: str, config: TopicConfig, partitions: list[PartitionLog]) -> None:
         self.name = name
         self.config = config
@@ -46,7 +42,11 @@ class TopicState:
 
 
 def check_name(name: str) -> None:
-    """Raise `TopicError` if the name is not a valid topic name."""
+    """Check a topic name.
+
+    Raises:
+        TopicError: The name is not valid.
+    """
     if _NAME.fullmatch(name) is None or name in {".", ".."}:
         raise TopicError(
             ErrorCode.INVALID_TOPIC_EXCEPTION,
@@ -55,8 +55,6 @@ def check_name(name: str) -> None:
 
 
 class Topics:
-    """All topics of one broker."""
-
     def __init__(self, defaults: TopicConfig, store: TopicStore) -> None:
         self.defaults = defaults
         self._store = store
@@ -69,18 +67,25 @@ class Topics:
         return self._topics.get(name)
 
     def adopt(self, topic: TopicState) -> None:
-        """Add a topic that was loaded from disk."""
         self._topics[topic.name] = topic
 
     def existing(self, name: str) -> TopicState:
-        """Return the topic with this name. Raises `TopicError` if there is none."""
+        """Return the topic with this name.
+
+        Raises:
+            TopicError: There is no such topic.
+        """
         topic = self._topics.get(name)
         if topic is None:
             raise TopicError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "This server does not host this topic-partition.")
         return topic
 
     def create(self, name: str, partitions: int, settings: Mapping[str, str | None], *, now_ms: int) -> TopicState:
-        """Create and store a topic. Raises `TopicError` if `check_new` rejects it."""
+        """Create a topic and store it.
+
+        Raises:
+            TopicError: The topic cannot be created.
+        """
         config = self.check_new(name, partitions, settings)
         topic = TopicState(name, config, self._new_partitions(name, config, range(partitions), now_ms))
         self._topics[name] = topic
@@ -92,7 +97,11 @@ class Topics:
         return topic
 
     def check_new(self, name: str, partitions: int, settings: Mapping[str, str | None]) -> TopicConfig:
-        """Return the configuration that the new topic would have. Raises `TopicError` if it cannot be created."""
+        """Return the configuration that a new topic would have, without creating the topic.
+
+        Raises:
+            TopicError: The topic cannot be created.
+        """
         config = self.check_free(name, settings)
         if partitions < 1:
             raise TopicError(ErrorCode.INVALID_PARTITIONS, "Number of partitions must be larger than 0.")
@@ -100,10 +109,10 @@ class Topics:
         return config
 
     def check_free(self, name: str, settings: Mapping[str, str | None]) -> TopicConfig:
-        """Return the configuration of a new topic, or raise `TopicError`.
+        """Return the configuration that a new topic would have. The number of partitions is not checked.
 
-        Check that the name is valid, that no topic has this name, and that the configuration is valid. As in Kafka, the
-        number of partitions is checked later, in `check_new`.
+        Raises:
+            TopicError: The name is not valid, the topic exists, or the configuration is not valid.
         """
         check_name(name)
         if name in self._topics:
@@ -111,7 +120,11 @@ class Topics:
         return self._configured(settings)
 
     def configure(self, name: str, settings: Mapping[str, str | None], *, validate_only: bool) -> None:
-        """Replace a topic's configuration. Entries that are not named get their defaults. Raises `TopicError`."""
+        """Replace the configuration of a topic. Entries missing from ``settings`` get their defaults.
+
+        Raises:
+            TopicError: There is no such topic, or an entry is rejected.
+        """
         config = self._configured(settings)
         topic = self.existing(name)
         if validate_only:
@@ -126,7 +139,12 @@ class Topics:
             log.config = config
 
     def grow(self, name: str, partitions: int, *, now_ms: int, validate_only: bool) -> None:
-        """Increase the number of partitions of a topic to `partitions`. Raises `TopicError` if that is no increase."""
+        """Increase the number of partitions of a topic to `partitions`.
+
+        Raises:
+            TopicError: There is no such topic, it already has as many partitions, or the broker has too many
+                partitions.
+        """
         topic = self.existing(name)
         have = len(topic.partitions)
         if partitions <= have:
@@ -145,7 +163,11 @@ class Topics:
             raise
 
     def delete(self, name: str) -> TopicState:
-        """Remove a topic and its records. Raises `TopicError` if there is no such topic."""
+        """Delete a topic and its records.
+
+        Raises:
+            TopicError: There is no such topic.
+        """
         topic = self.existing(name)
         rest = {each.name: each for each in self if each is not topic}
         self._store.save_topics(rest)
