@@ -1,4 +1,4 @@
-"""The settings of the generator that do not depend on its engine. Each engine has further settings."""
+"""The settings of the generator that apply to all engines."""
 
 from dataclasses import dataclass, field
 from typing import Literal
@@ -10,15 +10,15 @@ from services.worker.scheduler import WorkerConfig
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GeneratorSettings:
-    """The settings that apply to the generator with any engine.
+    """Settings of the generator that apply to all engines.
 
     Attributes:
         engine: Name of the engine that generates the answers.
         generator_slots: Maximum number of answers generated at the same time. 0 means the engine's capacity.
         generator_batch_slots: Maximum number of slots that the batch lane may use. 0 means three quarters of the slots.
             If there is more than one slot, batch requests never take the last free one.
-        generator_queue: Maximum number of accepted requests that wait for a slot. While this maximum
-            is reached, the generator reads no more requests.
+        generator_queue: Maximum number of accepted requests that wait for a slot. While this number is reached, the
+            generator reads no more requests.
         generator_drain_ms: Maximum time that running answers may take to finish after the generator was told to stop.
             Requests that have not started are handed to another generator at once.
         generator_instance: A name that no other generator has. A restart under the same name within the consumer

@@ -1,4 +1,4 @@
-"""Create engines. The module of an engine is imported only in a process that runs this engine."""
+"""Create engines by name."""
 
 from collections.abc import Mapping
 
@@ -7,11 +7,12 @@ from services.worker.engine import Engine, EngineName
 
 
 def make(name: EngineName, env: Mapping[str, str]) -> Engine:
-    """Create an engine from the settings in the environment, without starting it.
+    """Create an engine without starting it. Its settings are read from ``env``.
 
     Raises:
         UserError: A setting is wrong, or a required package is not installed.
     """
+    # An engine's module is imported only if this engine runs, because some import large libraries.
     if name == "llama":
         from services.generator.engines.llama import LlamaEngine, LlamaSettings
 

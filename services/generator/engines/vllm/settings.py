@@ -117,10 +117,11 @@ class VllmSettings:
     )
 
     def method(self) -> Method:
-        """Return the method of drafting. ``auto`` is replaced by the method that it stands for.
+        """Return the method of drafting. Replace ``auto`` by the method that is used.
 
         Raises:
-            UserError: The method needs ``vllm_draft`` and it is not set, or it is set and the method does not use it.
+            UserError: ``vllm_draft`` is missing although the method needs a draft model, or is set although it needs
+                none.
         """
         method = self.vllm_method
         if method == "auto":
@@ -132,10 +133,9 @@ class VllmSettings:
         return method
 
     def schedule(self) -> list[tuple[int, int, int]] | None:
-        """Return the number of drafted tokens by batch size; None if it is the same for all batch sizes.
+        """Return the number of drafted tokens by batch size; None if all batch sizes have the same number.
 
-        Each entry has the first and the last batch size of a range, and the number of tokens. The first range begins
-        at 1.
+        Each entry has the first batch size, the last batch size, and the number of tokens. The first range begins at 1.
 
         Raises:
             UserError: ``vllm_speculative_tokens_by_batch`` is invalid.
