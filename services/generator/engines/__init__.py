@@ -12,7 +12,7 @@ def make(name: EngineName, env: Mapping[str, str]) -> Engine:
     Raises:
         UserError: A setting is wrong, or a required package is not installed.
     """
-    # An engine's module is imported only if this engine runs, because some import large libraries.
+    # The module of an engine is imported only in a process that runs this engine.
     if name == "llama":
         from services.generator.engines.llama import LlamaEngine, LlamaSettings
 

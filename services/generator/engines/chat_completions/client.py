@@ -85,7 +85,7 @@ class CompletionsClient:
             return await self._session.post(self._endpoint.url, data=body, headers=_HEADERS, allow_redirects=False)
         except aiohttp.ClientConnectorError:
             raise
-        # The server has closed an idle connection. The second call opens a new connection.
+        # The server may have closed an idle connection. The second call opens a new connection.
         except (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError):
             return await self._session.post(self._endpoint.url, data=body, headers=_HEADERS, allow_redirects=False)
 

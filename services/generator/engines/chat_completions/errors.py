@@ -53,7 +53,7 @@ def _error_object(body: bytes) -> dict[str, Any]:
     except (msgspec.DecodeError, UnicodeDecodeError):
         return {}
     if isinstance(value, dict) and isinstance(value.get("error"), dict):
-        # OpenAI and llama.cpp put the error object into a field ``error``. vLLM may send it as the whole body.
+        # Some servers put the error object into a field ``error``, and some send it as the whole body.
         value = value["error"]
     return value if isinstance(value, dict) else {}
 
