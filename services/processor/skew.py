@@ -1,4 +1,4 @@
-"""Measure the difference between the clocks of event writers and the broker's clock. No I/O, no clock."""
+"""Measure how far the clocks of event writers are ahead of the broker's clock or behind it."""
 
 from collections import OrderedDict
 from typing import Final, get_args
@@ -35,20 +35,19 @@ class _Source:
 
 
 class SkewMeter:
-    """Compares the time that a writer puts into an event with the broker's timestamp of the record.
+    """Compares the creation time in each event with the broker's timestamp of the record.
 
-    An event is created before its record is appended, usually shortly before. So the largest difference within
-    ``WINDOW_US`` (time in the event minus timestamp) shows how far the writer's clock is ahead of the broker's. The
-    result is too small by the shortest delay between creation and append.
+    The skew of a source is the largest difference within ``WINDOW_US``. It is too small by the shortest delay between
+    creation and append.
     """
 
     def __init__(self) -> None:
         self._sources: OrderedDict[str, _Source] = OrderedDict()
 
     def note(self, event: AnyEvent, timestamp_ms: int, now_us: int) -> tuple[str, float] | None:
-        """Measure one event. Return its source and the source's skew in milliseconds if the skew is large; else None.
+        """Measure one event. If its source has a large skew, return the source and the skew in milliseconds.
 
-        A skew is large if it is at least ``WARN_MS``, ahead or behind. Each source is returned only once.
+        A skew is large from ``WARN_MS`` on. Each source is returned only once.
         """
         written_us = _written_us(event)
         if written_us is None or not isinstance(event, Event) or timestamp_ms <= 0:
@@ -72,7 +71,7 @@ class SkewMeter:
         return name, source.skew_ms
 
     def worst_ms(self) -> dict[str, float]:
-        """Return, for each service, the largest skew of its sources, ahead or behind, in milliseconds.
+        """Return the skew of largest absolute value for each service, in milliseconds.
 
         Sources of unknown services count as the service ``other``.
         """
