@@ -59,7 +59,7 @@ class Settings:
         return found
 
     def config(self) -> BooksConfig:
-        """Return the settings as configuration for ``services.books``.
+        """Convert the settings to a ``BooksConfig``.
 
         Raises:
             UserError: A value cannot be read.

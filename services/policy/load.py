@@ -1,4 +1,4 @@
-"""Load a policy from its folder, or report all faults."""
+"""Load a policy from its folder."""
 
 import json
 from pathlib import Path
@@ -27,7 +27,7 @@ def load(root: Path) -> Policy:
 
 
 def build(files: Files) -> Policy:
-    """Build a policy from its files.
+    """Build a policy from the content of its files.
 
     Raises:
         BrokenPolicy: The files have faults. The error lists all of them.
@@ -86,7 +86,6 @@ def _document(files: Files, faults: list[PolicyFault]) -> PolicyDocument | None:
 
 
 def _rules(files: Files, faults: list[PolicyFault]) -> tuple[tuple[Rule, ...], list[tuple[str, str, str]]]:
-    """Return the rules sorted by name, and the folded words with their rule and category."""
     rules: dict[str, Rule] = {}
     folded: list[tuple[str, str, str]] = []
     for name in _named(files, "patterns/", ".toml"):
@@ -115,10 +114,10 @@ def _rules(files: Files, faults: list[PolicyFault]) -> tuple[tuple[Rule, ...], l
 
 
 def rule_of(spec: PatternSpec) -> Rule:
-    """Build a pattern's rule.
+    """Build the rule of a pattern.
 
     Raises:
-        BadPattern: The pattern is outside the pattern language, or a match can be longer than its ``max_chars``.
+        BadPattern: The pattern has syntax that is not supported, or a match can be longer than its ``max_chars``.
     """
     node = _node(spec)
     if spec.folded:

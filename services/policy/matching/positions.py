@@ -1,4 +1,4 @@
-"""Turns the syntax trees of patterns into positions at which a character is read (Glushkov's construction). No I/O."""
+"""Number the positions at which patterns read a character (Glushkov's construction)."""
 
 from dataclasses import dataclass, field
 from typing import Final
@@ -31,10 +31,10 @@ class Positions:
     _begun: int = 0
 
     def add(self, node: Node) -> tuple[set[int], set[int]]:
-        """Assign numbers to a pattern's positions. Return the positions where it may begin, and those where it may end.
+        """Add a pattern. Return the positions at which a match may begin, and those at which it may end.
 
         Raises:
-            BadPattern: The pattern matches the empty text, or has more than 4,096 positions.
+            BadPattern: The pattern matches the empty text, or its repeats have too many positions.
         """
         self._begun = len(self.chars)
         nullable, first, last = self._part(node)
@@ -65,7 +65,7 @@ class Positions:
         return nullable, first, last
 
     def _repeat(self, part: Node, least: int, most: int) -> PositionSets:
-        """Treat ``x{2,4}`` as ``xx(x(x)?)?``. Nested in this way, each copy is followed only by the next copy."""
+        # ``x{2,4}`` becomes ``xx(x(x)?)?``, so that each copy is followed only by the next copy.
         tail: PositionSets = (True, set(), set())
         for _ in range(most - least):
             _nullable, first, last = self._join(self._copy(part), tail)

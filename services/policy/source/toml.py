@@ -1,4 +1,4 @@
-"""Reads TOML into typed structures. An error names the line of a fault."""
+"""Read TOML into typed structures."""
 
 import re
 import tomllib
@@ -35,9 +35,9 @@ def read_toml(name: str, content: bytes, cls: type[T]) -> T:
 
 
 def line_of(text: str, where: str) -> int:
-    """Return the number of the line to which a path such as ``$.pattern[2].regex`` leads.
+    """Return the line number of a path such as ``$.pattern[2].regex``.
 
-    A part of the path that the text does not contain is skipped, so that the line is that of a part before it.
+    If the text does not contain the last part of the path, return the line of the part before it.
     """
     lines = text.splitlines()
     at = 0
