@@ -14,8 +14,7 @@ GRACE_S: Final = 5.0
 class MonitoredEngine(Protocol):
     """An engine that can die, for example because it runs in child processes."""
 
-    async def wait_until_dead(self) -> None:
-        """Return when the engine has died."""
+    async def wait_until_dead(self) -> None: ...
 
 
 async def run_while_alive(work: Coroutine[Any, Any, None], engine: object) -> None:

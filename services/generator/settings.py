@@ -1,5 +1,3 @@
-"""The settings of the generator that apply to all engines."""
-
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -23,8 +21,8 @@ class GeneratorSettings:
             Requests that have not started are handed to another generator at once.
         generator_instance: A name that no other generator has. A restart under the same name within the consumer
             group's session timeout causes no rebalance.
-        generator_cores: CPU cores that the generator may use, such as ``0-3,8``. If not set, it may use all cores that
-            the process may use at its start.
+        generator_cores: CPU cores that the generator may use, such as ``0-3,8``. If not set, the generator is not
+            bound to cores.
         input_gate: ``hold`` means that no text is shown before the verdict of a rails service. Set ``off`` only where
             no rails service runs. The generator writes the value into each ``Started`` event. Edges and routers accept
             ``off`` only if their own setting is ``off`` too.

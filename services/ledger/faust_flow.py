@@ -31,18 +31,14 @@ BeginAt = Callable[[str, int], int | None]
 
 
 class FlowControl(FlowControlEvent):
-    """A switch that suspends and resumes Faust's queues."""
-
     def resume(self) -> None:
-        # After a recovery, Faust resumes the flow twice. Resuming clears the queues, so the second call would drop
-        # records that were read after the first.
+        # After a recovery, Faust resumes the flow twice, and seeks in between. Resuming clears the queues, so the
+        # second call would drop records that were read after the seek.
         if not self.is_active():
             super().resume()
 
 
 class _CollectingThread(AIOKafkaConsumerThread):
-    """Faust's consumer thread, with a minimum size and a maximum wait of a fetch."""
-
     def _create_worker_consumer(self, transport: Transport) -> Any:
         consumer: Any = super()._create_worker_consumer(transport)
         consumer._fetch_min_bytes = COLLECT_BYTES  # noqa: SLF001
@@ -76,7 +72,6 @@ class BookedConsumer(Consumer):
         return found
 
     async def seek_back(self, partition: TP, offset: int) -> None:
-        """Seek to an earlier offset of a partition."""
         await self._thread.call_thread(self._seek_one, partition, offset)
 
     async def _seek_one(self, partition: TP, offset: int) -> None:
@@ -142,12 +137,6 @@ class _Transport(Transport):
 
 
 class FaustApp(faust.App):
-    """A Faust application with ``FlowControl`` and ``BookedConsumer``.
-
-    Attributes:
-        begin_at: Returns the offset at which to start reading a partition.
-    """
-
     begin_at: BeginAt
 
     def __init__(self, *args: Any, begin_at: BeginAt, **options: Any) -> None:

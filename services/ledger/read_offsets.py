@@ -21,7 +21,7 @@ class ReadOffsets:
 
     Args:
         table: The ledger's table, which has these offsets.
-        sources: The name of each topic in the keys of the table.
+        sources: For each topic, its short name in the keys of the table.
     """
 
     def __init__(self, table: Mapping[bytes, bytes], sources: Mapping[str, str]) -> None:
@@ -40,7 +40,6 @@ class ReadOffsets:
         return range(self.next_offset(message.topic, message.partition), message.offset)
 
     def change(self, message: Any) -> TableChange:
-        """Return the table change that marks this record as processed."""
         key = _key(self._sources[message.topic], message.partition)
         return TableChange(key, b"%d" % max(self.next_offset(message.topic, message.partition), message.offset + 1))
 

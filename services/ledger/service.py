@@ -1,5 +1,3 @@
-"""One ledger process."""
-
 import asyncio
 from collections.abc import Callable, Iterator
 from typing import Any, Final
@@ -42,7 +40,6 @@ class LedgerService:
         return self._ledger.ready
 
     async def run(self) -> None:
-        """Process events and publish windows until cancelled."""
         await self._producer.start()
         try:
             async with asyncio.TaskGroup() as tasks:

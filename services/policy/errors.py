@@ -1,5 +1,3 @@
-"""The errors of policies."""
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -39,7 +37,6 @@ class RulingError(PolicyError):
 
 
 def broken_by(error: Exception) -> BrokenPolicy:
-    """Convert an error that occurred while a policy was read or prepared."""
     if isinstance(error, BrokenPolicy):
         return error
     if isinstance(error, RecursionError):

@@ -37,14 +37,6 @@ _FINDING: Final = {"tenant": "local", "rule": "golden", "tier": 0}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GoldenCase:
-    """A test case: one line of a golden file.
-
-    Attributes:
-        path: Path of the file, relative to the policy's folder.
-        line: Line number from 1.
-        body: The JSON object.
-    """
-
     path: str
     line: int
     body: Mapping[str, Any]

@@ -80,7 +80,6 @@ def _example_faults(spec: PatternSpec) -> list[tuple[str, str]]:
 
 
 def admission_faults(policy: Policy) -> list[PolicyFault]:
-    """Return a fault if ``admission.rego`` gives no usable answer for an unknown tenant."""
     try:
         policy.admit(_PROBE)
     except RulingError as error:
@@ -89,7 +88,6 @@ def admission_faults(policy: Policy) -> list[PolicyFault]:
 
 
 def finding_faults(policy: Policy) -> list[PolicyFault]:
-    """Return a fault for each category for which ``findings.rego`` gives no usable answer."""
     faults: list[PolicyFault] = []
     # Besides the categories of the patterns: two of the safety service, and an unknown one.
     categories = {rule.category for rule in policy.rules} | {"no_such_category", "unchecked", "flood"}

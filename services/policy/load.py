@@ -1,5 +1,3 @@
-"""Load a policy from its folder."""
-
 import json
 from pathlib import Path
 from typing import Any
@@ -114,7 +112,7 @@ def _rules(files: Files, faults: list[PolicyFault]) -> tuple[tuple[Rule, ...], l
 
 
 def rule_of(spec: PatternSpec) -> Rule:
-    """Build the rule of a pattern.
+    """Convert a pattern to a rule that can be matched.
 
     Raises:
         BadPattern: The pattern has syntax that is not supported, or a match can be longer than its ``max_chars``.

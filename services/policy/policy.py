@@ -1,5 +1,3 @@
-"""A loaded policy."""
-
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -95,7 +93,7 @@ class Policy:
         return own or rails.on_broken
 
     def listen(self, listener: DecisionListener) -> None:
-        """Call ``listener`` with every later decision of Rego, including cached decisions."""
+        """Call ``listener`` with every later decision of Rego, also if the decision comes from the cache."""
         self._listeners.append(listener)
 
     def _ask(self, entry_point: str, asked: dict[str, Any], read: Callable[[Any], T]) -> T:

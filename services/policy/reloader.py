@@ -1,5 +1,3 @@
-"""Reload a policy when its files change."""
-
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
@@ -40,7 +38,6 @@ class PolicyReloader:
         self.refused: BrokenPolicy | None = None
 
     async def watch(self, interval_s: float = WATCH_INTERVAL_S) -> None:
-        """Load changed policies until cancelled."""
         while True:
             await asyncio.sleep(interval_s)
             policy = await asyncio.to_thread(self.poll)

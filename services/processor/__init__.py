@@ -7,8 +7,7 @@ core:
   them.
 * When a member gets a partition number, ``gained`` is called. Then recent records are passed to ``read``. ``caught_up``
   is called when all records have been read that were on the log at the call of ``gained``.
-* A partition number that a member keeps in a rebalance causes no call, and its records are neither repeated nor
-  skipped.
+* If a member keeps a partition number in a rebalance, no method is called, and no record is repeated or skipped.
 * After ``lost``, no more events are written about requests of this partition number.
 * ``read`` gets the records of one partition in order, each at least once. Records of different topics have no order.
 * ``tick`` makes the decisions that depend on time. It gets a time, and is called after all records have been read that

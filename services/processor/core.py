@@ -24,8 +24,7 @@ class Write:
     """An effect: write an event to a topic.
 
     Attributes:
-        done: Position of the record that is processed once the broker has acknowledged this event; None if there is
-            none.
+        done: Position of the record whose offset may be committed once the broker has acknowledged this event.
     """
 
     topic: Topic
@@ -36,7 +35,7 @@ class Write:
 
 @dataclass(frozen=True, slots=True)
 class RecordDone:
-    """An effect: a record is processed, and its offset may be committed."""
+    """An effect: the offset of a record may be committed."""
 
     position: RecordPosition
 
@@ -69,7 +68,7 @@ class Core:
         return False
 
     def gained(self, number: int) -> None:
-        """Create the state of a partition number that this member now holds. Its recent records are read next."""
+        """Create the state of a partition number that this member has got. Its recent records are read next."""
 
     def lost(self, number: int) -> None:
         """Drop the state of a partition number that this member no longer holds."""
@@ -79,7 +78,7 @@ class Core:
         return NOTHING
 
     def caught_up(self, number: int, known_us: int, now_us: int) -> Sequence[Effect]:  # noqa: ARG002
-        """Start to make decisions: all records have been read that were on the log when ``gained`` was called."""
+        """Start to make decisions. All records have been read that were on the log at the call of ``gained``."""
         return NOTHING
 
     def alarm_us(self, number: int, now_us: int) -> int | None:  # noqa: ARG002

@@ -1,5 +1,3 @@
-"""A queue that serves tenants round-robin."""
-
 from collections import deque
 from collections.abc import Callable, Container, Sequence
 from typing import Generic, TypeVar
@@ -30,7 +28,7 @@ class FairQueue(Generic[T]):
         self._count += 1
 
     def get(self, busy: Container[str] = ()) -> tuple[str, T] | None:
-        """Remove the next item of the next tenant not in ``busy``. Return tenant and item; None if there is none."""
+        """Remove and return the next item of the first tenant that is not in ``busy``; None if there is none."""
         for tenant in self._by_tenant:
             if tenant not in busy:
                 break
@@ -66,7 +64,6 @@ class FairQueue(Generic[T]):
         self._count += len(items)
 
     def retain(self, keep: Callable[[T], bool]) -> None:
-        """Drop the items for which ``keep`` returns false."""
         kept = {tenant: deque(filter(keep, queue)) for tenant, queue in self._by_tenant.items()}
         self._by_tenant = {tenant: queue for tenant, queue in kept.items() if queue}
         self._count = sum(map(len, self._by_tenant.values()))

@@ -19,9 +19,9 @@ class PendingWrites:
 
     Args:
         producer: None for a core that writes no events.
-        holds: Returns whether this process holds the partition of a request, given the request's id. If it does not,
-            events about the request are dropped.
-        on_sent: Called after each event that left the queue.
+        holds: Called with a request id. Returns whether this process holds the partition of the request. If it does
+            not, events about the request are dropped.
+        on_sent: Called whenever an event has left the queue.
         on_finished: Called with ``Write.done`` when the event was acknowledged, dropped, or refused permanently.
         on_written: Called after an event was given to the producer.
         on_not_written: Called after the broker returned an error for an event.
@@ -51,7 +51,6 @@ class PendingWrites:
         self._unacknowledged = 0
 
     def __len__(self) -> int:
-        """Return the number of events that wait in the queue."""
         return len(self._queue)
 
     @property

@@ -50,12 +50,12 @@ class ProcessorConfig:
     """Which topics a processor reads, and how.
 
     Attributes:
-        topics: The topics to read. A member gets the same partition numbers of all topics with equal numbers of
-            partitions.
+        topics: The topics to read. If topics have equally many partitions, a member gets the same partition numbers of
+            each.
         rewind_ms: A gained partition is read from this many milliseconds before the newest record. With None, it is
             read from the committed offset, and offsets of processed records are committed.
-        progress_topic: The topic to which the group writes its results. If set, reading starts ``rewind_ms`` before the
-            newest record of this topic if that is earlier.
+        progress_topic: The topic to which the group writes its results. If the newest record of this topic is older,
+            ``rewind_ms`` counts back from that record.
         record_filter: Records for which it returns false are skipped without decoding.
         include_newer: Whether to read records of a newer format too, as ``UnreadableRecord``.
         instance_id: Instance id for static membership in the group.

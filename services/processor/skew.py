@@ -37,17 +37,16 @@ class _Source:
 class SkewMeter:
     """Compares the creation time in each event with the broker's timestamp of the record.
 
-    The skew of a source is the largest difference within ``WINDOW_US``. It is too small by the shortest delay between
-    creation and append.
+    The skew of a source is the largest value of creation time minus timestamp within ``WINDOW_US`` microseconds.
     """
 
     def __init__(self) -> None:
         self._sources: OrderedDict[str, _Source] = OrderedDict()
 
     def note(self, event: AnyEvent, timestamp_ms: int, now_us: int) -> tuple[str, float] | None:
-        """Measure one event. If its source has a large skew, return the source and the skew in milliseconds.
+        """Measure one event. If the skew of its source is at least ``WARN_MS``, return the source and the skew.
 
-        A skew is large from ``WARN_MS`` on. Each source is returned only once.
+        The skew is in milliseconds. Each source is returned only once.
         """
         written_us = _written_us(event)
         if written_us is None or not isinstance(event, Event) or timestamp_ms <= 0:
@@ -63,6 +62,7 @@ class SkewMeter:
         source.most_us = max(source.most_us, written_us - timestamp_ms * 1_000)
         if now_us - source.began_us < WINDOW_US or source.samples < LEAST_SAMPLES:
             return None
+        # This is too small by the shortest delay between the creation of an event and its append.
         source.skew_ms = source.most_us / 1_000
         source.began_us, source.most_us, source.samples = now_us, -(2**63), 0
         if source.warned or abs(source.skew_ms) < WARN_MS:

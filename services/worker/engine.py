@@ -41,7 +41,7 @@ class EngineStep:
     """The output of one engine step.
 
     Attributes:
-        text: The generated text. It is empty if the step ends inside a character of several tokens.
+        text: The generated text. It is empty while a character is incomplete.
         tokens: Number of tokens generated.
         drafted: Number of tokens that the draft model proposed.
         accepted: Number of proposed tokens that the target model accepted.
@@ -134,7 +134,7 @@ class Engine(Protocol):
     Attributes:
         name: Name of the engine, such as ``llama``.
         model: The model that answers requests for ``default``.
-        capacity: Maximum number of concurrent jobs. In each lane, the worker runs at most this many jobs.
+        capacity: Maximum number of concurrent jobs. If ``preempts`` is true, this is the maximum in each lane.
         preempts: Whether an interactive job preempts a batch job if there is no free slot.
     """
 
@@ -169,8 +169,7 @@ class Engine(Protocol):
 
     def stats(self) -> EngineStats: ...
 
-    async def close(self) -> None:
-        """Abort all jobs, and free all resources."""
+    async def close(self) -> None: ...
 
 
 @runtime_checkable
@@ -178,7 +177,7 @@ class ScoringEngine(Protocol):
     """An engine that can compute the likelihood of a text. Only benchmarks need this."""
 
     async def score(self, text: str) -> NegativeLogLikelihood | None:
-        """Return the likelihood of a text, without a chat template; None if the engine cannot compute it.
+        """Return the likelihood of a text; None if the engine cannot compute it. The chat template is not applied.
 
         Raises:
             EngineError: The text could not be scored.

@@ -1,5 +1,3 @@
-"""Build the events of one execution of a request."""
-
 from collections.abc import Iterator
 from typing import Final
 
@@ -76,7 +74,7 @@ class EventBuilder:
         yield from self._split(step, now_us)
 
     def rest(self, now_us: int) -> Iterator[Chunk]:
-        """Yield the chunks of text that was collected and not yet yielded by ``chunks``."""
+        """Yield the text that ``chunks`` has collected and not yet yielded."""
         step, self._pending = self._pending, None
         if step is not None and step.text:
             yield from self._split(step, now_us)

@@ -63,7 +63,6 @@ class ExecutionRunner:
         return end
 
     async def refuse(self, ticket: Ticket, refusal: Refusal) -> None:
-        """Write a ``Failed`` event for a request that will not be run."""
         events = EventBuilder(ticket, self._source)
         failed = events.failed(refusal, steady_us())
         _count(failed, events)

@@ -124,12 +124,10 @@ class Ticket:
 
     @property
     def stoppable(self) -> bool:
-        """Whether the execution can be stopped and was not stopped before."""
         return self.stopped is None and not self.over
 
     @property
     def expires_us(self) -> int:
-        """When the request's total deadline passes, in microseconds since the epoch."""
         return self.received_us + self.request.deadlines.total_ms * 1_000
 
 
@@ -155,7 +153,7 @@ class RecentKeys(Generic[RecentKey]):
         return key in self._seen
 
     def at(self, key: RecentKey) -> int | None:
-        """Return when the key was last added; None if the key is not in this collection."""
+        """Return when the key was last added; None if the key is unknown."""
         return self._seen.get(key)
 
 
@@ -208,7 +206,6 @@ class Scheduler:
 
     @property
     def batch_may_start(self) -> bool:
-        """Whether the load allows a batch request to start."""
         # One slot stays free for the next interactive request.
         free = len(self._running) < max(1, self._slots - 1)
         return not self._waiting and free and self._running_batch < self._batch_slots
@@ -262,7 +259,6 @@ class Scheduler:
         return ticket, None
 
     def release(self, ticket: Ticket) -> None:
-        """Free the slot of an execution that has ended."""
         del self._running[ticket.request.request_id, ticket.request.attempt]
         self._running_batch -= ticket.batch
 

@@ -68,10 +68,9 @@ class EngineDied(Exception):
 class WorkerService:
     """One worker process.
 
-    The offset of a request is committed after the broker has the first event of the request's execution. If a worker is
-    killed, another worker reads again the requests that had not started. For requests that had started, the router
-    decides about another attempt. A started request is read again only if the worker is killed between the first event
-    and the commit, which are less than 0.1 seconds apart.
+    The offset of a request is committed after the broker has the first event of its execution. If a worker is killed,
+    another worker reads the requests again that had not started. For requests that had started, the router decides
+    about another attempt.
 
     Args:
         config: The worker's configuration.
@@ -269,6 +268,8 @@ class WorkerService:
             self._in_flight_of(ticket).release()
 
     def _on_taken(self, ticket: Ticket) -> None:
+        # If the process is killed between this moment and the commit (at most 0.1 seconds later), the request is read
+        # again although it has started.
         self._scheduler.untaken.discard(ticket)
         if ticket.place is not None:
             self._reader_of(batch=ticket.batch).done(*ticket.place)

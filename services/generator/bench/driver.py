@@ -23,8 +23,6 @@ from services.worker.engine import Engine, EngineError, Job
 
 
 class Driver:
-    """Sends the requests of a workload to a started engine."""
-
     def __init__(self, engine: Engine, workload: Workload) -> None:
         self._engine = engine
         self._workload = workload
@@ -48,9 +46,9 @@ class Driver:
             raise EngineError("internal", f"the first request failed: {record.error}", retryable=False)
 
     async def cells(self, cells: Sequence[ClosedLoop]) -> list[list[Repetition]]:
-        """Run the closed loops, and return the repetitions of each loop.
+        """Run the closed loops, and return the measurements of each loop's batches.
 
-        After the workload's time limit, no repetition is started.
+        After the workload's time limit, no batch is started.
         """
         # Loops with equal prompt lengths use the same texts, because the acceptance rate depends more on the text than
         # on the batch size. Only the first word of each text differs, so that no prefix cache has hits.

@@ -1,5 +1,3 @@
-"""The measurements of benchmark requests."""
-
 from dataclasses import dataclass, field
 
 from schemas.stream import Speculation, Usage
@@ -27,7 +25,6 @@ class RequestRecord:
     error: str | None = None
 
     def add(self, item: EngineStep | GenerationResult, now_ms: float) -> None:
-        """Record an output of the engine that came ``now_ms`` milliseconds after the request was due."""
         if isinstance(item, EngineStep):
             if item.tokens:
                 self.steps.append((round(now_ms, 3), item.tokens))

@@ -34,14 +34,10 @@ SEED: Final = 1
 
 
 class RunLoad(msgspec.Struct, frozen=True, tag="load", forbid_unknown_fields=True):
-    """Send the prompts of a loop. The result has the times of each request."""
-
     loop: SampleLoop
 
 
 class RunAnswers(msgspec.Struct, frozen=True, tag="answers", forbid_unknown_fields=True):
-    """Answer questions one after the other, with greedy sampling."""
-
     questions: Annotated[tuple[str, ...], msgspec.Meta(max_length=1_000)]
     output: Annotated[int, msgspec.Meta(ge=1, le=4_096)]
 

@@ -1,5 +1,3 @@
-"""The workload of one benchmark run."""
-
 import random
 from collections.abc import Iterator
 from typing import Annotated, Final, Literal
@@ -96,7 +94,7 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 def prompt(tokens: int, rng: random.Random, *, beginning: str = "") -> str:
-    """Return a prompt of about ``tokens`` tokens: ``beginning``, random words, and ``REPEAT_INSTRUCTION``."""
+    """Return a prompt of about ``tokens`` tokens. It starts with ``beginning`` and continues with random words."""
     missing = max(1, tokens - (len(beginning) + len(REPEAT_INSTRUCTION)) // 4)
     return beginning + " ".join(rng.choice(WORDS) for _ in range(missing)) + REPEAT_INSTRUCTION
 

@@ -1,5 +1,3 @@
-"""Create engines by name."""
-
 from collections.abc import Mapping
 
 from services.runtime.settings import load_settings

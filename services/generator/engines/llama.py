@@ -74,7 +74,8 @@ class LlamaSettings:
         llama_context: Maximum number of tokens of prompt and answer together. A longer prompt is refused.
         llama_speculation: ``ngram`` drafts tokens from the text so far, without a draft model. ``off`` drafts nothing.
         llama_batch: Maximum number of prompt tokens computed in one step. A cancellation takes effect between steps.
-        llama_kv: Data type of the KV cache. ``q8_0`` and ``q4_0`` need less memory than ``f16`` and change answers.
+        llama_kv: Data type of the KV cache. ``q8_0`` and ``q4_0`` need less memory than ``f16``, but change the
+            answers.
         llama_flash_attention: Whether FlashAttention is used. ``auto`` leaves the choice to llama.cpp.
         llama_prefix_cache: Whether the KV cache of an ended answer is kept for later prompts with the same beginning.
     """
@@ -103,8 +104,6 @@ class LlamaSettings:
 # The Python binding also offers callbacks, but it does not call them before the first token. Over the socket, an answer
 # can be aborted during prefill: between two batches of the prompt, the server checks for a closed connection.
 class LlamaEngine:
-    """Runs llama.cpp's server in this process, and sends requests to it."""
-
     def __init__(self, settings: LlamaSettings) -> None:
         self.name = "llama"
         self._settings = settings
@@ -159,7 +158,7 @@ class LlamaEngine:
         return self._completions.stream(job)
 
     async def score(self, text: str) -> NegativeLogLikelihood:
-        """Score the first ``MAX_SCORED_TOKENS`` tokens of a text. This takes one request per token.
+        """Score the first ``MAX_SCORED_TOKENS`` tokens of a text. One request is sent for each token.
 
         Raises:
             EngineError: The server refused a request, or could not be reached.

@@ -125,8 +125,6 @@ class _ScoredCompletion(msgspec.Struct, frozen=True):
 
 
 class OpenAIEngine:
-    """Forwards requests to a server with OpenAI's chat completions API."""
-
     def __init__(self, settings: OpenAISettings) -> None:
         self.name = "openai"
         self.model = settings.model or "default"
@@ -178,7 +176,7 @@ class OpenAIEngine:
         return self._completions.stream(job)
 
     async def score(self, text: str) -> NegativeLogLikelihood | None:
-        """Return the score of a text; None if the server cannot return log-probabilities of a prompt.
+        """Score a text. Return None if the server cannot return log-probabilities of a prompt.
 
         Raises:
             EngineError: The server could not be reached.

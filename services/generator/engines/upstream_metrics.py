@@ -29,8 +29,6 @@ _LINE: Final = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class DraftTotals:
-    """Numbers of tokens since the server started."""
-
     drafted: int
     accepted: int
 
@@ -49,13 +47,6 @@ def parse_draft_totals(exposition: str) -> DraftTotals | None:
 
 
 class UpstreamMetrics:
-    """Exports the server's numbers of drafted and accepted tokens as Railbus metrics.
-
-    Args:
-        session: HTTP session for the server.
-        url: URL of ``/metrics``.
-    """
-
     def __init__(self, session: aiohttp.ClientSession, url: str) -> None:
         self._session = session
         self._url = url
@@ -69,7 +60,7 @@ class UpstreamMetrics:
             self._task = asyncio.create_task(self._repeat())
 
     async def poll(self) -> DraftTotals | None:
-        """Read the metrics once, and update Railbus's own. Return None if they cannot be read."""
+        """Read the server's metrics once, and copy them to Railbus's metrics. Return None if they cannot be read."""
         timeout = aiohttp.ClientTimeout(total=POLL_TIMEOUT_S)
         try:
             async with self._session.get(self._url, allow_redirects=False, timeout=timeout) as response:

@@ -70,8 +70,6 @@ def slices(text: str) -> Iterator[tuple[int, int, bool]]:
 
 
 class Presidio:
-    """The recognizers, ready to use."""
-
     def __init__(self) -> None:
         phones = [
             recognizers.PhoneRecognizer(supported_regions=(region,), leniency=_VALID_NUMBER) for region in PHONE_REGIONS
@@ -90,8 +88,8 @@ class Presidio:
 
         Args:
             text: The text.
-            turn: Returns a context manager. Each step of the work is done inside a new one, so that several texts can
-                take turns.
+            turn: Returns a context manager that is entered for each step of the work. With a lock, several texts take
+                turns.
         """
         found: list[FoundSpan] = []
         for begin, end, is_dense in slices(text):

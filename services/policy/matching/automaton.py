@@ -76,14 +76,9 @@ class NeighbourKinds(dict[str, int]):
 
 
 class AutomatonState(dict[str, "AutomatonState | None"]):
-    """The state of one open match. It maps the next character to the next state; None means that the match fails.
-
-    Attributes:
-        final: For each kind of the next character, the rules that match now if such a character follows. None if no
-            rule matches now.
-        alive: Rules that match now or may match after more characters.
-    """
-
+    # Maps the next character to the next state, or to None if no match is possible. ``final``: for each kind of the
+    # next character, the rules that match if such a character follows; None if no rule matches now. ``alive``: rules
+    # that match now or may match after more characters.
     __slots__ = ("_automaton", "_targets", "alive", "final")
 
     def __init__(self, automaton: "Automaton", targets: frozenset[int], complete: frozenset[int]) -> None:
@@ -99,16 +94,11 @@ class AutomatonState(dict[str, "AutomatonState | None"]):
 
 
 class MatchChange(NamedTuple):
-    """How a character changes the list of open matches.
-
-    Attributes:
-        complete: Indexes of the open matches that end before the character, each with the rules that match.
-        kept: Indexes of the open matches that continue with the character; None if all continue.
-        begun: Whether an open match starts with the character.
-    """
-
+    # Indexes of the open matches that end before the character, each with the rules that match.
     complete: tuple[tuple[int, tuple[int, ...]], ...]
+    # Indexes of the open matches that continue with the character; None if all continue.
     kept: tuple[int, ...] | None
+    # Whether an open match starts with the character.
     begun: bool
 
 
@@ -126,13 +116,8 @@ Next = tuple["Config", MatchChange | None]
 
 
 class Config(dict[str, Next]):
-    """All open matches at one position of a text. It maps the next character to the next ``Config`` and the change.
-
-    Attributes:
-        kind: The kind of the last character, as in ``NeighbourKinds``.
-        states: The states of the open matches, the earliest match first.
-    """
-
+    # Maps the next character to the next ``Config`` and the ``MatchChange``. ``kind`` is the kind of the last
+    # character, and ``states`` are the states of the open matches, the earliest match first.
     __slots__ = ("_automaton", "kind", "states")
 
     def __init__(self, automaton: "Automaton", kind: int, states: tuple[AutomatonState, ...]) -> None:

@@ -47,7 +47,7 @@ def contains(chars: CharSet, char: str) -> bool:
 
 
 def without_case(chars: CharSet) -> CharSet:
-    """Add the other case of each letter in the set, if it is a single character."""
+    """Return the set with the upper and lower case of each of its letters."""
     ranges = list(chars)
     for low, high in chars:
         codes = range(low, high + 1) if high - low < _MAX_FOLDED_RANGE else range(max(low, 65), min(high, 122) + 1)

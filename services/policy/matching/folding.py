@@ -1,4 +1,4 @@
-"""Find disguised words: with spaces, zero-width characters or look-alike letters in them.
+"""Find words that are disguised by spaces, zero-width characters or look-alike letters.
 
 Text and words are folded to plain lower-case letters and then compared. Spans are in code points of the original text.
 """
@@ -63,7 +63,7 @@ class FoldedWords:
             self._automaton.make_automaton()
 
     def find(self, text: str) -> list[FoundSpan]:
-        """Return the words that occur in the text, also if they are disguised. Parts of longer words are ignored."""
+        """Return the words in a text, disguised or not. A word inside a longer word is ignored."""
         if self._empty:
             return []
         hits = list(self._automaton.iter(fold(text)))

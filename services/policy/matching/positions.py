@@ -19,19 +19,12 @@ Whether it matches the empty text, the positions where its match may begin, and 
 
 @dataclass(slots=True)
 class Positions:
-    """The positions of all patterns, numbered from 0.
-
-    Attributes:
-        chars: For each position, the characters that it accepts.
-        follow: For each position, the positions that may follow it.
-    """
-
     chars: list[CharSet] = field(default_factory=list)
     follow: list[set[int]] = field(default_factory=list)
     _begun: int = 0
 
     def add(self, node: Node) -> tuple[set[int], set[int]]:
-        """Add a pattern. Return the positions at which a match may begin, and those at which it may end.
+        """Add a pattern to Glushkov's automaton. Return the positions where a match may begin, and those where it may end.
 
         Raises:
             BadPattern: The pattern matches the empty text, or its repeats have too many positions.

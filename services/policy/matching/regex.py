@@ -89,7 +89,6 @@ def _branches(trie: "_Trie") -> Node:
 
 
 def longest(node: Node) -> int:
-    """Return the maximum length of a match, in characters."""
     match node:
         case Chars():
             return 1

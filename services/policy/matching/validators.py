@@ -37,7 +37,8 @@ MAX_CARD_DIGITS: Final = 19
 class Luhn:
     """Finds a payment card number in groups of digits, by its check digit (ISO/IEC 7812-1, annex B).
 
-    The number consists of whole groups, and other groups may come before it. A number of equal digits is not accepted.
+    The number consists of whole groups, and other groups may come before it. A number whose digits are all equal is not
+    accepted.
     """
 
     __slots__ = ("_found", "_in_group", "_open", "least_chars")
@@ -138,8 +139,6 @@ _ADDED: Final = tuple(_weight(count + 1) - _weight(count) for count in range(MAX
 
 
 class WholeTextValidator:
-    """A validator for short texts. It checks the whole text again whenever the text grows."""
-
     __slots__ = ("_check", "_text", "least_chars")
 
     def __init__(self, check: Callable[[str], bool]) -> None:
@@ -156,7 +155,7 @@ class IncrementalValidator(Protocol):
     """A validator of a text that grows.
 
     Attributes:
-        least_chars: Minimum length of a valid text that starts with the text so far.
+        least_chars: Minimum number of characters of a valid text, given the text so far.
     """
 
     least_chars: int

@@ -16,12 +16,10 @@ _JSON: Final = re.compile(r'"(?:\\.|[^"\\])*"|(?P<open>[\[{])|(?P<close>[\]}])')
 
 
 def rego_depth_fault(name: str, text: str) -> PolicyFault | None:
-    """Return a fault if brackets in a Rego module are nested too deeply; otherwise None."""
     return _fault(name, text, _REGO, MAX_REGO_DEPTH)
 
 
 def data_depth_fault(name: str, text: str) -> PolicyFault | None:
-    """Return a fault if JSON is nested too deeply; otherwise None."""
     return _fault(name, text, _JSON, MAX_DATA_DEPTH)
 
 

@@ -157,10 +157,10 @@ class PatternSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
 
     Attributes:
         name: The rule's name, unique in the policy.
-        category: The category that ``findings.rego`` rules on.
+        category: The category that ``findings.rego`` decides on.
         regex: A pattern in the language of ``services.policy.matching.regex``; None if ``words`` are given.
         words: Literal texts; empty if ``regex`` is given.
-        max_chars: Maximum length of a match. The bound that is computed from the pattern must not be above it.
+        max_chars: Maximum length of a match. A pattern that can match a longer text is refused.
         ignore_case: Whether upper and lower case are the same.
         folded: Whether ``words`` are also found if they are disguised (``services.policy.matching.folding``).
         guard: Which neighbouring characters forbid a match. ``digit``: digits. ``word``: letters, digits and ``_``.
@@ -185,6 +185,4 @@ class PatternSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
 
 
 class PatternFile(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A file in the folder ``patterns/``."""
-
     pattern: Annotated[tuple[PatternSpec, ...], Meta(max_length=1_000)]

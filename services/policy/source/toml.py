@@ -1,5 +1,3 @@
-"""Read TOML into typed structures."""
-
 import re
 import tomllib
 from typing import TypeVar
@@ -35,7 +33,7 @@ def read_toml(name: str, content: bytes, cls: type[T]) -> T:
 
 
 def line_of(text: str, where: str) -> int:
-    """Return the line number of a path such as ``$.pattern[2].regex``.
+    """Return the number of the line at a path such as ``$.pattern[2].regex``.
 
     If the text does not contain the last part of the path, return the line of the part before it.
     """

@@ -108,11 +108,6 @@ class SseDecoder:
 
 
 def parse_chunk(payload: bytes) -> CompletionChunk:
-    """Parse the JSON of one chunk.
-
-    Raises:
-        EngineError: The JSON is not a chunk, or the chunk reports an error.
-    """
     try:
         chunk = _decode(payload)
     except (msgspec.DecodeError, UnicodeDecodeError):

@@ -35,7 +35,7 @@ class Endpoint:
 
 
 def request_body(job: Job, endpoint: Endpoint, *, usage: bool) -> bytes:
-    """Return the JSON body of a request. ``usage`` is false for servers that refuse ``stream_options``."""
+    """Return the JSON body of a request. With ``usage``, token counts are requested, which some servers refuse."""
     sampling = job.sampling
     body: dict[str, Any] = {
         **endpoint.extra,
@@ -58,8 +58,6 @@ def request_body(job: Job, endpoint: Endpoint, *, usage: bool) -> bytes:
 
 
 class CompletionParser:
-    """Converts the chunks of one answer to engine steps and a result."""
-
     __slots__ = ("_counted", "_finish", "_first_at", "_last", "_last_at", "_sent_at", "_usage")
 
     def __init__(self, sent_at: float) -> None:
@@ -72,7 +70,6 @@ class CompletionParser:
 
     @property
     def complete(self) -> bool:
-        """Whether the end of the answer's text was read."""
         return self._finish is not None
 
     def read(self, chunk: CompletionChunk, now: float) -> EngineStep | None:
@@ -102,7 +99,7 @@ class CompletionParser:
         return EngineStep(text=text, tokens=self._tokens(chunk))
 
     def end(self, *, stream_done: bool) -> GenerationResult:
-        """Return the result of the answer. Call this after the end of the stream.
+        """Return the result of the answer. ``stream_done`` says whether the server has sent ``[DONE]``.
 
         Raises:
             EngineError: The answer is incomplete. The error class is ``unavailable``.

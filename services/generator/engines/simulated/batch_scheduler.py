@@ -94,8 +94,6 @@ class CostModel:
 
 
 class BatchScheduler:
-    """The waiting sequences of each lane, and the running sequences."""
-
     def __init__(self, cost: CostModel) -> None:
         self._cost = cost
         self._waiting: deque[SimulatedSequence] = deque()
@@ -146,7 +144,7 @@ class BatchScheduler:
         return StepPlan(decodes, tuple(prefills), gamma, cost.step_ms(len(decodes), context, prefills, gamma))
 
     def wake_ms(self) -> float | None:
-        """Return when the next paused sequence continues; None if no sequence waits for a time."""
+        """Return when the next paused sequence continues; None if there is no such sequence."""
         held = [each.held_until_ms for each in self._running.values() if each.held_until_ms != float("inf")]
         return min(held, default=None)
 

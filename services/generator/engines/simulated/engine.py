@@ -1,5 +1,3 @@
-"""The engine ``simulated``, which generates random words at the speed of a modelled GPU."""
-
 import asyncio
 import contextlib
 import math
@@ -60,7 +58,7 @@ class SimulatedEngine:
         self._stepper.add_done_callback(self._on_stepper_end)
 
     def resolve(self, model: str) -> str:
-        """Return the model's name. If ``model`` has a fault script as its suffix, the name includes it.
+        """Return the model's name, including the fault script if ``model`` ends with one.
 
         Raises:
             EngineError: Another model was requested, or the script is invalid.

@@ -59,7 +59,6 @@ class SimulatedSequence:
 
     @property
     def context(self) -> int:
-        """Number of tokens in the KV cache."""
         return self.prefilled + self.generated - self.recomputed
 
     @property
@@ -68,7 +67,6 @@ class SimulatedSequence:
         return self.prompt + self.recomputed - self.prefilled
 
     def displace(self) -> None:
-        """Drop the KV cache, because another sequence needs the slot."""
         self.recomputed, self.prefilled = self.generated, 0
 
     def advance(self, gamma: int, alpha: float, now_ms: float) -> list[OutputItem]:

@@ -1,5 +1,3 @@
-"""Settings of the engine ``simulated``."""
-
 from dataclasses import dataclass, field
 from typing import Literal
 

@@ -115,11 +115,6 @@ class VllmEngine:
         raise EngineError("internal", "the engine ended the answer without a result", retryable=True)
 
     async def score(self, text: str) -> NegativeLogLikelihood:
-        """Return the negative log-likelihood of a text.
-
-        Raises:
-            EngineError: The engine died or refused the request.
-        """
         vllm = self._running()
         tokens = self._tokenizer.encode(text)[: self._limit - 1]
         self._scored += 1

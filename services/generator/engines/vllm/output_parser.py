@@ -79,7 +79,6 @@ class OutputParser:
 
 
 def speculation_totals(metrics: Any) -> Speculation:
-    """Convert vLLM's ``RequestSpecDecodeMetrics``."""
     # Entry j is the number of steps in which j drafted tokens were accepted.
     histogram = list(metrics.histogram)
     return Speculation(

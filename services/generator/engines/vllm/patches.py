@@ -38,7 +38,7 @@ def apply_patches() -> None:
 
 
 class PatchedWorker(ExitWithParentWorker):
-    """A vLLM worker extension that applies the fix, and ends the worker's process when the generator ends."""
+    """A vLLM worker extension that corrects sampling on the CPU. The worker ends when the generator ends."""
 
     def __new__(cls, *_args: object, **_kwargs: object) -> Self:
         apply_patches()

@@ -1,5 +1,3 @@
-"""Settings of the engine ``vllm``."""
-
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -47,8 +45,8 @@ class VllmSettings:
         vllm_batched_tokens: Maximum number of tokens in a step. It limits how long a prefill can delay other answers.
             0 lets vLLM choose.
         vllm_memory: Share of the GPU's memory that vLLM uses for weights, activations and KV cache.
-        vllm_kv_gib: Size of the KV cache in GiB. 0 means the memory that weights and activations leave of
-            ``RAILBUS_VLLM_MEMORY``. On a CPU, 0 means 1 GiB.
+        vllm_kv_gib: Size of the KV cache in GiB. 0 means the part of ``RAILBUS_VLLM_MEMORY`` that
+            weights and activations do not need. On a CPU, 0 means 1 GiB.
         vllm_block_size: Number of tokens in a block of the KV cache. 0 lets vLLM choose.
         vllm_runner: Version of vLLM's model runner. The versions support different kinds of draft models.
         vllm_hybrid_kv: Whether sliding-window layers get smaller caches. ``auto`` means on, except if the draft model
@@ -159,6 +157,5 @@ class VllmSettings:
         return ranges
 
     def draft_length(self) -> int:
-        """Return the maximum number of tokens drafted in a step."""
         schedule = self.schedule()
         return self.vllm_speculative_tokens if schedule is None else max(gamma for *_, gamma in schedule)

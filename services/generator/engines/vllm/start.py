@@ -1,5 +1,3 @@
-"""Load vLLM."""
-
 import asyncio
 import contextlib
 import logging

@@ -1,5 +1,3 @@
-"""Explain why vLLM did not start."""
-
 import re
 from collections.abc import Callable, Sequence
 from typing import Final

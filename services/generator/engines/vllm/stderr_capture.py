@@ -16,11 +16,11 @@ OWN_LOG_MARKER: Final = b" railbus."
 class StderrCapture:
     """A context manager that captures stderr of this process and of processes started in the block.
 
-    Inside the block, only lines of Railbus's own log are forwarded to stderr. If the block ends without an error,
-    everything that its child processes write later is forwarded.
+    Inside the block, only lines of Railbus's own log are forwarded to stderr. If the block ends without an error, all
+    later output of the started processes is forwarded.
 
     Args:
-        verbose: Whether to forward everything at once.
+        verbose: Whether to forward everything immediately.
     """
 
     def __init__(self, *, verbose: bool) -> None:
@@ -42,7 +42,6 @@ class StderrCapture:
 
     @property
     def captured_lines(self) -> list[str]:
-        """The newest lines, at most ``MAX_LINES``, oldest first."""
         return list(self._lines)
 
     def _forward(self, reading: int) -> None:
