@@ -68,7 +68,7 @@ class Core:
         return False
 
     def gained(self, number: int) -> None:
-        """Create the state of a partition number that this member has got. Its recent records are read next."""
+        """Create the state of a partition number that this member has gained. Its recent records are read next."""
 
     def lost(self, number: int) -> None:
         """Drop the state of a partition number that this member no longer holds."""

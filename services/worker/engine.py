@@ -75,7 +75,7 @@ class NegativeLogLikelihood:
     """The negative log-likelihood of a text under a model.
 
     Attributes:
-        nats: Minus the natural logarithm of the probability of the text, summed over its tokens.
+        nats: Sum over the tokens of minus the natural logarithm of each token's probability.
         tokens: Number of tokens that were scored.
     """
 

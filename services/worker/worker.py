@@ -69,8 +69,8 @@ class WorkerService:
     """One worker process.
 
     The offset of a request is committed after the broker has the first event of its execution. If a worker is killed,
-    another worker reads the requests again that had not started. For requests that had started, the router decides
-    about another attempt.
+    another worker reads again the requests whose execution had not started. For requests whose execution had started,
+    the router decides about another attempt.
 
     Args:
         config: The worker's configuration.

@@ -24,7 +24,9 @@ class Positions:
     _begun: int = 0
 
     def add(self, node: Node) -> tuple[set[int], set[int]]:
-        """Add a pattern to Glushkov's automaton. Return the positions where a match may begin, and those where it may end.
+        """Add a pattern. Return the positions at which a match may begin, and those at which it may end.
+
+        A position is a place in a pattern that reads one character (Glushkov's construction).
 
         Raises:
             BadPattern: The pattern matches the empty text, or its repeats have too many positions.

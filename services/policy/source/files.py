@@ -43,7 +43,7 @@ def version_of(files: Files) -> str:
 
 
 def fingerprint(root: Path) -> tuple[tuple[str, int, int], ...]:
-    """Return the path, the modification time in nanoseconds, and the size of each file."""
+    """Return the path, the modification time in nanoseconds, and the size of each file under ``root``."""
     found = []
     for name in sorted(_names(root)):
         try:
