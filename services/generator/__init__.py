@@ -1,1 +1,1 @@
-"""The generator, which is the worker for self-hosted engines, and the engines themselves."""
+"""The generator, a worker that generates answers on a self-hosted engine."""

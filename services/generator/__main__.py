@@ -16,7 +16,6 @@ from services.worker.worker import WorkerService
 
 
 async def main() -> None:
-    """Load the engine, join the consumer group and process requests until cancelled."""
     settings, bus, health = load_settings(GeneratorSettings), load_settings(BusSettings), load_settings(HealthSettings)
     bind_to_cores(settings.generator_cores)
     engine = make(settings.engine, os.environ)

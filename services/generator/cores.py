@@ -12,7 +12,7 @@ _PART: Final = re.compile(r"(\d{1,4})(?:-(\d{1,4}))?")
 
 
 def parse_cores(text: str) -> set[int]:
-    """Return the core numbers in a text such as ``0-3,8``. An empty text gives an empty set.
+    """Parse a list of CPU cores such as ``0-3,8``. An empty text gives an empty set.
 
     Raises:
         UserError: The text is not a list of cores.
@@ -28,7 +28,9 @@ def parse_cores(text: str) -> set[int]:
 
 
 def bind_to_cores(text: str) -> None:
-    """Bind this process and its child processes to the cores in ``text``. Do nothing if ``text`` is empty.
+    """Bind this process, and processes that it starts later, to CPU cores such as ``0-3,8``.
+
+    If ``text`` is empty, do nothing.
 
     Raises:
         UserError: A core does not exist or is not allowed, or the system cannot bind processes to cores.

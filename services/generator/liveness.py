@@ -1,4 +1,4 @@
-"""End the worker when its engine dies, even while no request runs. This is for engines with child processes."""
+"""End the worker when its engine dies, even if no request is running."""
 
 import asyncio
 from collections.abc import Coroutine
@@ -12,10 +12,9 @@ GRACE_S: Final = 5.0
 
 @runtime_checkable
 class MonitoredEngine(Protocol):
-    """An engine that reports its own death."""
+    """An engine that can die, for example because it runs in child processes."""
 
-    async def wait_until_dead(self) -> None:
-        """Return when the engine has died."""
+    async def wait_until_dead(self) -> None: ...
 
 
 async def run_while_alive(work: Coroutine[Any, Any, None], engine: object) -> None:

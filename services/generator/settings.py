@@ -1,5 +1,3 @@
-"""The settings of the generator that do not depend on its engine. Each engine has further settings."""
-
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -10,21 +8,21 @@ from services.worker.scheduler import WorkerConfig
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GeneratorSettings:
-    """The settings that apply to the generator with any engine.
+    """Settings of the generator that apply to all engines.
 
     Attributes:
         engine: Name of the engine that generates the answers.
         generator_slots: Maximum number of answers generated at the same time. 0 means the engine's capacity.
         generator_batch_slots: Maximum number of slots that the batch lane may use. 0 means three quarters of the slots.
             If there is more than one slot, batch requests never take the last free one.
-        generator_queue: Maximum number of accepted requests that wait for a slot. While this maximum
-            is reached, the generator reads no more requests.
+        generator_queue: Maximum number of accepted requests that wait for a slot. While this number is reached, the
+            generator reads no more requests.
         generator_drain_ms: Maximum time that running answers may take to finish after the generator was told to stop.
             Requests that have not started are handed to another generator at once.
         generator_instance: A name that no other generator has. A restart under the same name within the consumer
             group's session timeout causes no rebalance.
-        generator_cores: CPU cores that the generator may use, such as ``0-3,8``. If not set, it may use all cores that
-            the process may use at its start.
+        generator_cores: CPU cores that the generator may use, such as ``0-3,8``. If not set, the generator is not
+            bound to cores.
         input_gate: ``hold`` means that no text is shown before the verdict of a rails service. Set ``off`` only where
             no rails service runs. The generator writes the value into each ``Started`` event. Edges and routers accept
             ``off`` only if their own setting is ``off`` too.

@@ -1,1 +1,1 @@
-"""The ledger, a Faust application that sums accounts and receipts by window of time, and publishes the sums."""
+"""The ledger, a Faust application that sums accounts and receipts by time window, and publishes the sums."""

@@ -1,4 +1,4 @@
-"""Run one ledger process: ``python -m services.ledger``."""
+"""Run the ledger: ``python -m services.ledger``."""
 
 import os
 import secrets
@@ -15,7 +15,6 @@ DEFAULT_WINDOW_S = 3_600
 
 
 async def main() -> None:
-    """Run the ledger until the process is asked to stop."""
     try:
         from services.ledger.service import LedgerService
     except ModuleNotFoundError as error:
@@ -28,7 +27,6 @@ async def main() -> None:
     service = LedgerService(own, f"ledger/{secrets.token_hex(3)}", _say_ready, copies=await wanted_replication(own.bus))
 
     async def ledger(request: web.Request) -> web.Response:
-        """Serve the sums of the last ``seconds``, an hour by default, as JSON."""
         text = request.query.get("seconds", str(DEFAULT_WINDOW_S))
         if not text.isdigit() or not 0 < int(text) <= own.ledger_show_s:
             message = f"seconds={text[:20]}: must be a whole number between 1 and {own.ledger_show_s}\n"

@@ -1,10 +1,4 @@
-"""Write the changelog of the ledger's table in batches. An event is acknowledged when its batch is on the log.
-
-A batch has only the newest change of each key. So account and receipt of a request become one record if they are in the
-same batch, as they mostly are. The ledger's state can be restored from any prefix of a batch
-(``services/books/partition.py``), because the offset up to which a partition was read is written after all of the
-partition's changes.
-"""
+"""Write the changes of the ledger's table to its changelog topic, in batches."""
 
 import asyncio
 import contextlib
@@ -34,10 +28,10 @@ class _Taken(NamedTuple):
 
 
 class Changelog:
-    """Collects the table changes of events, writes them, and acknowledges the events in their order.
+    """Collects the table changes of events, writes them, and then acknowledges the events in order.
 
     Args:
-        send: See ``Send``. It is called with the changes of each partition in their order.
+        send: Gives a change to the producer; see ``Send``.
     """
 
     def __init__(self, send: Send) -> None:
@@ -49,7 +43,10 @@ class Changelog:
         self._writing = False
 
     async def add(self, event: Any, partition: int, changes: Sequence[TableChange], read: TableChange) -> None:
-        """Queue an event's changes with the offset up to which its partition was read; wait while the queue is full."""
+        """Queue the changes of an event. Wait while the queue is full.
+
+        ``read`` is the change that stores the offset up to which the partition was read.
+        """
         if len(self._taken) >= BATCH_EVENTS:
             async with self._emptied:
                 await self._emptied.wait_for(lambda: len(self._taken) < BATCH_EVENTS)
@@ -59,7 +56,7 @@ class Changelog:
             self._full.set()
 
     async def written(self) -> None:
-        """Wait until all queued changes are on the log."""
+        """Wait until the broker has acknowledged all queued changes."""
         self._full.set()  # do not wait for BATCH_S
         async with self._emptied:
             await self._emptied.wait_for(lambda: not self._taken and not self._writing)
@@ -68,7 +65,7 @@ class Changelog:
         """Write until cancelled.
 
         Raises:
-            Exception: The broker did not accept a change. Events that were not acknowledged are read again.
+            Exception: The broker did not accept a change.
         """
         while True:
             await self._filled.wait()
@@ -84,6 +81,9 @@ class Changelog:
             await self._tell()
 
     async def _write(self, batch: Sequence[_Taken]) -> None:
+        # A batch has only the newest change of each key, so account and receipt of a request mostly become one record.
+        # The offset up to which a partition was read is written after the partition's changes, so that the state can be
+        # restored from any prefix of a batch.
         changes: dict[int, list[TableChange]] = {}
         read: dict[int, dict[bytes, TableChange]] = {}
         for taken in batch:

@@ -1,10 +1,7 @@
-"""The Faust application of the ledger: the topics that it reads, its table, and the acknowledgement of events.
+"""The Faust application of the ledger.
 
-Faust may commit an event's offset before it has written the event's change to the table. If the process is killed in
-between, that change is lost. So this module writes the table's changelog itself. With the changes it stores the offset
-up to which the partition was read, and the partition's next owner starts at this offset
-(``services/ledger/faust_flow.py``). An event that is read again after a crash changes nothing
-(``services/books/partition.py``).
+Faust may commit the offset of an event before it has written the event's table change. A crash in between loses the
+change. So the ledger writes the table's changelog itself, together with the offset at which to continue.
 """
 
 import asyncio
@@ -66,15 +63,15 @@ class _Sought(NamedTuple):
 
 
 class LedgerApp:
-    """The Faust application with its one table and its one agent.
+    """The Faust application with its table and its agent.
 
     Args:
-        settings: See ``Settings``.
-        on_ready: Function that is called once, when the table was restored and events are processed.
+        settings: The ledger's settings.
+        on_ready: Called once, when the table is restored and events are processed.
         copies: Replication factor of the table's changelog.
 
     Attributes:
-        books: Entries and sums of each partition that is assigned to this process, by partition number.
+        books: Entries and sums of each assigned partition, by partition number.
         ready: Whether events are processed.
     """
 
@@ -135,12 +132,8 @@ class LedgerApp:
             raise
 
     async def _is_next(self, message: Any) -> bool:
-        """Return whether to process a record now. If Faust skipped records before it, seek to them instead.
-
-        Raises:
-            RecordsLost: The skipped records did not arrive after a seek.
-        """
         missing = self._read.missing(message)
+        # If Faust skipped records before this one, seek to the skipped records and ignore this one.
         if not missing:
             return True
         text = f"offsets {missing.start} to {missing.stop - 1} of {message.topic}-{message.partition}"
@@ -176,7 +169,6 @@ class LedgerApp:
         return changes
 
     async def _send(self, number: int, change: TableChange) -> Any:
-        """Give a change of the table to the producer; return a future that is done once the broker has acknowledged."""
         topic = self._table.changelog_topic.get_topic_name()
         return await self.app.producer.send(topic, change.key, change.value, number, None, None)
 
@@ -202,11 +194,8 @@ class LedgerApp:
             self._on_ready = None
 
     async def _revoked(self, *_: Any, **__: Any) -> None:
-        """Wait, for at most ``REVOKE_S``, until the broker has acknowledged every change.
-
-        A change that is sent later could overwrite what the next owner of its partition writes.
-        """
         self.ready = False
+        # A change that is sent after the rebalance could overwrite what the partition's next owner writes.
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(REVOKE_S):
                 await self._changelog.written()
@@ -215,10 +204,11 @@ class LedgerApp:
         return sorted({tp.partition for tp in self.app.assignor.assigned_actives() if tp.topic in _SOURCES})
 
     async def _watch_ends(self) -> None:
-        """Mark topics that were read to their end, so that a topic without new records does not keep windows open."""
         while True:
             await asyncio.sleep(COMMIT_S)
             LEDGER_OPEN.set(sum(len(books.entries) for books in self.books.values()))
+            # Topics that were read to their end are marked, so that a topic without new records does not keep windows
+            # open.
             if self.ready:
                 with contextlib.suppress(BrokerError, TimeoutError):  # tried again after COMMIT_S
                     await self._look_at_ends()
@@ -245,10 +235,7 @@ class LedgerApp:
                 await self._seek_if_it_stands(tp, read)
 
     async def _seek_if_it_stands(self, tp: TP, read: int) -> None:
-        """Seek to the next record if none was read for ``STAND_S``, because Faust may have skipped the last records.
-
-        ``_is_next`` notices skipped records only if a later record comes.
-        """
+        # ``_is_next`` notices skipped records only if a later record comes.
         stands = self._stands.get(tp)
         if stands is None or stands.offset != read or not self.ready:
             self._stands[tp] = _Sought(read, steady_us() + int(STAND_S * 1e6))

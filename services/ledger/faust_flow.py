@@ -1,17 +1,4 @@
-"""Faust, with corrections for defects that make it lose records.
-
-* When Faust has recovered its tables, it seeks to the committed offsets and then resumes the flow of its queues,
-  although it had already resumed the flow to read the changelogs. Resuming also clears the queues, so records that
-  were read after the seek are dropped.
-* While every partition is paused, Faust fetches from all of them and drops the records. Afterwards it seeks only in
-  partitions that have a committed offset.
-* Faust notes a record as read although a suspended flow dropped it. If the record is read again after a seek, Faust
-  skips it. It treats skipped records as gaps of the log, and commits offsets beyond them.
-
-In this module, queues are cleared only if the flow was suspended, the ledger seeks in every partition, and a record
-that was read before is not skipped. The committed offsets are not used. The offset to start at is read from the
-ledger's own table. The table's changelog has both this offset and the entries up to it.
-"""
+"""Subclasses of Faust's classes that correct defects by which Faust loses records."""
 
 import asyncio
 import types
@@ -44,16 +31,14 @@ BeginAt = Callable[[str, int], int | None]
 
 
 class FlowControl(FlowControlEvent):
-    """The switch that suspends and resumes Faust's queues. Resuming clears them only if they were suspended."""
-
     def resume(self) -> None:
+        # After a recovery, Faust resumes the flow twice, and seeks in between. Resuming clears the queues, so the
+        # second call would drop records that were read after the seek.
         if not self.is_active():
             super().resume()
 
 
 class _CollectingThread(AIOKafkaConsumerThread):
-    """Faust's consumer thread, with two settings that Faust lacks: minimum size and maximum wait of a fetch."""
-
     def _create_worker_consumer(self, transport: Transport) -> Any:
         consumer: Any = super()._create_worker_consumer(transport)
         consumer._fetch_min_bytes = COLLECT_BYTES  # noqa: SLF001
@@ -62,7 +47,7 @@ class _CollectingThread(AIOKafkaConsumerThread):
 
 
 class BookedConsumer(Consumer):
-    """A consumer that starts at the offsets in the ledger's table and ignores the committed ones."""
+    """A consumer that starts at the offsets in the ledger's table instead of the committed offsets."""
 
     app: "FaustApp"
 
@@ -70,14 +55,13 @@ class BookedConsumer(Consumer):
         return _CollectingThread(self, loop=self.loop, beacon=self.beacon)
 
     async def seek_to_committed(self) -> Mapping[TP, int]:
+        # While all partitions are paused, Faust drops the records that it fetches. It later seeks only in partitions
+        # with a committed offset, so here every partition is sought.
         found: Mapping[TP, int] = await self._thread.call_thread(self._seek_all)
         return found
 
     async def _seek_all(self) -> dict[Any, int]:
-        """Seek to the offset of ``BeginAt`` in every partition of the ledger's topics; return these offsets.
-
-        This runs in the consumer's thread.
-        """
+        # This runs in the consumer's thread.
         consumer = self._thread._ensure_consumer()  # noqa: SLF001
         found: dict[Any, int] = {}
         for partition in consumer.assignment():
@@ -88,18 +72,13 @@ class BookedConsumer(Consumer):
         return found
 
     async def seek_back(self, partition: TP, offset: int) -> None:
-        """Seek to an earlier offset of a partition."""
         await self._thread.call_thread(self._seek_one, partition, offset)
 
     async def _seek_one(self, partition: TP, offset: int) -> None:
-        """Seek to this offset of the partition. This runs in the consumer's thread."""
+        # This runs in the consumer's thread.
         self._thread._ensure_consumer().seek(partition, offset)  # noqa: SLF001
 
     async def _drain_messages(self, fetcher: Any) -> None:
-        """Fetch records and pass them to Faust's queues, until stopped.
-
-        Records that come while the flow of the queues is suspended are dropped. Faust later seeks back to them.
-        """
         try:
             while not (self.should_stop or fetcher.should_stop):
                 await asyncio.sleep(0)
@@ -108,31 +87,26 @@ class BookedConsumer(Consumer):
                     number += 1
                     if number % YIELD_EACH == 0:
                         await asyncio.sleep(0)
+                    # Faust's own method skips records that were read before, even if a suspended flow dropped them.
                     await self._hand_out(self.callback(message))  # type: ignore[arg-type]
         except self.consumer_stopped_errors:
             if not self.app.should_stop:
                 raise
 
     async def _hand_out(self, handing: Coroutine[Any, Any, Any]) -> None:
-        """Run ``handing``, the coroutine that puts one record into Faust's queue; make a task only if it has to wait.
-
-        Usually the queue has room, and the coroutine ends without waiting.
-        """
         try:
+            # Usually the queue has room, and the coroutine ends at its first step. Then no task is needed.
             waits_for = handing.send(None)
         except StopIteration:
             return
         await self.wait_first(_rest(handing, waits_for), self.suspend_flow.wait())
 
     def _new_offset(self, tp: TP) -> int | None:
-        """Return the offset to commit, which follows the newest acknowledged event.
-
-        It is None if no event was acknowledged since the last call. No earlier event is left out, because events are
-        acknowledged in order, and a gap before an event is handled before the event is processed.
-        """
         acked = self._acked[tp]
         if not acked:
             return None
+        # Events are acknowledged in order, and a gap before an event is handled before the event. So no earlier event
+        # is left out.
         offset = max(acked) + 1
         acked.clear()
         self._acked_index[tp].clear()
@@ -145,8 +119,8 @@ async def _rest(coroutine: Coroutine[Any, Any, Any], waits_for: Any) -> Any:
 
 @types.coroutine
 def _resume(coroutine: Coroutine[Any, Any, Any], waits_for: Any) -> Generator[Any, None, Any]:
-    """Continue a coroutine whose first step ran outside of a task."""
     try:
+        # The first step of the coroutine ran outside of a task.
         while True:
             try:
                 yield waits_for
@@ -163,12 +137,6 @@ class _Transport(Transport):
 
 
 class FaustApp(faust.App):
-    """A Faust application with ``FlowControl`` and ``BookedConsumer``.
-
-    Attributes:
-        begin_at: See ``BeginAt``.
-    """
-
     begin_at: BeginAt
 
     def __init__(self, *args: Any, begin_at: BeginAt, **options: Any) -> None:

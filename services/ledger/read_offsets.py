@@ -1,4 +1,4 @@
-"""The offsets up to which each partition was read. The ledger's table has them, together with the entries."""
+"""The offset up to which each partition was read, stored in the ledger's table."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
@@ -13,15 +13,15 @@ LOOK_S: Final = 30.0
 
 
 class RecordsLost(RuntimeError):
-    """Faust skipped records. The ledger's table has the offset of the first one, so the next process starts there."""
+    """Faust skipped records, and a seek did not bring them back."""
 
 
 class ReadOffsets:
-    """The offset after the last record that was processed, for each partition of each topic that the ledger reads.
+    """For each partition of each topic, the offset after the last record that was processed.
 
     Args:
         table: The ledger's table, which has these offsets.
-        sources: Maps a topic to the name that stands for this topic in the keys of the table.
+        sources: For each topic, its short name in the keys of the table.
     """
 
     def __init__(self, table: Mapping[bytes, bytes], sources: Mapping[str, str]) -> None:
@@ -29,15 +29,17 @@ class ReadOffsets:
         self._sources = sources
 
     def next_offset(self, topic: str, partition: int) -> int:
-        """Return the offset to read next; 0 if no record was processed, even if the log starts at a later offset."""
+        """Return the offset to read next; 0 if no record of the partition was processed."""
         return int(self._table.get(_key(self._sources[topic], partition), b"0"))
 
     def missing(self, message: Any) -> range:
-        """Return the offsets between the last processed record and this one; empty for a repeated record."""
+        """Return the offsets between the last processed record and this record.
+
+        The range is empty if this record is the next one, or if it is read again.
+        """
         return range(self.next_offset(message.topic, message.partition), message.offset)
 
     def change(self, message: Any) -> TableChange:
-        """Return the table change that marks this record as processed. The stored offset never decreases."""
         key = _key(self._sources[message.topic], message.partition)
         return TableChange(key, b"%d" % max(self.next_offset(message.topic, message.partition), message.offset + 1))
 
@@ -47,7 +49,7 @@ def _key(source: str, partition: int) -> bytes:
 
 
 async def first_offset(bus: BusSettings, topic: Topic, partition: int, since: int) -> int | None:
-    """Return the first offset from ``since`` on that has a record; None if the search lasts longer than ``LOOK_S``."""
+    """Return the offset of the first record at or after ``since``; None if none is found within ``LOOK_S``."""
     found: asyncio.Future[int] = asyncio.get_running_loop().create_future()
 
     def note(records: Sequence[StoredRecord]) -> None:

@@ -1,5 +1,3 @@
-"""The ledger process: the Faust application, the windows that it publishes, and ``GET /ledger``."""
-
 import asyncio
 from collections.abc import Callable, Iterator
 from typing import Any, Final
@@ -23,13 +21,13 @@ PUBLISH_MOST: Final = 2_000
 
 
 class LedgerService:
-    """One ledger process.
+    """Runs the Faust application, and publishes windows.
 
     Args:
-        settings: See ``Settings``.
+        settings: The ledger's settings.
         source: Client id of its producer.
-        on_ready: Function that is called once, when events are processed.
-        copies: Replication factor of Faust's own topics.
+        on_ready: Called once, when events are processed.
+        copies: Replication factor of the topics that Faust creates.
     """
 
     def __init__(self, settings: Settings, source: str, on_ready: Callable[[], None], *, copies: int) -> None:
@@ -39,11 +37,9 @@ class LedgerService:
 
     @property
     def ready(self) -> bool:
-        """Whether events are processed."""
         return self._ledger.ready
 
     async def run(self) -> None:
-        """Process events and publish windows until cancelled."""
         await self._producer.start()
         try:
             async with asyncio.TaskGroup() as tasks:

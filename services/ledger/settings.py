@@ -1,5 +1,3 @@
-"""The ledger's settings."""
-
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -18,24 +16,24 @@ class Settings:
 
     Attributes:
         ledger_group: Name of the consumer group, and of the topic that keeps the ledger's state
-            (``NAME-entries-changelog``). With another name, the ledger starts new sums from the oldest
-            account on the log.
+            (``NAME-entries-changelog``). With another name, the ledger starts new sums from the oldest account on the
+            log.
         ledger_window_s: Width of a window, in seconds.
-        ledger_keep_s: For this time after its end, in seconds, a window accepts late and repeated events. The ledger
+        ledger_keep_s: Time, in seconds, for which a window accepts late and repeated events after its end. The ledger
             remembers every request for this time, at about 1 KB each.
         ledger_show_s: Time, in seconds, for which ``GET /ledger`` shows a window. On ``railbus.ledger`` a window stays
             for the topic's retention time.
         policy: Folder of the policy. At its start the ledger reads the objectives in the policy's ``[classes]``.
         ledger_slo_first_ms: Objective for the first text of a request of the class ``chat``, instead of the policy's.
-        ledger_slo_total_ms: Objective for the whole answer of such a request, instead of the policy's.
+        ledger_slo_total_ms: Objective for the whole answer of a request of the class ``chat``, instead of the policy's.
         ledger_plain_token_ms: Milliseconds between two tokens without speculation, as ``railbus bench engine`` measures
-            them: ``8.5``, or ``MODEL=8.5,MODEL=4``. Without it no time counts as saved by speculation.
-        ledger_usd_per_engine_s: Price of one second of one request on a self-hosted engine: the GPU's price per second
-            divided by the engine's usual number of simultaneous requests.
+            them: ``8.5``, or ``MODEL=8.5,MODEL=4``. If not set, the time saved by speculation is not computed.
+        ledger_usd_per_engine_s: Price in US dollars of one second of one request on a self-hosted engine: the GPU's
+            price per second divided by the engine's usual number of simultaneous requests.
         ledger_instance: A name that no other ledger has. A restart under the same name within the session timeout
             causes no rebalance.
-        ledger_data_dir: Folder for Faust's own files; by default a folder for temporary files. No file in it is needed,
-            because the state is on the log.
+        ledger_data_dir: Folder for Faust's own files; by default a folder for temporary files. The files may be
+            deleted, because the ledger's state is on the log.
     """
 
     ledger_group: str = setting("ledger", "consumer group and prefix of the ledger's own topic")
@@ -59,7 +57,7 @@ class Settings:
         return found
 
     def config(self) -> BooksConfig:
-        """Return the settings as configuration for ``services.books``.
+        """Convert the settings to a ``BooksConfig``.
 
         Raises:
             UserError: A value cannot be read.

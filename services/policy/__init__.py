@@ -1,29 +1,24 @@
-"""Policies as data: loading, versions, matching, Rego, hot reload. A library layer like ``services.bus``.
+"""Load a policy, and apply it to prompts and answers.
 
-A policy is a folder (``policies/default``, ``policies/strict``)::
+A policy is a folder, such as ``policies/default``::
 
-    policy.toml        rails, deadlines, windows, delivery bounds, refusal and replacement texts (source/document.py)
-    patterns/*.toml    bounded patterns and word lists, each with examples (source/document.py)
-    rego/*.rego        admission.rego, findings.rego; with rego/data.json the root of an OPA bundle
-    nemo/config.yml    NeMo Guardrails (IORails engine)
-    golden/*.jsonl     answers that the policy must give
+    policy.toml        rails, deadlines, bounds of delivery, refusal and replacement texts
+    patterns/*.toml    patterns and word lists, each with examples
+    rego/*.rego        admission.rego and findings.rego
+    rego/data.json     data for Rego
+    nemo/config.yml    configuration of NeMo Guardrails
+    golden/*.jsonl     test cases for ``railbus policy test``
 
-Use::
+Example::
 
-    policy = load(Path("policies/default"))       # BrokenPolicy.faults: file, line, message
-    policy.version                                # for Verdict.policy_version and Recall.policy_version
-    policy.admit(AdmissionRequest(...))           # -> Admission(allow, reasons, delivery, egress)
-    policy.rule_on(Finding(tenant=, side="input", category=, rule=, tier=0))  # -> Ruling(action, egress, replacement)
-    policy.refusal(admission.reasons[0])          # the text for a denied user
-    policy.tighten(request.delivery, admission)   # for Verdict.delivery
-    find_all(policy.automaton, text)              # -> [Match(rule, start, end)]: secrets, PII, blocked words
-    policy.folded.find(text)                      # -> [FoundSpan(...)]: disguised words ("p1pe b-o-m-b")
-    reloader = PolicyReloader(path, prepare)      # prepare(policy) builds engines first; BrokenPolicy rejects it
-    reloader.current; await reloader.watch()      # take `current` once per request and keep it
+    policy = load(Path("policies/default"))
+    policy.admit(AdmissionRequest(...))    # whether the request may be answered
+    find_all(policy.automaton, text)       # matches of the patterns
+    policy.folded.find(text)               # disguised words, such as "b-o-m-b"
+    policy.rule_on(Finding(...))           # what to do about a match
 
-``engines`` has Rego, its decision log, NeMo and Presidio. NeMo and Presidio are heavy, so import them only where they
-run. If Rego cannot answer, ``RulingError`` is raised. The caller must fail closed and never treat it as "allowed".
-Use a ``Policy`` from one thread at a time.
+If Rego gives no usable answer, ``RulingError`` is raised, and the caller must fail closed. Use a ``Policy`` from one
+thread at a time.
 """
 
 from services.policy.errors import BrokenPolicy, PolicyError, PolicyFault, RulingError

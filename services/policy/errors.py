@@ -1,10 +1,3 @@
-"""The errors for policies that cannot be used.
-
-PolicyError
- |- BrokenPolicy    its files have faults, each with file and line
- `- RulingError     Rego gave no usable answer; never treat it as "allowed"
-"""
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -16,7 +9,7 @@ class PolicyFault:
     Attributes:
         path: Path of the file, relative to the policy's folder.
         line: Line number from 1; 0 for the whole file.
-        message: What is wrong, and the remedy.
+        message: What is wrong, and how to correct it.
     """
 
     path: str
@@ -28,11 +21,11 @@ class PolicyFault:
 
 
 class PolicyError(Exception):
-    """Base class of the errors of policies."""
+    pass
 
 
 class BrokenPolicy(PolicyError):
-    """A policy whose files have ``faults``. The message names one fault per line."""
+    """A policy's files have faults. The message has one line for each fault."""
 
     def __init__(self, faults: Sequence[PolicyFault]) -> None:
         self.faults = tuple(faults)
@@ -44,7 +37,6 @@ class RulingError(PolicyError):
 
 
 def broken_by(error: Exception) -> BrokenPolicy:
-    """Return the ``BrokenPolicy`` for a policy that could not be read or prepared because of this error."""
     if isinstance(error, BrokenPolicy):
         return error
     if isinstance(error, RecursionError):

@@ -1,6 +1,6 @@
-"""``railbus policy test``: checks the answers that a policy must give, as listed in its ``golden/*.jsonl``.
+"""Run the test cases of a policy: ``railbus policy test``.
 
-Each line is a JSON object with a ``name`` and the expected answer. Only the fields in ``expect`` are compared::
+The cases are in ``golden/*.jsonl``. Each line is a JSON object. Only the fields in ``expect`` are compared::
 
     {"name": ..., "admit": {"tenant": "acme", "max_tokens": 9000}, "expect": {"allow": false, "reasons": ["tokens"]}}
     {"name": ..., "finding": {"tenant": "acme", "side": "output", "category": "email"}, "expect": {"action": "redact"}}
@@ -37,14 +37,6 @@ _FINDING: Final = {"tenant": "local", "rule": "golden", "tier": 0}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GoldenCase:
-    """A line of a golden file.
-
-    Attributes:
-        path: Path of the file, relative to the policy's folder.
-        line: Line number from 1.
-        body: The JSON object.
-    """
-
     path: str
     line: int
     body: Mapping[str, Any]
@@ -55,7 +47,7 @@ class GoldenCase:
 
 
 def cases(policy: Policy) -> list[GoldenCase]:
-    """Return all lines of the policy's golden files.
+    """Return all test cases of a policy.
 
     Raises:
         BrokenPolicy: A line is not a JSON object.
@@ -70,7 +62,7 @@ def cases(policy: Policy) -> list[GoldenCase]:
 
 
 def run_case(policy: Policy, case: GoldenCase) -> PolicyFault | None:
-    """Return None if the policy answers as expected, else a fault with the policy's answer."""
+    """Run a test case. Return None if it passes, otherwise a fault that names the policy's answer."""
     expected = case.body.get("expect")
     try:
         answer = _answer(policy, case.body)
@@ -86,7 +78,7 @@ def run_case(policy: Policy, case: GoldenCase) -> PolicyFault | None:
 
 
 def rego_questions(policy: Policy, case: GoldenCase) -> list[tuple[str, AdmissionRequest | Finding]]:
-    """Return the inputs for Rego in this case, with their entry points. An OPA server must give the same answers."""
+    """Return the inputs that this test case passes to Rego, each with its entry point."""
     body = case.body
     if "admit" in body:
         return [(ADMISSION, _admission_request(body))]

@@ -1,4 +1,4 @@
-"""``railbus policy lint``: finds the faults of a policy that can be found without a request."""
+"""Find the faults of a policy without running requests: ``railbus policy lint``."""
 
 import json
 from pathlib import Path
@@ -27,7 +27,7 @@ _PROBE: Final = AdmissionRequest(
 
 
 def lint(root: Path) -> tuple[PolicyFault, ...]:
-    """Return all faults of the policy in this folder, by file and line."""
+    """Return all faults of the policy in this folder, sorted by file and line."""
     try:
         files = read_files(root)
         policy = build(files)
@@ -39,7 +39,6 @@ def lint(root: Path) -> tuple[PolicyFault, ...]:
 
 
 def _deadline_faults(policy: Policy) -> list[PolicyFault]:
-    """Return a fault for each rail whose deadline is not earlier than the time at which the verdict is due."""
     text = policy.files["policy.toml"].decode()
     rails = policy.document.rails
     due_ms = Deadlines().verdict_ms
@@ -81,7 +80,6 @@ def _example_faults(spec: PatternSpec) -> list[tuple[str, str]]:
 
 
 def admission_faults(policy: Policy) -> list[PolicyFault]:
-    """Return a fault if Rego gives no usable answer for a tenant that no file names."""
     try:
         policy.admit(_PROBE)
     except RulingError as error:
@@ -90,11 +88,8 @@ def admission_faults(policy: Policy) -> list[PolicyFault]:
 
 
 def finding_faults(policy: Policy) -> list[PolicyFault]:
-    """Return a fault for each category and side for which Rego gives no usable answer.
-
-    The categories are those of the patterns, two that the safety service uses, and one that no file names.
-    """
     faults: list[PolicyFault] = []
+    # Besides the categories of the patterns: two of the safety service, and an unknown one.
     categories = {rule.category for rule in policy.rules} | {"no_such_category", "unchecked", "flood"}
     for category in sorted(categories):
         for side in ("input", "output"):

@@ -1,5 +1,3 @@
-"""Load a policy from its folder, or report all faults."""
-
 import json
 from pathlib import Path
 from typing import Any
@@ -27,7 +25,7 @@ def load(root: Path) -> Policy:
 
 
 def build(files: Files) -> Policy:
-    """Build a policy from its files.
+    """Build a policy from the content of its files.
 
     Raises:
         BrokenPolicy: The files have faults. The error lists all of them.
@@ -86,7 +84,6 @@ def _document(files: Files, faults: list[PolicyFault]) -> PolicyDocument | None:
 
 
 def _rules(files: Files, faults: list[PolicyFault]) -> tuple[tuple[Rule, ...], list[tuple[str, str, str]]]:
-    """Return the rules sorted by name, and the folded words with their rule and category."""
     rules: dict[str, Rule] = {}
     folded: list[tuple[str, str, str]] = []
     for name in _named(files, "patterns/", ".toml"):
@@ -115,10 +112,10 @@ def _rules(files: Files, faults: list[PolicyFault]) -> tuple[tuple[Rule, ...], l
 
 
 def rule_of(spec: PatternSpec) -> Rule:
-    """Build a pattern's rule.
+    """Convert a pattern to a rule that can be matched.
 
     Raises:
-        BadPattern: The pattern is outside the pattern language, or a match can be longer than its ``max_chars``.
+        BadPattern: The pattern has syntax that is not supported, or a match can be longer than its ``max_chars``.
     """
     node = _node(spec)
     if spec.folded:

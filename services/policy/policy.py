@@ -1,5 +1,3 @@
-"""A loaded policy: immutable, with its version."""
-
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -37,12 +35,12 @@ _STRICTNESS: Final[dict[DeliveryMode, int]] = {"optimistic": 0, "windowed": 1, "
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class Policy:
-    """A policy as its owner's files define it. Load one with ``services.policy.load``.
+    """A loaded policy. Load one with ``services.policy.load``.
 
     Attributes:
-        version: Hash of all files. Every verdict and recall names it.
+        version: Hash of all files.
         document: The content of ``policy.toml``.
-        classes: The policy's classes of requests, including the built-in classes.
+        classes: The classes of requests, including the built-in classes.
         rules: The patterns of ``patterns/*.toml``, sorted by name.
         automaton: The rules, ready to match. It must not be used from two threads at once.
         folded: The words that are found even if they are disguised.
@@ -73,7 +71,7 @@ class Policy:
         return self._ask(ADMISSION, msgspec.to_builtins(request), read_admission)
 
     def rule_on(self, finding: Finding) -> Ruling:
-        """Return the answer of ``findings.rego``. It depends on the finding alone and is cached.
+        """Return the answer of ``findings.rego``. Answers are cached.
 
         Raises:
             RulingError: There is no usable answer. The caller must fail closed.
@@ -89,13 +87,13 @@ class Policy:
         return ruling
 
     def on_broken(self, rail: str) -> OnBroken:
-        """Return what happens if this rail fails or times out: its own setting, or else the policy's default."""
+        """Return what to do with a request if this rail fails or times out."""
         rails = self.document.rails
         own = next((spec.on_broken for spec in rails.rail if spec.name == rail), None)
         return own or rails.on_broken
 
     def listen(self, listener: DecisionListener) -> None:
-        """Call the listener with every decision of Rego from now on, including cached decisions."""
+        """Call ``listener`` with every later decision of Rego, also if the decision comes from the cache."""
         self._listeners.append(listener)
 
     def _ask(self, entry_point: str, asked: dict[str, Any], read: Callable[[Any], T]) -> T:
@@ -120,19 +118,18 @@ class Policy:
             listener(decision)
 
     def refusal(self, reason: str) -> str:
-        """Return the text that a denied user is shown."""
+        """Return the text to show to a user whose request was denied for this reason."""
         texts = self.document.refusals
         return texts.get(reason, texts["default"])
 
     def replacement(self, ruling: Ruling, category: str) -> str:
-        """Return the text that replaces recalled text."""
+        """Return the text to show instead of removed text."""
         if ruling.replacement is not None:
             return ruling.replacement
         texts = self.document.replacements
         return texts["stop"] if ruling.action == "stop" else texts.get(category, texts["default"])
 
     def tighten(self, asked: Delivery, admission: Admission) -> Delivery:
-        """Return the least strict delivery that the request, the policy and ``admission`` all allow."""
         return tighten(asked, self.document.delivery, admission.delivery)
 
 
@@ -140,8 +137,8 @@ def tighten(asked: Delivery, bounds: DeliveryBounds, floor: DeliveryFloor) -> De
     """Return the least strict delivery that all arguments allow. If they allow no mode, the mode is ``gated``.
 
     Args:
-        asked: The requested delivery. The result is never less strict.
-        bounds: The policy's bounds, with the modes that it allows.
+        asked: The requested delivery.
+        bounds: The policy's bounds.
         floor: The least strict delivery that Rego allows.
     """
     strictness = max(_STRICTNESS[asked.mode], _STRICTNESS[floor.mode])
@@ -158,6 +155,5 @@ def tighten(asked: Delivery, bounds: DeliveryBounds, floor: DeliveryFloor) -> De
 
 
 def _plain(ruling: Ruling) -> dict[str, Any]:
-    """Return the fields of the ruling that are not None."""
     plain: dict[str, Any] = msgspec.to_builtins(ruling)
     return {key: value for key, value in plain.items() if value is not None}

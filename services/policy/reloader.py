@@ -1,5 +1,3 @@
-"""The policy in force. It is replaced without a gap when its files change."""
-
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
@@ -20,12 +18,11 @@ _log = logging.getLogger("railbus.policy")
 
 
 class PolicyReloader:
-    """Holds the current policy. A request keeps the policy version with which it started.
+    """Holds the current policy, and replaces it when its files change.
 
     Args:
         root: The policy's folder.
-        prepare: Called with a new policy before it is used, to build what depends on it. If it raises ``BrokenPolicy``,
-            the new policy is rejected.
+        prepare: Called with a new policy before it becomes current. If it raises an error, the new policy is rejected.
 
     Raises:
         BrokenPolicy: The first policy has faults.
@@ -41,7 +38,6 @@ class PolicyReloader:
         self.refused: BrokenPolicy | None = None
 
     async def watch(self, interval_s: float = WATCH_INTERVAL_S) -> None:
-        """Load changed policies until cancelled. A policy is built in a thread and put into force by one assignment."""
         while True:
             await asyncio.sleep(interval_s)
             policy = await asyncio.to_thread(self.poll)
@@ -49,9 +45,9 @@ class PolicyReloader:
                 await self._adopt(policy)
 
     def poll(self) -> Policy | None:
-        """Return a new policy if the files have changed, else None.
+        """Return a new policy if the files have changed; None if they have not, or if the new policy is rejected.
 
-        Changed files are read at the second successive poll that finds them the same. So no unfinished edit is read.
+        Changed files are read once they are the same at two successive calls, so that unfinished edits are not read.
         """
         return self._read() if self._change.poll(fingerprint(self._root)) else None
 

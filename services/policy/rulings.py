@@ -1,4 +1,4 @@
-"""The types of Rego's input and answers. An invalid answer is an error and never counts as "allowed"."""
+"""The types of Rego's input and answers."""
 
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, NamedTuple, Self, TypeVar
@@ -28,9 +28,9 @@ class FoundSpan(NamedTuple):
 
     Attributes:
         rule: The name of the rule or recognizer, such as ``presidio/phone_number``.
-        category: The category that Rego rules on.
-        start: Offset of the span's first code point.
-        end: One past the offset of its last code point.
+        category: The category that Rego decides on.
+        start: Offset of the first code point.
+        end: Offset of the last code point, plus one.
     """
 
     rule: str
@@ -84,7 +84,6 @@ class AdmissionRequest:
 
     @classmethod
     def of(cls, request: Request) -> Self:
-        """Return Rego's input for a request. The rails use it, and so do programs that judge recorded traffic again."""
         return cls(
             tenant=request.tenant,
             model=request.model,
@@ -144,7 +143,7 @@ class Ruling(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 def read_admission(answer: Any) -> Admission:
-    """Check the answer of ``admission.rego``.
+    """Convert the answer of ``admission.rego``.
 
     Raises:
         RulingError: The answer is undefined or invalid.
@@ -153,10 +152,10 @@ def read_admission(answer: Any) -> Admission:
 
 
 def read_ruling(answer: Any, side: Side) -> Ruling:
-    """Check the answer of ``findings.rego``. Its action must be allowed for the side of the finding.
+    """Convert the answer of ``findings.rego`` for a finding on this side.
 
     Raises:
-        RulingError: The answer is undefined or invalid.
+        RulingError: The answer is undefined or invalid, or its action is not allowed on this side.
     """
     ruling = _read(answer, Ruling, FINDING)
     if ruling.action not in _ACTIONS[side]:

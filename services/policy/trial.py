@@ -1,7 +1,7 @@
-"""Tries a policy in a separate process, before a service uses the policy.
+"""Try a policy in a separate process, before a service uses the policy.
 
-Some mistakes in a policy end the process that compiles or evaluates it, or keep the process busy for minutes. The
-reason is that the Rego engine is not Python, and has no limits of memory, stack or compilation time.
+The Rego engine has no limits of memory, stack or time, so a faulty policy may crash its process or block it for
+minutes.
 """
 
 import os
@@ -73,7 +73,6 @@ def _name(status: int, said: bytes) -> str:
 
 
 def main() -> None:
-    """Read the files from standard input. Write the name of each step to standard output, then the faults as JSON."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     resource.setrlimit(resource.RLIMIT_CPU, (TRIAL_S, TRIAL_S + 2))
     resource.setrlimit(resource.RLIMIT_AS, (MAX_TRIAL_BYTES, MAX_TRIAL_BYTES))
@@ -87,11 +86,6 @@ def main() -> None:
 
 
 def _try_here(files: Files) -> None:
-    """Build the policy, evaluate its Rego as a service would, and run its golden cases.
-
-    Raises:
-        BrokenPolicy: The files have faults, or an answer takes too long.
-    """
     from services.policy.golden import cases, run_case  # imported here because they import many modules
     from services.policy.lint import admission_faults, finding_faults
     from services.policy.load import build

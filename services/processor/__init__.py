@@ -1,19 +1,18 @@
-"""Services that process the log as members of a consumer group. A pure core decides; ``Processor`` does the I/O.
+"""The base of the router, safety and rails services, which process the log as members of a consumer group.
 
-Router, safety and rails each have a core. ``Processor`` guarantees the following to a core:
+A service implements its decisions in a ``Core``, which does no I/O. ``Processor`` does the I/O, and guarantees to the
+core:
 
 * A partition number stands for the partitions with this number in all topics that are read. One member holds all of
-  them. ``gained`` tells the core that it holds a partition number, for which it has no state yet. Then the recent
-  records are read. ``caught_up`` is called once all records have been read that were on the log when the partition
-  number was gained. A partition number that the member *keeps* in a rebalance causes no call: the core keeps its state,
-  and no record is read twice or missed. After ``lost``, no more events are written about the requests of this partition
-  number.
-* ``read`` gets the records of one partition in order, each at least once. There is no order between the topics of a
-  partition number.
-* Decisions that depend on time alone are made in ``tick``, which gets a time. It is called only after all records have
-  been read that were on the log at this time. So a late alarm, a pause or a slow topic never makes a core decide before
-  it has read the records that matter.
-* Events are sent in the order in which the core decided on them.
+  them.
+* When a member gets a partition number, ``gained`` is called. Then recent records are passed to ``read``. ``caught_up``
+  is called when all records have been read that were on the log at the call of ``gained``.
+* If a member keeps a partition number in a rebalance, no method is called, and no record is repeated or skipped.
+* After ``lost``, no more events are written about requests of this partition number.
+* ``read`` gets the records of one partition in order, each at least once. Records of different topics have no order.
+* ``tick`` makes the decisions that depend on time. It gets a time, and is called after all records have been read that
+  were on the log at this time.
+* Events are written in the order in which the core returned them.
 """
 
 from services.processor.core import Core, Effect, RecordDone, RecordPosition, Write

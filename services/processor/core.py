@@ -1,4 +1,4 @@
-"""The interface of a core, which makes a service's decisions, and the effects that it returns. No I/O, no clock."""
+"""The interface of a core, which makes a service's decisions, and the effects that a core returns."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,8 +10,6 @@ from services.bus import Received, UnreadableRecord
 
 
 class RecordPosition(NamedTuple):
-    """The position of a record on the log."""
-
     topic: str
     partition: int
     offset: int
@@ -26,7 +24,7 @@ class Write:
     """An effect: write an event to a topic.
 
     Attributes:
-        done: Position of the record that is done once this event is acknowledged. Used only if offsets are committed.
+        done: Position of the record whose offset may be committed once the broker has acknowledged this event.
     """
 
     topic: Topic
@@ -37,7 +35,7 @@ class Write:
 
 @dataclass(frozen=True, slots=True)
 class RecordDone:
-    """An effect: a record is done, and no event has to be written for it."""
+    """An effect: the offset of a record may be committed."""
 
     position: RecordPosition
 
@@ -49,53 +47,52 @@ NOTHING: Final[Sequence[Effect]] = ()
 
 
 class Core:
-    """Makes the decisions of a service. A subclass overrides the methods that it needs.
+    """Makes the decisions of a service, without I/O. A subclass overrides the methods that it needs.
 
-    ``number`` is a partition number. Times are microseconds since the epoch on the clock of this process. ``now_us`` is
-    the current time, for the events that are written. ``at_us`` is the time at which a record was appended. Every
-    record of partition ``number`` that was appended before ``known_us`` has been read.
+    Parameters of the methods have these meanings; times are in microseconds since the epoch:
+
+    * ``number``: a partition number.
+    * ``now_us``: the current time.
+    * ``at_us``: when the record was appended to the log.
+    * ``known_us``: all records that were appended before this time have been read.
     """
 
     @property
     def backlog(self) -> int:
-        """Return the number of records that were read and are not processed yet.
-
-        Reading pauses while this number, plus the number of writes that wait for the producer, is at
-        ``ProcessorConfig.limit``.
-        """
+        """The number of records that were read and are not processed yet. Reading pauses if it is too large."""
         return 0
 
     @property
     def busy(self) -> bool:
-        """Return whether ``step`` has work."""
+        """Whether ``step`` has work."""
         return False
 
     def gained(self, number: int) -> None:
-        """Create the state of a partition number that this member now holds. Its recent records are read next."""
+        """Create the state of a partition number that this member has gained. Its recent records are read next."""
 
     def lost(self, number: int) -> None:
-        """Drop all state of a partition number that this member no longer holds."""
+        """Drop the state of a partition number that this member no longer holds."""
 
     def read(self, record: Received | UnreadableRecord, at_us: int, now_us: int) -> Sequence[Effect]:  # noqa: ARG002
         """Process a record, or queue it for ``step``."""
         return NOTHING
 
     def caught_up(self, number: int, known_us: int, now_us: int) -> Sequence[Effect]:  # noqa: ARG002
-        """Start to decide. All records that were on the log when the partition number was gained have been read."""
+        """Start to make decisions. All records have been read that were on the log at the call of ``gained``."""
         return NOTHING
 
     def alarm_us(self, number: int, now_us: int) -> int | None:  # noqa: ARG002
-        """Return the time of the next decision that depends on time alone; None if there is none.
+        """Return when to call ``tick`` next, in microseconds since the epoch; None if no call is needed.
 
-        If the returned time is not after ``now_us``, the decision is due. If it is after ``now_us``, the decision is
-        not due before that time. When the time comes, the processor calls this method again, and may get a later time.
+        At this time, the processor calls this method again, and calls ``tick`` if the result is no later than
+        ``now_us``.
         """
         return None
 
     def tick(self, number: int, known_us: int, now_us: int) -> Sequence[Effect]:  # noqa: ARG002
-        """Make the decisions that depend on time alone and are due by ``known_us``."""
+        """Make the decisions that are due by ``known_us``."""
         return NOTHING
 
     def step(self, now_us: int) -> Sequence[Effect]:  # noqa: ARG002
-        """Process a part of the queued work that is small enough not to block the event loop."""
+        """Process a small part of the queued work, without blocking the event loop for long."""
         return NOTHING

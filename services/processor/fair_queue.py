@@ -1,5 +1,3 @@
-"""A queue that serves tenants round-robin, so that a tenant with much work does not delay one with little. No I/O."""
-
 from collections import deque
 from collections.abc import Callable, Container, Sequence
 from typing import Generic, TypeVar
@@ -8,7 +6,7 @@ T = TypeVar("T")
 
 
 class FairQueue(Generic[T]):
-    """A queue: first in, first out within a tenant, and round-robin between tenants. The caller limits its length."""
+    """A queue that serves tenants in turn, and the items of a tenant in order. Its length is not limited."""
 
     __slots__ = ("_by_tenant", "_count")
 
@@ -20,7 +18,6 @@ class FairQueue(Generic[T]):
         return self._count
 
     def waiting(self, tenant: str) -> int:
-        """Return the number of items in the tenant's queue."""
         return len(self._by_tenant.get(tenant, ()))
 
     def put(self, tenant: str, item: T) -> None:
@@ -31,7 +28,7 @@ class FairQueue(Generic[T]):
         self._count += 1
 
     def get(self, busy: Container[str] = ()) -> tuple[str, T] | None:
-        """Remove the next item of the next tenant not in ``busy``. Return tenant and item, or None."""
+        """Remove and return the next item of the first tenant that is not in ``busy``; None if there is none."""
         for tenant in self._by_tenant:
             if tenant not in busy:
                 break
@@ -59,7 +56,7 @@ class FairQueue(Generic[T]):
         return tenant, items
 
     def put_back(self, tenant: str, items: Sequence[T]) -> None:
-        """Put items back at the front of the tenant's queue, and move the tenant behind all other tenants."""
+        """Put items back at the front of the tenant's queue. The tenant's next turn is after all other tenants."""
         queue = self._by_tenant.pop(tenant, None) or deque()
         queue.extendleft(reversed(items))
         if queue:
@@ -67,7 +64,6 @@ class FairQueue(Generic[T]):
         self._count += len(items)
 
     def retain(self, keep: Callable[[T], bool]) -> None:
-        """Drop the items for which ``keep`` returns false. The order of the tenants stays the same."""
         kept = {tenant: deque(filter(keep, queue)) for tenant, queue in self._by_tenant.items()}
         self._by_tenant = {tenant: queue for tenant, queue in kept.items() if queue}
         self._count = sum(map(len, self._by_tenant.values()))

@@ -1,4 +1,4 @@
-"""Keep the writes that a core has decided on until the broker has acknowledged them."""
+"""Send the events that a core decided to write, and wait for their acknowledgement."""
 
 import asyncio
 from collections import deque
@@ -15,19 +15,16 @@ _log = logger("processor")
 
 
 class PendingWrites:
-    """Sends writes in the order in which they were decided. Reports a record as done once its write is acknowledged.
-
-    While the producer's buffer is full, writes wait in a queue. The queue itself has no maximum length, but its length
-    counts towards ``ProcessorConfig.limit``.
+    """Sends events in order. While the producer's buffer is full, events wait in an unlimited queue.
 
     Args:
-        producer: None for a core that writes nothing to the log.
-        holds: Called with a request id. Returns whether this process still holds the partition of the request. If not,
-            a write about the request is dropped.
-        on_sent: Called after each write that left the queue.
-        on_finished: Called with the position of a record once its write is acknowledged, dropped or refused for good.
-        on_written: Called with every write that was given to the producer.
-        on_not_written: Called with every write for which the broker returned an error. The error is logged before.
+        producer: None for a core that writes no events.
+        holds: Called with a request id. Returns whether this process holds the partition of the request. If it does
+            not, events about the request are dropped.
+        on_sent: Called whenever an event has left the queue.
+        on_finished: Called with ``Write.done`` when the event was acknowledged, dropped, or refused permanently.
+        on_written: Called after an event was given to the producer.
+        on_not_written: Called after the broker returned an error for an event.
     """
 
     def __init__(
@@ -54,25 +51,24 @@ class PendingWrites:
         self._unacknowledged = 0
 
     def __len__(self) -> int:
-        """Return the number of writes that were not given to the producer yet."""
         return len(self._queue)
 
     @property
     def busy(self) -> bool:
-        """Return whether a write is queued, or was sent and is not acknowledged yet."""
+        """Whether an event is in the queue or not yet acknowledged."""
         return bool(self._queue or self._unacknowledged)
 
     def append(self, write: Write) -> None:
-        """Give a write to the producer at once if its buffer has room, else queue the write."""
+        """Give an event to the producer at once if its buffer has room. Otherwise queue the event."""
         if self._queue or self._posting or not self._post_now(write):
             self._queue.append(write)
             self._queue_filled.set()
 
     async def send(self) -> None:
-        """Give the queued writes to the producer until cancelled.
+        """Give queued events to the producer until cancelled.
 
         Raises:
-            BusError: The producer takes no more writes.
+            BusError: The producer takes no more events.
         """
         while True:
             await self._queue_filled.wait()
@@ -82,7 +78,7 @@ class PendingWrites:
                 self._on_sent()
 
     def _post_now(self, write: Write) -> bool:
-        """Give the write to the producer, or drop it. Return false if it must be queued instead."""
+        # False means that the event must be queued. Without a producer, ``_post`` then raises an error.
         if self._producer is None or self._is_void(write):
             return self._producer is not None
         try:
@@ -112,10 +108,6 @@ class PendingWrites:
             self._posting = False
 
     def _is_void(self, write: Write) -> bool:
-        """Return whether the write must not be sent, because this process no longer holds the partition of its request.
-
-        If so, report the record of the write as done.
-        """
         event = write.event
         if not isinstance(event, Event) or self._holds(event.request_id):
             return False
@@ -123,10 +115,7 @@ class PendingWrites:
         return True
 
     def _give_up(self, write: Write, error: MalformedEvent) -> None:
-        """Log that an event is invalid, and report the record of its write as done, although nothing was written.
-
-        For example, a prompt may exceed the size limit when a service writes it again.
-        """
+        # For example, a prompt may exceed the size limit when a service writes it again.
         _log.error("%s: an event cannot be written: %s", self._group, error)
         self._finish(write)
 

@@ -1,4 +1,4 @@
-"""The I/O around a core: group membership, replay, alarms, back-pressure, writes, commits, draining and readiness."""
+"""Run a core as a member of a consumer group."""
 
 import asyncio
 from collections.abc import Callable, Coroutine, Iterable, Sequence
@@ -50,18 +50,18 @@ class ProcessorConfig:
     """Which topics a processor reads, and how.
 
     Attributes:
-        topics: The topics to read. From all topics with the same number of partitions, a member gets the same partition
-            numbers.
-        rewind_ms: When a partition number is gained, reading starts this many milliseconds before the newest record.
-            With None, reading continues at the committed offset, and offsets of records that are done are committed.
-        progress_topic: With ``rewind_ms``: the topic to which the group writes its results. If no member was
-            running for a while, reading starts ``rewind_ms`` before this topic's newest record. See ``GroupReader``.
+        topics: The topics to read. If topics have equally many partitions, a member gets the same partition numbers of
+            each.
+        rewind_ms: A gained partition is read from this many milliseconds before the newest record. With None, it is
+            read from the committed offset, and offsets of processed records are committed.
+        progress_topic: The topic to which the group writes its results. If the newest record of this topic is older,
+            ``rewind_ms`` counts back from that record.
         record_filter: Records for which it returns false are skipped without decoding.
         include_newer: Whether to read records of a newer format too, as ``UnreadableRecord``.
         instance_id: Instance id for static membership in the group.
-        limit: Maximum number of records that were read and are not processed, plus writes that wait for the producer.
-        drain_s: Maximum time for work in progress after a stop is requested, in seconds.
-        least_bytes: The broker answers a fetch at this number of bytes, or after a limited time. See ``GroupReader``.
+        limit: Reading pauses when the number of unprocessed records and unsent events reaches this number.
+        drain_s: Maximum time to finish work in progress after a stop is requested, in seconds.
+        least_bytes: Minimum size of a fetch (Kafka's ``fetch.min.bytes``).
         clock: Returns microseconds since the epoch. Setting the host's clock must not change it.
     """
 
@@ -84,8 +84,8 @@ class Processor:
     Args:
         producer: The processor starts and stops it. None for a core that writes no events.
         perform: Called with every effect that is neither ``Write`` nor ``RecordDone``.
-        on_written: Called with every write that was given to the producer.
-        on_not_written: Called with every write for which the broker returned an error. The error is logged before.
+        on_written: Called after an event was given to the producer.
+        on_not_written: Called after the broker returned an error for an event.
         on_ready: Called once, when ``ready`` is true for the first time.
     """
 
@@ -150,17 +150,13 @@ class Processor:
 
     @property
     def ready(self) -> bool:
-        """Return whether the group was joined and all held partition numbers are caught up.
-
-        With ``rewind_ms``, the processor must also have reached the end of the log within the last ``STALE_S``. Without
-        ``rewind_ms``, the broker must have answered within the last ``STALE_S``.
-        """
+        """Whether the member has joined the group, has caught up in all its partitions, and reaches the broker."""
         seen_us = self._answered_us if self._config.rewind_ms is None else self._known_us
         fresh = self._clock() - seen_us < STALE_S * 1e6
         return self._reader.joined and self._deciding == self._held.keys() and fresh
 
     async def run(self) -> None:
-        """Process records until cancelled. Then finish work in progress, send decided writes, commit, leave the group.
+        """Process records until cancelled. Then finish work in progress, commit, and leave the group.
 
         Raises:
             UserError: The broker refuses the credentials, or does not allow this service to read or to write.
@@ -195,7 +191,6 @@ class Processor:
                 self._perform(effect)
 
     async def _read(self) -> None:
-        """Read until cancelled. Then finish work in progress before leaving the group."""
         reader_task = asyncio.ensure_future(self._reader.run())
         try:
             await asyncio.wait({reader_task})
@@ -284,6 +279,7 @@ class Processor:
             at_us = clock.appended_us(record.timestamp_ms, now)
             if effects := read(record, at_us, now):
                 self._perform_each(effects)
+        # One record of each batch is enough.
         self._note_skew(records[-1], now)
         self._event_age.observe((now - at_us) / 1_000)
         if len(self._deciding) < len(self._held):
@@ -295,7 +291,6 @@ class Processor:
         self._set_alarm(numbers & self._deciding)
 
     def _note_skew(self, record: Received | UnreadableRecord, now: int) -> None:
-        """Compare the writer's clock with the broker's clock. One record of each batch is enough."""
         if isinstance(record, UnreadableRecord):
             return
         if (found := self._skews.note(record.event, record.timestamp_ms, now)) is not None:
@@ -314,11 +309,6 @@ class Processor:
         self._set_alarm()
 
     def _set_alarm(self, changed: Iterable[int] | None = None) -> None:
-        """Set a timer for the next alarm. If one is due, read its partition number to the end, then call ``tick``.
-
-        Args:
-            changed: Partition numbers whose alarm may have changed since the last call. None means all.
-        """
         now, full = self._clock(), self._in_flight.free <= 0
         next_us = None if changed is None else self._alarm_us
         for number in self._deciding if changed is None else changed:
@@ -328,6 +318,7 @@ class Processor:
             if at_us is None:
                 continue
             if at_us <= now and not full:
+                # An alarm is due: read the partition number to its end, and then call ``tick``.
                 self._wait_until_read(number, self._tick(number))
             else:
                 at_us = max(at_us, now + int(FULL_RETRY_S * 1e6)) if full else at_us
@@ -354,11 +345,6 @@ class Processor:
                 self._set_alarm()
 
     async def _report_lag(self) -> None:
-        """Repeatedly measure the lag, the time up to which all was read, and the time of the broker's last answer.
-
-        The method runs until cancelled. While reading keeps up with the log, one request to the broker gives all three
-        values. Otherwise, another request is needed for the lag.
-        """
         group, began_us = self._config.group, self._clock()
         to_end: asyncio.Future[None] | None = None
         try:
@@ -367,6 +353,7 @@ class Processor:
                 if to_end is None:
                     to_end = asyncio.ensure_future(self._note_known_time(asked_us))
                 await asyncio.wait({to_end}, timeout=LAG_INTERVAL_S)
+                # While reading keeps up with the log, ``read_to_end`` has also measured the lag.
                 if to_end.done():
                     to_end.result()
                     to_end, lag = None, self._reader.last_lag

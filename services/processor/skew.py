@@ -1,4 +1,4 @@
-"""Measure the difference between the clocks of event writers and the broker's clock. No I/O, no clock."""
+"""Measure how far the clocks of event writers are ahead of the broker's clock or behind it."""
 
 from collections import OrderedDict
 from typing import Final, get_args
@@ -35,20 +35,18 @@ class _Source:
 
 
 class SkewMeter:
-    """Compares the time that a writer puts into an event with the broker's timestamp of the record.
+    """Compares the creation time in each event with the broker's timestamp of the record.
 
-    An event is created before its record is appended, usually shortly before. So the largest difference within
-    ``WINDOW_US`` (time in the event minus timestamp) shows how far the writer's clock is ahead of the broker's. The
-    result is too small by the shortest delay between creation and append.
+    The skew of a source is the largest value of creation time minus timestamp within ``WINDOW_US`` microseconds.
     """
 
     def __init__(self) -> None:
         self._sources: OrderedDict[str, _Source] = OrderedDict()
 
     def note(self, event: AnyEvent, timestamp_ms: int, now_us: int) -> tuple[str, float] | None:
-        """Measure one event. Return its source and the source's skew in milliseconds if the skew is large; else None.
+        """Measure one event. If the skew of its source is at least ``WARN_MS``, return the source and the skew.
 
-        A skew is large if it is at least ``WARN_MS``, ahead or behind. Each source is returned only once.
+        The skew is in milliseconds. Each source is returned only once.
         """
         written_us = _written_us(event)
         if written_us is None or not isinstance(event, Event) or timestamp_ms <= 0:
@@ -64,6 +62,7 @@ class SkewMeter:
         source.most_us = max(source.most_us, written_us - timestamp_ms * 1_000)
         if now_us - source.began_us < WINDOW_US or source.samples < LEAST_SAMPLES:
             return None
+        # This is too small by the shortest delay between the creation of an event and its append.
         source.skew_ms = source.most_us / 1_000
         source.began_us, source.most_us, source.samples = now_us, -(2**63), 0
         if source.warned or abs(source.skew_ms) < WARN_MS:
@@ -72,7 +71,7 @@ class SkewMeter:
         return name, source.skew_ms
 
     def worst_ms(self) -> dict[str, float]:
-        """Return, for each service, the largest skew of its sources, ahead or behind, in milliseconds.
+        """Return the skew of largest absolute value for each service, in milliseconds.
 
         Sources of unknown services count as the service ``other``.
         """

@@ -1,1 +1,1 @@
-"""A library for all workers. It accepts requests, runs them on an engine, and publishes their events."""
+"""A library for workers: services that read requests, run them on an engine, and publish the answers as events."""

@@ -1,4 +1,4 @@
-"""The interface between the worker and an engine."""
+"""The interface between a worker and its engine."""
 
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field
@@ -13,17 +13,17 @@ EngineName = Literal["llama", "openai", "simulated", "vllm"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """One execution of one attempt of a request.
+    """One execution of a request on an engine.
 
     Attributes:
-        request_id: Id of the request. The simulated engine also uses it as a seed.
+        request_id: Id of the request.
         run: Unique id of the execution.
         model: The model's name, as the engine's ``resolve`` returned it.
         messages: The conversation, oldest first.
         sampling: Sampling parameters.
         lane: If the engine has priorities, ``interactive`` jobs run before ``batch`` jobs.
         priority: Priority within the lane; 0 is the highest.
-        expires_us: When the request must be closed, by ``steady_us``. An engine waits for nothing beyond this time.
+        expires_us: When the request's total deadline passes, in microseconds since the epoch.
     """
 
     request_id: str
@@ -41,10 +41,10 @@ class EngineStep:
     """The output of one engine step.
 
     Attributes:
-        text: The generated text. It is empty while a character is incomplete; the next chunk then includes this step.
+        text: The generated text. It is empty while a character is incomplete.
         tokens: Number of tokens generated.
-        drafted: Number of tokens that the draft proposed.
-        accepted: Number of proposed tokens that the target accepted.
+        drafted: Number of tokens that the draft model proposed.
+        accepted: Number of proposed tokens that the target model accepted.
     """
 
     text: str
@@ -72,10 +72,10 @@ class GenerationResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NegativeLogLikelihood:
-    """The negative log-likelihood that a model gives to a text.
+    """The negative log-likelihood of a text under a model.
 
     Attributes:
-        nats: Minus the natural logarithm of the probability of the text, summed over its tokens.
+        nats: Sum over the tokens of minus the natural logarithm of each token's probability.
         tokens: Number of tokens that were scored.
     """
 
@@ -84,10 +84,10 @@ class NegativeLogLikelihood:
 
 
 class EngineError(Exception):
-    """An execution failed. The message is for people and never contains prompt text.
+    """An execution failed. The message never contains prompt text.
 
-    The error class ``engine_dead`` means that no execution of this process can succeed any more. The worker then fails
-    all its requests and ends the process, so that its supervisor starts a new one.
+    If the error class is ``engine_dead``, the engine can run no more jobs. The worker then fails all its requests and
+    ends its process.
 
     Attributes:
         error_class: The kind of failure.
@@ -103,10 +103,10 @@ class EngineError(Exception):
 
 
 def only_model(asked: str, served: str) -> str:
-    """Return the name of the one model that an engine serves.
+    """Return ``served``, the name of the only model that an engine serves.
 
     Raises:
-        EngineError: The request names another model.
+        EngineError: ``asked`` is neither this name nor ``default``.
     """
     if asked in {"default", served}:
         return served
@@ -120,8 +120,8 @@ class EngineStats:
     """An engine's load.
 
     Attributes:
-        running: Number of executions that have a slot.
-        waiting: Number of executions that wait for a slot inside the engine.
+        running: Number of jobs that have a slot.
+        waiting: Number of jobs that wait for a slot inside the engine.
     """
 
     running: int
@@ -132,11 +132,10 @@ class Engine(Protocol):
     """An engine that generates answers.
 
     Attributes:
-        name: ``llama``, ``openai``, ``simulated`` ...
+        name: Name of the engine, such as ``llama``.
         model: The model that answers requests for ``default``.
-        capacity: Maximum number of concurrent jobs. The worker never runs more jobs of one lane.
-        preempts: Whether an interactive job that finds no free slot displaces a batch job inside the engine. If so, the
-            worker starts interactive jobs as if no batch job were running.
+        capacity: Maximum number of concurrent jobs. If ``preempts`` is true, this is the maximum in each lane.
+        preempts: Whether an interactive job preempts a batch job if there is no free slot.
     """
 
     name: str
@@ -145,43 +144,40 @@ class Engine(Protocol):
     preempts: bool
 
     async def start(self) -> None:
-        """Load the model or connect to it, so that ``generate`` can be called.
+        """Load the model, or connect to it. Return when ``generate`` can be called.
 
         Raises:
-            UserError: The operator must change something; the message names the remedy.
+            UserError: The operator must change something. The message says what.
         """
 
     def resolve(self, model: str) -> str:
-        """Return the name of the model that will answer a request for ``model``.
+        """Return the name of the model that answers requests for ``model``.
 
         Raises:
-            EngineError: This engine does not serve the model (``bad_request`` with the param ``model``).
+            EngineError: The engine does not serve this model (error class ``bad_request``, param ``model``).
         """
 
     def generate(self, job: Job) -> AsyncGenerator[EngineStep | GenerationResult, None]:
-        """Yield steps, then a ``GenerationResult``.
+        """Yield the steps of an answer, and then a ``GenerationResult``.
 
-        If the task that waits for a step is cancelled, or ``aclose()`` is called, the job is aborted within one token.
-        After the ``GenerationResult``, the generator may take a moment (well below a second) to end. It keeps the job's
-        slot until then.
+        ``aclose()``, or cancellation of the task that waits for a step, aborts the job within one token. The generator
+        may still run for a short time after its result, and uses the job's slot until it ends.
 
         Raises:
             EngineError: The job failed.
         """
 
-    def stats(self) -> EngineStats:
-        """Return the current load."""
+    def stats(self) -> EngineStats: ...
 
-    async def close(self) -> None:
-        """Abort all running jobs and free all resources."""
+    async def close(self) -> None: ...
 
 
 @runtime_checkable
 class ScoringEngine(Protocol):
-    """An engine that can compute the likelihood of a text. Only measurements of quality need this."""
+    """An engine that can compute the likelihood of a text. Only benchmarks need this."""
 
     async def score(self, text: str) -> NegativeLogLikelihood | None:
-        """Return the likelihood of a given text, without a chat template; None if the server does not support this.
+        """Return the likelihood of a text; None if the engine cannot compute it. The chat template is not applied.
 
         Raises:
             EngineError: The text could not be scored.

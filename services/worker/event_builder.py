@@ -1,5 +1,3 @@
-"""Build the events of one execution. No I/O, no clock."""
-
 from collections.abc import Iterator
 from typing import Final
 
@@ -22,10 +20,10 @@ BATCH_CHUNK_CHARS: Final = 4_096
 
 
 class EventBuilder:
-    """Builds the events of one execution. The chunks' ``seq`` and ``start`` have no gaps, and no chunk is empty.
+    """Builds the events of one execution.
 
-    An interactive answer has a chunk for each engine step with text. Steps of a batch answer are collected into larger
-    chunks. At the end of the answer, ``rest`` returns the text that is still collected.
+    For an interactive request, each engine step with text becomes a chunk. For a batch request, several steps become
+    one chunk, and ``rest`` must be called at the end of the answer.
 
     Args:
         ticket: The accepted request.
@@ -63,7 +61,7 @@ class EventBuilder:
         )
 
     def chunks(self, step: EngineStep, now_us: int) -> Iterator[Chunk]:
-        """Return the chunks of a step. There is none while text is collected, and several if the text is long."""
+        """Yield the chunks that are complete after this step. A long text becomes several chunks."""
         self.tokens += step.tokens
         if self._pending is not None:
             step = _merged(self._pending, step)
@@ -76,7 +74,7 @@ class EventBuilder:
         yield from self._split(step, now_us)
 
     def rest(self, now_us: int) -> Iterator[Chunk]:
-        """Return the chunks of the collected text that ``chunks`` has not returned."""
+        """Yield the text that ``chunks`` has collected and not yet yielded."""
         step, self._pending = self._pending, None
         if step is not None and step.text:
             yield from self._split(step, now_us)
@@ -113,7 +111,6 @@ class EventBuilder:
         )
 
     def failed(self, refusal: Refusal, now_us: int) -> Failed:
-        """Return the last event of an execution that failed or never started."""
         return Failed(
             **self._about(now_us),
             error_class=refusal.error_class,

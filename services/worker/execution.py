@@ -1,4 +1,4 @@
-"""Run one request on the engine and write its events to the stream log."""
+"""Run one request on the engine, and write its events to the stream log."""
 
 import asyncio
 import logging
@@ -21,15 +21,14 @@ WORKER_FAILED: Final = Refusal("internal", "the worker failed; see its log", ret
 
 
 class ExecutionRunner:
-    """Runs accepted requests on an engine and writes their events.
+    """Runs accepted requests on an engine, and writes their events.
 
     Args:
         engine: A started engine.
         producer: A started producer.
-        config: Its ``input_gate`` and ``output_check`` are written into ``Started``.
+        config: The worker's configuration.
         source: Name of the service and id of the instance, for the events.
-        on_taken: Called when the broker has acknowledged or refused the first event of a request. After that, no other
-            worker needs to read the request's record again.
+        on_taken: Called once per request, when the broker has acknowledged or refused the request's first event.
     """
 
     def __init__(
@@ -47,12 +46,12 @@ class ExecutionRunner:
         self._on_taken = on_taken
 
     async def run(self, ticket: Ticket) -> Finished | Failed:
-        """Execute a request and write its events, from ``Started`` to the last one. Return the last one.
+        """Run a request, write its events, and return the last one.
 
-        To stop an execution, set ``ticket.stopped`` and cancel the task. Cancel it only while ``ticket.begun`` is true
-        and ``ticket.over`` is false. An earlier cancellation would skip this code. A later one could lose the last
-        event.
+        To stop the run, set ``ticket.stopped``. If ``ticket.begun`` is true and ``ticket.over`` is false, cancel the
+        task too.
         """
+        # A cancellation before ``begun`` would skip this code. A cancellation after ``over`` could lose the last event.
         events = EventBuilder(ticket, self._source)
         timer = self._expire_later(ticket)
         end = await self._ended(ticket, events)
@@ -64,7 +63,6 @@ class ExecutionRunner:
         return end
 
     async def refuse(self, ticket: Ticket, refusal: Refusal) -> None:
-        """Write the ``Failed`` of a request that will not be executed."""
         events = EventBuilder(ticket, self._source)
         failed = events.failed(refusal, steady_us())
         _count(failed, events)
@@ -88,7 +86,6 @@ class ExecutionRunner:
             ticket.over = True
 
     async def _generate(self, ticket: Ticket, events: EventBuilder) -> GenerationResult:
-        """Write ``Started``, run the engine, and write every chunk."""
         request, engine, config, post = ticket.request, self._engine, self._config, self._producer.post
         model = engine.resolve(request.model)
         started = events.started(
@@ -130,7 +127,6 @@ class ExecutionRunner:
         return result
 
     def _expire_later(self, ticket: Ticket) -> asyncio.TimerHandle:
-        """Stop the execution when its request expires, even if no cancel arrives."""
         task = asyncio.current_task()
 
         def expire() -> None:
@@ -159,7 +155,7 @@ class ExecutionRunner:
 
 
 def _count(end: Finished | Failed, events: EventBuilder) -> None:
-    """Update the metrics at the end of an execution. An update for each chunk would cost as much as to write it."""
+    # Counted once at the end, because an update for each chunk would cost as much as writing the chunk.
     metrics.CHUNKS.inc(events.seq)
     metrics.TOKENS.inc(events.tokens)
     if isinstance(end, Finished):

@@ -1,4 +1,4 @@
-"""Decide which request runs next, which is refused and which is stopped. No I/O; the caller passes the time."""
+"""Decide which requests to start, refuse and stop. This module does no I/O and reads no clock."""
 
 from collections import OrderedDict, deque
 from collections.abc import Callable, Collection, Hashable
@@ -29,15 +29,15 @@ class WorkerConfig:
     """Configuration of one worker process.
 
     Attributes:
-        name: Name of the service in the registry, and of its consumer group.
-        topic: Topic from which requests are read.
-        batch: Topic of batch requests, which use the slots that interactive requests leave free; None if there is none.
+        name: Name of the service and of its consumer group.
+        topic: Topic of interactive requests.
+        batch: Topic of batch requests; None if there is none.
         slots: Maximum number of concurrent executions; 0 means the engine's capacity.
         batch_slots: Maximum number of these slots for the batch lane; 0 means three quarters.
         queue: Maximum number of accepted requests that wait for a slot. At this number, reading pauses.
-        drain_s: Maximum time in seconds for running executions to finish when the process is asked to stop.
-        input_gate: With ``off``, each ``Started`` says that text may be shown before any verdict.
-        output_check: With ``off``, each ``Started`` says that no safety service checks the answer.
+        drain_s: Maximum time for running executions to finish when the process is asked to stop, in seconds.
+        input_gate: With ``off``, each ``Started`` event says that text may be shown before any verdict.
+        output_check: With ``off``, each ``Started`` event says that no safety service checks the answer.
         instance: Id for static group membership, unique within the group; None for dynamic membership.
     """
 
@@ -55,7 +55,7 @@ class WorkerConfig:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """The reason why a request is not answered completely; see ``schemas.stream.Failed``."""
+    """The reason why a request failed. The fields are those of the event ``Failed``."""
 
     error_class: ErrorClass
     message: str
@@ -75,8 +75,6 @@ ENGINE_DIED: Final = Refusal("engine_dead", "the engine died", retryable=True)
 
 
 class RecordPlace(NamedTuple):
-    """The topic, partition number and offset of a request's record."""
-
     topic: str
     partition: int
     offset: int
@@ -87,17 +85,17 @@ class Ticket:
     """One accepted request and the state of its execution.
 
     Attributes:
-        request: The request as read.
+        request: The request.
         run: Unique id of the execution.
         traceparent: W3C Trace Context of the request.
         batch: Whether it was read from the batch topic.
-        accepted_us: When it was accepted, by ``steady_us``.
-        received_us: When the request was received, by ``steady_us``. Its deadlines count from this time.
-        begun: Whether its execution has started, so that its task can be cancelled.
-        stopped: Why its execution must stop; None if it need not.
-        over: Whether its last event is written or is being written. Then the execution can no longer be stopped.
-        place: The position of the request's record; None only in tests.
-        taken: Whether the broker has its first event, so that no worker needs to read its record again.
+        accepted_us: When this worker accepted the request, in microseconds since the epoch.
+        received_us: When an edge received the request, in microseconds since the epoch. Deadlines count from this time.
+        begun: Whether the execution has started. Its task may be cancelled only after that.
+        stopped: Why the execution must stop; None if it may continue.
+        over: Whether the last event is being written or was written. After that, the execution cannot be stopped.
+        place: Topic, partition and offset of the request's record; None only in tests.
+        taken: Whether the broker has acknowledged or refused the first event of the execution.
     """
 
     request: Request
@@ -126,17 +124,15 @@ class Ticket:
 
     @property
     def stoppable(self) -> bool:
-        """Whether the execution can still be stopped and was not stopped before."""
         return self.stopped is None and not self.over
 
     @property
     def expires_us(self) -> int:
-        """When its request must be closed, in microseconds since the epoch."""
         return self.received_us + self.request.deadlines.total_ms * 1_000
 
 
 class RecentKeys(Generic[RecentKey]):
-    """The ``limit`` keys that were added last, each with the time when it was added."""
+    """The ``limit`` keys that were added last, each with its time."""
 
     __slots__ = ("_limit", "_seen")
 
@@ -157,20 +153,20 @@ class RecentKeys(Generic[RecentKey]):
         return key in self._seen
 
     def at(self, key: RecentKey) -> int | None:
-        """Return when the key was last added; None if it is not remembered."""
+        """Return when the key was last added; None if the key is unknown."""
         return self._seen.get(key)
 
 
 class Scheduler:
-    """The queue of accepted requests and the set of running executions.
+    """The accepted requests that wait for a slot, and the running executions.
 
-    Interactive requests start first. Batch requests use the remaining slots, ``batch_slots`` at most. If there are
+    Interactive requests start first. Batch requests use at most ``batch_slots`` of the remaining slots. If there are
     several slots, batch requests leave one free for the next interactive request.
 
     Args:
         slots: Maximum number of concurrent executions.
         batch_slots: Maximum number of these slots for the batch lane; 0 means three quarters.
-        preempts: See ``Engine``. If true, an interactive request can use a slot that a batch execution has.
+        preempts: Whether an interactive request may start although batch executions use all slots.
         output_check: Whether a safety service checks the answers.
         resolve: The engine's ``resolve``.
     """
@@ -204,17 +200,15 @@ class Scheduler:
 
     @property
     def running(self) -> int:
-        """Number of running executions."""
         return len(self._running)
 
     @property
     def waiting(self) -> int:
-        """Number of accepted requests that wait for a slot."""
         return len(self._waiting) + len(self._waiting_batch)
 
     @property
     def batch_may_start(self) -> bool:
-        """Whether a batch request may start: no interactive one waits, and a slot would stay free for the next one."""
+        # One slot stays free for the next interactive request.
         free = len(self._running) < max(1, self._slots - 1)
         return not self._waiting and free and self._running_batch < self._batch_slots
 
@@ -223,16 +217,16 @@ class Scheduler:
         return len(self._running) - (self._running_batch if self._preempts else 0) < self._slots
 
     def accept(self, ticket: Ticket, now_us: int) -> Refusal | Literal["waits", "known", "unacknowledged"]:
-        """Queue a request. A retry is another attempt.
+        """Queue a request, unless it is refused or was accepted before.
 
         Returns:
-            ``waits``; the reason why it is refused; or, if the same attempt was accepted before, ``known``. It is
-            ``unacknowledged`` if the same record was read before and must not be committed yet. This happens if the
-            partition was lost and gained again in between.
+            ``waits`` if the request is queued; the reason if it is refused; ``known`` if the same attempt was accepted
+                before; ``unacknowledged`` if it was accepted before and its offset must not be committed yet.
         """
         request = ticket.request
         key = (request.request_id, request.attempt)
         if key in self._seen:
+            # The same record can be read again if this worker lost and regained its partition.
             same = ticket.place is not None and any(each.place == ticket.place for each in self._unacknowledged)
             return "unacknowledged" if same else "known"
         self._seen.add(key, now_us)
@@ -244,10 +238,12 @@ class Scheduler:
         return "waits"
 
     def next(self, now_us: int, *, batch: bool = True) -> tuple[Ticket, Refusal | None] | None:
-        """Return the next request to start, or an expired request with its refusal; None if no request can start.
+        """Return the next request to start; None if no request can start now.
+
+        If the request has expired, the second item says why it must be refused; otherwise it is None.
 
         Args:
-            now_us: The current time.
+            now_us: The current time in microseconds.
             batch: Whether requests of the batch lane may start.
         """
         if self._waiting and self._interactive_may_start:
@@ -269,15 +265,14 @@ class Scheduler:
         self._unacknowledged.discard(ticket)
 
     def release(self, ticket: Ticket) -> None:
-        """Free the slot of an execution that has ended."""
         del self._running[ticket.request.request_id, ticket.request.attempt]
         self._running_batch -= ticket.batch
 
     def cancel(self, event: Cancel, now_us: int) -> tuple[list[Ticket], list[Ticket]]:
-        """Apply a cancel, and remember it for a request that is read later.
+        """Apply a ``Cancel`` event, and remember it in case its request is read later.
 
         Returns:
-            The waiting requests that were dropped, and the executions to stop. ``stopped`` of all of them is set.
+            The waiting requests that were removed from the queue, and the executions that the caller must stop.
         """
         self._cancelled.add((event.request_id, event.attempt), now_us)
         refusal = _cancelled(event.reason)
@@ -295,7 +290,7 @@ class Scheduler:
         return dropped, stopped
 
     def hand_back(self, other: Callable[[Ticket], bool]) -> list[Ticket]:
-        """Drop and return the waiting requests that other workers will read, and forget that they were accepted.
+        """Remove waiting requests that other workers will read, and return them.
 
         Args:
             other: Returns whether other workers will read this request.
@@ -307,7 +302,7 @@ class Scheduler:
         return dropped
 
     def stop_all(self, refusal: Refusal) -> list[Ticket]:
-        """Set ``stopped`` on all running executions that can be stopped, and return them."""
+        """Mark all executions that can be stopped as stopped, and return them. The caller must cancel their tasks."""
         stopped = [each for each in self._running.values() if each.stoppable]
         for ticket in stopped:
             ticket.stopped = refusal
@@ -334,7 +329,6 @@ class Scheduler:
 
 
 def most_batch(slots: int, batch_slots: int) -> int:
-    """Return the maximum number of slots for the batch lane; at least one."""
     return min(slots, batch_slots or max(1, int(slots * BATCH_SHARE)))
 
 

@@ -1,4 +1,4 @@
-"""Read requests and cancels from the bus, and start and stop executions as the scheduler decides."""
+"""Read requests and cancels from Kafka, and start and stop executions."""
 
 import asyncio
 import contextlib
@@ -62,19 +62,15 @@ STALE_S: Final = 10.0
 
 
 class EngineDied(Exception):
-    """The engine is dead. The process ends, so that its supervisor starts another."""
+    """The engine is dead, so the process must end."""
 
 
 class WorkerService:
     """One worker process.
 
-    A request's offset is committed when the broker has the first event of its execution. So if a worker is killed, the
-    next owner of the partition reads again the requests that the worker had accepted but not started. It does not read
-    again the requests that the worker had started; for those, the router decides about another attempt. A worker that
-    stops, or whose partition moves, gives the partition up only after these offsets are committed. If the
-    process was frozen for a while, it starts no request before the group has confirmed that it is still a member. There
-    is one gap: if a worker is killed after the broker has the first event and before the commit, which follows within a
-    tenth of a second, the started request is read again.
+    The offset of a request is committed after the broker has the first event of its execution. If a worker is killed,
+    another worker reads again the requests whose execution had not started. For requests whose execution had started,
+    the router decides about another attempt.
 
     Args:
         config: The worker's configuration.
@@ -110,19 +106,21 @@ class WorkerService:
 
     @property
     def ready(self) -> bool:
-        """Whether the worker is a member of the group, its broker answers, its engine works, and it is not stopping."""
+        """Whether this worker can process requests.
+
+        It must be a member of the group and not be stopping, and the broker and the engine must work.
+        """
         fresh = time.monotonic() - self._answered_s < STALE_S
         return self._reader.joined and fresh and not self._closing and not self._died.is_set()
 
     async def run(self, ready: Callable[[], None]) -> None:
-        """Process requests until cancelled. Call ``ready`` as soon as the worker has joined the consumer group.
+        """Process requests until cancelled. Call ``ready`` when the worker has joined the consumer group.
 
-        When cancelled, accept no more requests, leave the waiting ones to other workers, and let running executions
-        finish within ``drain_s``. An execution that does not finish ends with a retryable ``Failed``, so that the
-        router starts another attempt on another worker.
+        After cancellation, running executions may finish within ``drain_s``. Executions that do not finish end with a
+        ``Failed`` event, and the router retries them on another worker. Waiting requests are left to other workers.
 
         Raises:
-            EngineDied: The engine died (inside an exception group).
+            EngineDied: The engine died. The error is raised inside an exception group.
         """
         await self._producer.start()
         control = TailReader(
@@ -164,17 +162,13 @@ class WorkerService:
         return reader
 
     def _on_assigned(self, assignment: Assignment) -> None:
-        """Drop the waiting requests of a lost partition, because its next owner reads them again."""
+        # The next owner of a lost partition reads its waiting requests again.
         lost = assignment.lost
         self._hand_back(lambda ticket: ticket.place is not None and ticket.place[:2] in lost)
         self._pump()
 
     async def _settle(self, partitions: TopicPartitions | None = None) -> None:
-        """Wait until the broker has the first event of every request that was started or refused.
-
-        Args:
-            partitions: Wait only for requests of these partitions; None means all partitions.
-        """
+        # Wait until the broker has the first event of every request that was started or refused.
         unacknowledged = self._scheduler.unacknowledged
         while any(partitions is None or (t.place or ())[:2] in partitions for t in unacknowledged):  # noqa: ASYNC110
             await asyncio.sleep(0.005)  # a few times only
@@ -226,12 +220,10 @@ class WorkerService:
         self._pump()
 
     def _pump(self) -> None:
-        """Start every request that may start now, unless another worker may have its partition.
-
-        ``_probe`` calls this repeatedly.
-        """
         if not self._scheduler.waiting:
             return
+        # No request is started while the group has not confirmed this worker's membership (``in_session``), because
+        # another worker may own its partition then. ``_probe`` calls this method again later.
         batch = self._batch_reader is not None and self._batch_reader.in_session
         while self._may_begin and (picked := self._scheduler.next(steady_us(), batch=batch)) is not None:
             ticket, refusal = picked
@@ -254,14 +246,11 @@ class WorkerService:
         self._pump()
 
     def _stop(self, dropped: list[Ticket], stopped: list[Ticket]) -> None:
-        """Refuse cancelled requests that were waiting (``dropped``), and cancel the running ones (``stopped``).
-
-        An execution whose task has not started yet checks ``ticket.stopped`` when it starts.
-        """
         for ticket in dropped:
             if ticket.stopped is not None:
                 self._refuse(ticket, ticket.stopped)
         for ticket in stopped:
+            # An execution that has not begun checks ``ticket.stopped`` when it begins.
             if ticket.begun:
                 self._tasks[ticket].cancel()
 
@@ -279,6 +268,8 @@ class WorkerService:
             self._in_flight_of(ticket).release()
 
     def _on_taken(self, ticket: Ticket) -> None:
+        # If the process is killed between this moment and the commit (at most 0.1 seconds later), the request is read
+        # again although it has started.
         self._scheduler.acknowledged(ticket)
         if ticket.place is not None:
             self._reader_of(batch=ticket.batch).done(*ticket.place)
@@ -294,7 +285,6 @@ class WorkerService:
         raise EngineDied("the engine died; see the log")
 
     async def _drain(self, readers: Sequence[asyncio.Task[None]]) -> None:
-        """Leave the group, and then wait until the running executions have finished, for ``drain_s`` at most."""
         self._closing = True
         self._hand_back(lambda _: True)
         with contextlib.suppress(TimeoutError):
@@ -308,13 +298,11 @@ class WorkerService:
             await asyncio.wait(list(self._tasks.values()), timeout=self._config.drain_s)
 
     def _begin_end(self) -> None:
-        """Start no more executions, leave the waiting requests to other workers, and stop the running executions."""
         self._closing = True
         self._hand_back(lambda _: True)
         self._stop([], self._scheduler.stop_all(ENGINE_DIED if self._died.is_set() else STOPPING))
 
     async def _end(self) -> None:
-        """Wait until the last event of every accepted request is written, and stop the producer."""
         self._begin_end()  # again, for an execution that could not be stopped before
         still_open = [*self._tasks.values(), *self._refusals]
         if still_open:

@@ -1,1 +1,1 @@
-"""Measure one engine without Kafka and without other services. Each run starts an engine and runs one workload."""
+"""Benchmarks of a single engine, without Kafka."""

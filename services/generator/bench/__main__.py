@@ -1,4 +1,7 @@
-"""``python -m services.generator.bench``: read a workload from standard input, run it, write the result as JSON."""
+"""Run a workload on an engine: ``python -m services.generator.bench``.
+
+The workload is read from standard input, and the result is written to standard output. Both are JSON.
+"""
 
 import os
 import sys
@@ -24,11 +27,6 @@ _SECRET: Final = ("KEY", "TOKEN", "PASSWORD", "SECRET")
 
 
 async def main() -> None:
-    """Run the workload on standard input, and write its result to standard output.
-
-    Raises:
-        UserError: The workload is invalid, the engine cannot start, or its first request failed.
-    """
     try:
         workload = msgspec.json.decode(sys.stdin.buffer.read(), type=Workload)
     except msgspec.DecodeError as error:
@@ -90,7 +88,7 @@ def _since(before: float | None, now: float | None) -> float | None:
 
 
 def settings(env: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables ``RAILBUS_*``, without values of secrets. Runs with different variables are not compared."""
+    """Return the environment variables ``RAILBUS_*``. The value of a secret is replaced by ``(set)``."""
     return {
         name: "(set)" if name.endswith(_SECRET) else value
         for name, value in sorted(env.items())

@@ -1,4 +1,4 @@
-"""Run a workload on an engine. Closed loops have a fixed batch size, and open loops have a fixed arrival rate."""
+"""Run a benchmark workload on an engine."""
 
 import asyncio
 import random
@@ -23,13 +23,6 @@ from services.worker.engine import Engine, EngineError, Job
 
 
 class Driver:
-    """A client that sends a workload's requests to one engine.
-
-    Args:
-        engine: A started engine.
-        workload: The loops to run, and the time limits.
-    """
-
     def __init__(self, engine: Engine, workload: Workload) -> None:
         self._engine = engine
         self._workload = workload
@@ -42,26 +35,27 @@ class Driver:
         return time.monotonic() >= self._until
 
     async def warm_up(self) -> None:
-        """Send one request that is not measured, because some engines load or compile during their first request.
+        """Send one request that is not measured.
 
         Raises:
             EngineError: The request failed.
         """
+        # Some engines load or compile during their first request.
         record = await self._request("Hello there." + prompt(16, self._rng("warm-up")), time.monotonic(), 0.0)
         if record.error is not None:
             raise EngineError("internal", f"the first request failed: {record.error}", retryable=False)
 
     async def cells(self, cells: Sequence[ClosedLoop]) -> list[list[Repetition]]:
-        """Run the closed loops. For each loop, return the repetitions that were run within the time limit.
+        """Run the closed loops, and return the measurements of each loop's batches.
 
-        Loops with equal prompt lengths use the same texts, because the acceptance rate depends more on the text than on
-        the batch size. Only the first word of each text differs, so that no prefix cache has hits. The repetitions of
-        different loops alternate, in proportion to each loop's ``repeats``, so that a slow period of the machine
-        affects all loops.
+        After the workload's time limit, no batch is started.
         """
+        # Loops with equal prompt lengths use the same texts, because the acceptance rate depends more on the text than
+        # on the batch size. Only the first word of each text differs, so that no prefix cache has hits.
         rngs = [(self._rng(f"{cell.batch}:{cell.prompt}"), self._rng(f"cells:{cell.prompt}")) for cell in cells]
         found: list[list[Repetition]] = [[] for _ in cells]
         turns = max((cell.repeats for cell in cells), default=0)
+        # The repetitions of different loops alternate, so that a slow period of the machine affects all loops.
         for turn in range(turns):
             for cell, (own, common), sets in zip(cells, rngs, found, strict=True):
                 if turn * cell.repeats // turns < (turn + 1) * cell.repeats // turns and not self.over:
@@ -78,7 +72,10 @@ class Driver:
         return Repetition(requests=requests, cores=None if cpu is None or now is None else (now - cpu) / spent)
 
     async def stream(self, stream: OpenLoop) -> list[RequestRecord]:
-        """Run an open loop. Return the measurements of the requests that were sent within the time limit."""
+        """Run an open loop, and return the measurements of its requests.
+
+        After the workload's time limit, no request is sent.
+        """
         seed = self._workload.seed
         if stream.cache == "warm":
             primer = shared_prefix(stream.prompt, seed)
@@ -97,7 +94,10 @@ class Driver:
         return list(await asyncio.gather(*tasks))
 
     async def sample(self, loop: SampleLoop) -> list[RequestRecord]:
-        """Run a loop over given prompts. Return the measurements of the requests sent within the time limit."""
+        """Run a loop over given prompts, and return the measurements of its requests.
+
+        After the workload's time limit, no request is sent.
+        """
         began, found = time.monotonic(), []
         coming = iter(loop.prompts)
 
@@ -112,14 +112,6 @@ class Driver:
         return found
 
     async def _request(self, text: str, due: float, due_ms: float, *, output: int | None = None) -> RequestRecord:
-        """Send one request and measure it. The measurement starts at ``due`` and includes the wait for a slot.
-
-        Args:
-            text: The prompt.
-            due: When the request is due, as a monotonic time in seconds.
-            due_ms: When the request is due, in milliseconds since its loop started.
-            output: Maximum number of tokens of the answer; None means the workload's ``output``.
-        """
         record = RequestRecord(due_ms=due_ms)
         try:
             async with asyncio.timeout(self._workload.request_s), self._slots:
@@ -133,8 +125,8 @@ class Driver:
         return record
 
     def _model(self, tokens: int) -> str:
-        """Return the model's name. The simulated engine gets a name with a script that sets the answer's length."""
         engine = self._engine
+        # The suffix is a script that sets the length of the simulated answer.
         return engine.resolve(f"{engine.model}-n{tokens}" if engine.name == "simulated" else engine.model)
 
     def _job(self, text: str, output: int | None = None) -> Job:

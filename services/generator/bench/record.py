@@ -1,5 +1,3 @@
-"""The measurements of one request: the time of each step, and the token counts at the end."""
-
 from dataclasses import dataclass, field
 
 from schemas.stream import Speculation, Usage
@@ -8,17 +6,15 @@ from services.worker.engine import EngineStep, GenerationResult
 
 @dataclass(slots=True, kw_only=True)
 class RequestRecord:
-    """The measurements of one request. Times except ``due_ms`` are milliseconds since the request was due.
-
-    A request may be sent later than it was due.
+    """The measurements of one request.
 
     Attributes:
-        due_ms: When the request was due, in milliseconds since its loop started.
-        steps: Time and token count of each step that generated tokens.
-        total_ms: When the answer ended or failed.
+        due_ms: When the request was due to be sent, in milliseconds since its loop started.
+        steps: For each engine step: milliseconds since the request was due, and number of generated tokens.
+        total_ms: Milliseconds from the time when the request was due until the answer ended or failed.
         usage: The engine's token counts; None if the request failed.
-        speculation: The engine's totals of drafted and accepted tokens; None if it does not report them.
-        error: Reason why the request failed; None if it did not fail.
+        speculation: Numbers of drafted and accepted tokens; None if the engine does not report them.
+        error: Why the request failed; None if it did not fail.
     """
 
     due_ms: float
@@ -29,7 +25,6 @@ class RequestRecord:
     error: str | None = None
 
     def add(self, item: EngineStep | GenerationResult, now_ms: float) -> None:
-        """Record an item that was received ``now_ms`` milliseconds after the request was due."""
         if isinstance(item, EngineStep):
             if item.tokens:
                 self.steps.append((round(now_ms, 3), item.tokens))
@@ -39,10 +34,10 @@ class RequestRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Repetition:
-    """The measurements of one batch of a closed loop. The requests of a batch are sent at the same time.
+    """The measurements of one batch of a closed loop.
 
     Attributes:
-        requests: The measurements of the batch's requests.
+        requests: One record for each request of the batch.
         cores: Mean number of CPU cores that this process and its descendants kept busy; None if it cannot be measured.
     """
 

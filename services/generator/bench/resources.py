@@ -1,4 +1,4 @@
-"""Measure CPU time, memory and GPU memory of this process and its descendants, which together are its process tree."""
+"""Measure the CPU time and memory of this process and its descendants."""
 
 import os
 import shutil
@@ -11,13 +11,13 @@ GPU_QUERY_TIMEOUT_S: Final = 5.0
 
 
 def cpu_seconds() -> float | None:
-    """Return the CPU time that the process tree has used, in seconds; None if there is no ``/proc``."""
+    """Return the CPU time of this process and its descendants in seconds; None if there is no ``/proc``."""
     ticks = [_ticks(pid) for pid in _tree(os.getpid())]
     return sum(ticks) / os.sysconf("SC_CLK_TCK") if ticks else None
 
 
 def busy_seconds() -> float | None:
-    """Return the CPU time that the whole machine has used, in seconds; None if it cannot be read."""
+    """Return the CPU time that the whole machine has used since it started, in seconds; None if it cannot be read."""
     fields = _read(_PROC / "stat").partition("\n")[0].split()
     if len(fields) < 9:
         return None
@@ -26,13 +26,13 @@ def busy_seconds() -> float | None:
 
 
 def peak_mib() -> float | None:
-    """Return an upper bound of the process tree's peak memory in MiB: the sum of the peaks of all its processes."""
+    """Return the summed peak memory of this process and its descendants in MiB; None if there is no ``/proc``."""
     peaks = [_peak_kib(pid) for pid in _tree(os.getpid())]
     return round(sum(peaks) / 1024, 1) if peaks else None
 
 
 def gpu_mib() -> float | None:
-    """Return the GPU memory of the process tree in MiB, as ``nvidia-smi`` reports it; None without ``nvidia-smi``."""
+    """Return the GPU memory of this process and its descendants in MiB; None if ``nvidia-smi`` does not report it."""
     tool = shutil.which("nvidia-smi")
     if tool is None:
         return None
@@ -48,13 +48,11 @@ def gpu_mib() -> float | None:
 
 
 def machine() -> dict[str, Any]:
-    """Return the properties of the machine. Only runs with equal properties are compared."""
     name = os.uname()
     return {"system": name.sysname, "machine": name.machine, "cpus": os.cpu_count()}
 
 
 def _tree(pid: int) -> list[int]:
-    """Return the process ids of a process and its descendants; empty if there is no ``/proc``."""
     if not (_PROC / str(pid)).is_dir():
         return []
     children: list[int] = []

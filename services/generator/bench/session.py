@@ -1,8 +1,7 @@
-"""``python -m services.generator.bench.session``: start one engine and run commands on it, one after the other.
+"""Run commands on one engine: ``python -m services.generator.bench.session``.
 
-Each line of standard input is a command. The first line of standard output reports that the engine is ready, and each
-further line is the result of a command. The session ends when its input ends, so that it never outlives the process
-that started it. The commands contain the prompts.
+Each line of standard input is a command in JSON. The first line of standard output says that the engine is ready. Each
+further line is the result of one command. The process ends at the end of its input.
 """
 
 import asyncio
@@ -35,20 +34,16 @@ SEED: Final = 1
 
 
 class RunLoad(msgspec.Struct, frozen=True, tag="load", forbid_unknown_fields=True):
-    """A command to run a loop over prompts. Its result has the times of each request."""
-
     loop: SampleLoop
 
 
 class RunAnswers(msgspec.Struct, frozen=True, tag="answers", forbid_unknown_fields=True):
-    """A command to answer questions with greedy sampling, one after the other. Its result has the answers' texts."""
-
     questions: Annotated[tuple[str, ...], msgspec.Meta(max_length=1_000)]
     output: Annotated[int, msgspec.Meta(ge=1, le=4_096)]
 
 
 class RunScores(msgspec.Struct, frozen=True, tag="scores", forbid_unknown_fields=True):
-    """A command to score texts. Its result is null if the engine reports no log-probabilities."""
+    """Compute the likelihood of texts. The result is null if the engine reports no log-probabilities."""
 
     texts: Annotated[tuple[str, ...], msgspec.Meta(max_length=1_000)]
 
@@ -57,8 +52,6 @@ _decode = msgspec.json.Decoder(RunLoad | RunAnswers | RunScores).decode
 
 
 class EngineSession:
-    """A session on a started engine. It runs commands."""
-
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._asked = 0
@@ -114,11 +107,6 @@ class EngineSession:
 
 
 async def main() -> None:
-    """Start the engine and run commands until the input ends.
-
-    Raises:
-        UserError: The engine cannot start, or a line of the input is not a command.
-    """
     answers = _own_output()
     settings = load_settings(GeneratorSettings)
     bind_to_cores(settings.generator_cores)
@@ -143,7 +131,7 @@ async def main() -> None:
 
 
 def _own_output() -> int:
-    """Return a copy of standard output for the results. Redirect standard output, where libraries print, to stderr."""
+    # Libraries print to standard output, so file descriptor 1 is redirected to stderr.
     answers = os.dup(1)
     os.dup2(2, 1)
     return answers

@@ -1,5 +1,3 @@
-"""The workload of one benchmark run. Its prompts and arrival times are computed from seeds, without a clock."""
-
 import random
 from collections.abc import Iterator
 from typing import Annotated, Final, Literal
@@ -25,7 +23,7 @@ SHARED_PREFIX_SHARE: Final = 0.8
 
 
 class ClosedLoop(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A closed loop. A batch of similar requests runs, and the next batch starts when all of them have ended.
+    """A loop that sends ``batch`` requests at once, and the next batch when all of them have ended.
 
     Attributes:
         batch: Number of concurrent requests.
@@ -39,10 +37,11 @@ class ClosedLoop(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 
 class OpenLoop(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """An open loop. Requests are sent at a given rate, even if the engine is busy.
+    """A loop that sends requests at random times, even if the engine is busy.
 
     Attributes:
-        cache: ``warm`` if the prompts share a prefix whose KV cache the engine already has, otherwise ``cold``.
+        cache: With ``warm``, the prompts share a prefix that is already in the engine's KV cache. With ``cold``, they
+            do not.
         rate: Mean number of requests per second. The intervals are exponentially distributed.
         requests: Number of requests.
         prompt: Approximate number of tokens of each prompt.
@@ -55,7 +54,7 @@ class OpenLoop(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 class SampleLoop(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A loop over given prompts, with a fixed number of concurrent requests. When one ends, the next prompt is sent.
+    """A loop over given prompts. Whenever a request ends, the next prompt is sent.
 
     Attributes:
         prompts: The prompts.
@@ -79,7 +78,7 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         temperature: Sampling temperature; 0 is greedy.
         seed: Seed for prompts, arrival times and sampling.
         request_s: Timeout of a request, in seconds.
-        limit_s: Time limit of the run in seconds. No request is sent after it.
+        limit_s: Time limit of the run, in seconds. After it, no request is sent.
         samples: Loops over given prompts.
     """
 
@@ -95,13 +94,12 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 def prompt(tokens: int, rng: random.Random, *, beginning: str = "") -> str:
-    """Return a prompt of about ``tokens`` tokens: ``beginning``, random words, and ``REPEAT_INSTRUCTION``."""
+    """Return a prompt of about ``tokens`` tokens. It starts with ``beginning`` and continues with random words."""
     missing = max(1, tokens - (len(beginning) + len(REPEAT_INSTRUCTION)) // 4)
     return beginning + " ".join(rng.choice(WORDS) for _ in range(missing)) + REPEAT_INSTRUCTION
 
 
 def shared_prefix(tokens: int, seed: int) -> str:
-    """Return the common prefix of all warm prompts with ``tokens`` tokens."""
     rng = random.Random(f"{seed}:{tokens}:shared")  # noqa: S311 - it must be repeatable
     return "".join(rng.choice(WORDS) + " " for _ in range(int(tokens * SHARED_PREFIX_SHARE)))
 
@@ -114,7 +112,7 @@ def prompts(stream: OpenLoop, seed: int) -> Iterator[str]:
 
 
 def arrivals_s(stream: OpenLoop, seed: int) -> Iterator[float]:
-    """Yield the arrival time of each request in seconds since the start of the loop, as a Poisson process."""
+    """Yield the arrival times of a Poisson process, in seconds since the start of the loop."""
     rng = random.Random(f"{seed}:{stream.rate}:arrivals")  # noqa: S311 - it must be repeatable
     at = 0.0
     for _ in range(stream.requests):

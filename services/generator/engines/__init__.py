@@ -1,5 +1,3 @@
-"""Create engines. The module of an engine is imported only in a process that runs this engine."""
-
 from collections.abc import Mapping
 
 from services.runtime.settings import load_settings
@@ -7,11 +5,12 @@ from services.worker.engine import Engine, EngineName
 
 
 def make(name: EngineName, env: Mapping[str, str]) -> Engine:
-    """Create an engine from the settings in the environment, without starting it.
+    """Create an engine without starting it. Its settings are read from ``env``.
 
     Raises:
         UserError: A setting is wrong, or a required package is not installed.
     """
+    # The module of an engine is imported only in a process that runs this engine.
     if name == "llama":
         from services.generator.engines.llama import LlamaEngine, LlamaSettings
 

@@ -1,8 +1,6 @@
 """The engine ``llama``: llama.cpp's server inside this process, on the CPU, without a network port.
 
-The server listens on a Unix socket in a directory that only this user may enter, and requires a random key. The Python
-binding also offers callbacks, but a callback is not called before the first token. With the socket, an answer can be
-aborted during prefill, because the server notices a closed connection between two batches of the prompt.
+The server listens on a Unix socket in a directory that only this user may enter, and requires a random key.
 """
 
 import asyncio
@@ -76,7 +74,8 @@ class LlamaSettings:
         llama_context: Maximum number of tokens of prompt and answer together. A longer prompt is refused.
         llama_speculation: ``ngram`` drafts tokens from the text so far, without a draft model. ``off`` drafts nothing.
         llama_batch: Maximum number of prompt tokens computed in one step. A cancellation takes effect between steps.
-        llama_kv: Data type of the KV cache. ``q8_0`` and ``q4_0`` need less memory than ``f16`` and change answers.
+        llama_kv: Data type of the KV cache. ``q8_0`` and ``q4_0`` need less memory than ``f16``, but change the
+            answers.
         llama_flash_attention: Whether FlashAttention is used. ``auto`` leaves the choice to llama.cpp.
         llama_prefix_cache: Whether the KV cache of an ended answer is kept for later prompts with the same beginning.
     """
@@ -102,9 +101,9 @@ class LlamaSettings:
     llama_prefix_cache: bool = field(default=True, metadata={"help": "reuse the KV cache of common prefixes"})
 
 
+# The Python binding also offers callbacks, but it does not call them before the first token. Over the socket, an answer
+# can be aborted during prefill: between two batches of the prompt, the server checks for a closed connection.
 class LlamaEngine:
-    """The engine ``llama``. It runs llama.cpp's server in this process and sends requests to it."""
-
     def __init__(self, settings: LlamaSettings) -> None:
         self.name = "llama"
         self._settings = settings
@@ -119,7 +118,7 @@ class LlamaEngine:
         self._completions: CompletionsClient | None = None
 
     async def start(self) -> None:
-        """Load the weights and wait for the first token.
+        """Load the model, and wait until it has generated a token.
 
         Raises:
             UserError: The file does not exist, or llama.cpp cannot load it.
@@ -151,11 +150,6 @@ class LlamaEngine:
         self._completions = CompletionsClient(self._session, Endpoint(url="http://llama/v1/chat/completions"))
 
     def resolve(self, model: str) -> str:
-        """Return the model's name.
-
-        Raises:
-            EngineError: Another model was requested.
-        """
         return only_model(model, self.model)
 
     def generate(self, job: Job) -> AsyncGenerator[EngineStep | GenerationResult, None]:
@@ -164,9 +158,7 @@ class LlamaEngine:
         return self._completions.stream(job)
 
     async def score(self, text: str) -> NegativeLogLikelihood:
-        """Score up to ``MAX_SCORED_TOKENS`` tokens of a text.
-
-        One request is sent for each token. It forces the server to generate this token, and gets its probability.
+        """Score the first ``MAX_SCORED_TOKENS`` tokens of a text. One request is sent for each token.
 
         Raises:
             EngineError: The server refused a request, or could not be reached.
@@ -176,6 +168,7 @@ class LlamaEngine:
         tokens = (await self._ask(self._session, "tokenize", {"content": f"\n{text}"}))["tokens"]
         nats, scored = 0.0, tokens[: MAX_SCORED_TOKENS + 1]
         for at in range(1, len(scored)):
+            # The bias forces the server to generate the given token, so that it reports the token's probability.
             body = {
                 "prompt": scored[:at], "n_predict": 1, "temperature": 0, "n_probs": 1,
                 "logit_bias": [[scored[at], SCORE_BIAS]], "cache_prompt": self._settings.llama_prefix_cache,
@@ -196,7 +189,6 @@ class LlamaEngine:
         return EngineStats(running=0 if self._completions is None else self._completions.running)
 
     async def close(self) -> None:
-        """Abort running answers, free the weights and remove the socket."""
         if self._session is not None:
             await self._session.close()
         last, self._server = [self._server], None
@@ -234,11 +226,6 @@ class LlamaEngine:
 
 
 def _default_weights(cache: CacheSettings) -> Path:
-    """Return the default model's file. The command line downloads the file before it starts a service.
-
-    Raises:
-        UserError: The file is not on this machine.
-    """
     found = weights.find(SMOLLM2, cache.folder())
     if found is None:
         raise UserError(
@@ -257,8 +244,8 @@ def _binding() -> Any:
 
 
 def _private_directory() -> Path:
-    """Create a directory that only this user may enter. Its path is short enough for a socket inside it."""
     directory = Path(tempfile.mkdtemp(prefix="railbus-"))
+    # The path of a Unix socket has a maximum length.
     if len(os.fsencode(directory)) < MAX_SOCKET_PATH_BYTES - 12:
         return directory
     directory.rmdir()
@@ -266,8 +253,6 @@ def _private_directory() -> Path:
 
 
 class _UnixSocketConnection(http.client.HTTPConnection):
-    """A blocking HTTP connection over a Unix socket."""
-
     def __init__(self, path: str) -> None:
         super().__init__("llama", timeout=FIRST_TOKEN_TIMEOUT_S)
         self._path = path
@@ -279,15 +264,9 @@ class _UnixSocketConnection(http.client.HTTPConnection):
 
 
 def _load(server: Callable[[Any], Any], params: Any, path: str, key: str) -> Any:
-    """Load the server and wait for its first token. Blocks. The binding holds the GIL while it reads the weights.
-
-    The constructor returns before the server's loop runs, and freeing the server at that moment would hang. So
-    construction and first token are one blocking call, which cannot be cancelled between the two.
-
-    Raises:
-        RuntimeError: llama.cpp cannot load the file.
-        UserError: The loaded model does not answer.
-    """
+    # The constructor returns before the server's loop runs, and freeing the server at that moment would hang. So this
+    # function also waits for the first token. The caller runs it in a thread, where it cannot be cancelled. The binding
+    # holds the GIL while it reads the weights.
     loaded = server(params)
     connection = _UnixSocketConnection(path)
     try:
@@ -304,7 +283,7 @@ def _load(server: Callable[[Any], Any], params: Any, path: str, key: str) -> Any
 
 
 def _restore_signal_handlers() -> None:
-    """Restore Python's handlers for SIGINT and SIGTERM, which some versions of the binding replace."""
+    # Some versions of the binding replace Python's handlers for SIGINT and SIGTERM.
     for number in (signal.SIGINT, signal.SIGTERM):
         handler = signal.getsignal(number)
         if handler is not None:

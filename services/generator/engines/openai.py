@@ -1,4 +1,4 @@
-"""The engine ``openai``: any server with OpenAI's chat completions API, such as vLLM, SGLang or llama.cpp."""
+"""The engine ``openai``: a server with OpenAI's chat completions API, such as vLLM, SGLang or llama.cpp."""
 
 import asyncio
 from collections.abc import AsyncGenerator
@@ -36,9 +36,9 @@ class OpenAISettings:
             the server lists.
         upstream_connections: Maximum number of answers generated at the same time.
         upstream_connect_timeout_ms: Maximum time to connect to the server.
-        upstream_read_timeout_ms: Maximum time within an answer during which the server sends nothing.
+        upstream_read_timeout_ms: Maximum time without data from the server during an answer.
         upstream_body: Further fields of each request's body, as a JSON object, such as ``{"cache_prompt": true}`` for
-            llama.cpp's server. They do not replace fields that Railbus sets.
+            llama.cpp's server. They cannot override the fields that Railbus sets.
         upstream_step_usage: Whether to request exact token counts in every chunk. vLLM and SGLang support this.
     """
 
@@ -60,7 +60,7 @@ class OpenAISettings:
     )
 
     def extra(self) -> dict[str, Any]:
-        """Return the fields in ``upstream_body``.
+        """Return ``upstream_body`` as a dictionary.
 
         Raises:
             UserError: The setting is not a JSON object.
@@ -71,7 +71,7 @@ class OpenAISettings:
             raise UserError('RAILBUS_UPSTREAM_BODY must be a JSON object, such as {"cache_prompt": true}') from None
 
     def base(self) -> str:
-        """Return the server's URL, including ``/v1``.
+        """Return the server's URL, which ends in ``/v1``.
 
         Raises:
             UserError: The address is missing or not an HTTP address.
@@ -110,16 +110,9 @@ class _ScoredChoice(msgspec.Struct, frozen=True):
 
 
 class _ScoredCompletion(msgspec.Struct, frozen=True):
-    """A completion whose text begins with the prompt, with the log-probability of each token."""
-
     choices: list[_ScoredChoice]
 
     def score(self, characters: int) -> NegativeLogLikelihood | None:
-        """Return the score of the prompt, or None if the server did not echo the prompt.
-
-        Args:
-            characters: Length of the prompt.
-        """
         if not self.choices:
             return None
         found = self.choices[0].logprobs
@@ -132,8 +125,6 @@ class _ScoredCompletion(msgspec.Struct, frozen=True):
 
 
 class OpenAIEngine:
-    """The engine ``openai``. It forwards requests to a server with OpenAI's chat completions API."""
-
     def __init__(self, settings: OpenAISettings) -> None:
         self.name = "openai"
         self.model = settings.model or "default"
@@ -147,10 +138,10 @@ class OpenAIEngine:
         self._metrics: UpstreamMetrics | None = None
 
     async def start(self) -> None:
-        """Find the name of the served model. If the upstream server cannot be reached, wait until it can.
+        """Find the name of the served model. While the server cannot be reached, wait.
 
         Raises:
-            UserError: The upstream server lists no model, or refuses the request for the list.
+            UserError: The server lists no model, or refuses the request for the list.
         """
         settings = self._settings
         key = settings.upstream_key
@@ -176,7 +167,7 @@ class OpenAIEngine:
         await self._metrics.start()
 
     def resolve(self, model: str) -> str:
-        """Replace ``default`` by the served model. The server itself refuses unknown names."""
+        """Replace ``default`` by the name of the served model. Other names are returned unchanged."""
         return self.model if model == "default" else model
 
     def generate(self, job: Job) -> AsyncGenerator[EngineStep | GenerationResult, None]:
@@ -185,7 +176,11 @@ class OpenAIEngine:
         return self._completions.stream(job)
 
     async def score(self, text: str) -> NegativeLogLikelihood | None:
-        """Return the score of a text; None if the server cannot echo a prompt with log-probabilities. vLLM can."""
+        """Score a text. Return None if the server cannot return log-probabilities of a prompt.
+
+        Raises:
+            EngineError: The server could not be reached.
+        """
         if self._session is None:
             raise RuntimeError("call start() first")
         body = {"model": self.model, "prompt": text, "max_tokens": 1, "temperature": 0, "echo": True, "logprobs": 1}

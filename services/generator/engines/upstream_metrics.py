@@ -1,4 +1,7 @@
-"""Poll a vLLM server's ``/metrics`` for its totals of drafted tokens. The totals include answers to other clients."""
+"""Read the numbers of drafted and accepted tokens from a vLLM server's ``/metrics``.
+
+The numbers include requests of the server's other clients.
+"""
 
 import asyncio
 import re
@@ -26,14 +29,12 @@ _LINE: Final = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class DraftTotals:
-    """Numbers of drafted and accepted tokens since the server started, summed over all its engines."""
-
     drafted: int
     accepted: int
 
 
 def parse_draft_totals(exposition: str) -> DraftTotals | None:
-    """Return the token totals in a text in Prometheus format; None if it has none, for example without speculation."""
+    """Parse metrics in Prometheus format. Return None if they have no numbers of drafted tokens."""
     totals = {"draft": 0.0, "accepted": 0.0}
     found = False
     for name, value in _LINE.findall(exposition):
@@ -46,27 +47,20 @@ def parse_draft_totals(exposition: str) -> DraftTotals | None:
 
 
 class UpstreamMetrics:
-    """A poller of the upstream server's totals of drafted and accepted tokens.
-
-    Args:
-        session: HTTP session for the upstream server.
-        url: URL of ``/metrics``.
-    """
-
     def __init__(self, session: aiohttp.ClientSession, url: str) -> None:
         self._session = session
         self._url = url
         self._task: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """Poll once. If the server reports totals of drafted tokens, poll every ``POLL_INTERVAL_S`` from then on."""
+        """Read the metrics once. If they have numbers of drafted tokens, keep reading every ``POLL_INTERVAL_S``."""
         first = await self.poll()
         if first is not None:
             _log.info("the upstream uses speculative decoding; its totals are exported as metrics")
             self._task = asyncio.create_task(self._repeat())
 
     async def poll(self) -> DraftTotals | None:
-        """Read the totals and update Railbus's own metrics. Return the totals, or None if they cannot be read."""
+        """Read the server's metrics once, and copy them to Railbus's metrics. Return None if they cannot be read."""
         timeout = aiohttp.ClientTimeout(total=POLL_TIMEOUT_S)
         try:
             async with self._session.get(self._url, allow_redirects=False, timeout=timeout) as response:

@@ -1,6 +1,6 @@
-"""A log of all decisions that Rego makes in this process, with the field names of OPA's decision logs.
+"""A log of all decisions that Rego makes in this process, in the format of OPA's decision logs.
 
-Rego's input contains no user text, so the log contains none.
+The log contains no user text.
 """
 
 import os
@@ -28,7 +28,7 @@ class RegoDecision:
     Attributes:
         entry_point: The rule that was evaluated, such as ``data.railbus.admission.decision``.
         asked: Rego's input.
-        answer: Rego's answer; None if it is undefined or failed.
+        answer: Rego's answer; None if it is undefined or the evaluation failed.
         error: Why there is no usable answer; None if there is one.
         took_ns: Duration of the evaluation in nanoseconds; 0 for a cached answer.
         policy: The policy's name.
@@ -50,7 +50,6 @@ DecisionListener = Callable[[RegoDecision], None]
 def opa_log_line(
     decision: RegoDecision, *, decision_id: str, now: datetime, labels: Mapping[str, str]
 ) -> dict[str, Any]:
-    """Return the decision in the format of OPA's decision logs."""
     line = {
         "labels": dict(labels),
         "decision_id": decision_id,
@@ -68,11 +67,11 @@ def opa_log_line(
 
 
 class DecisionLog:
-    """A file to which decisions are appended, one per line. Processes may share it, and log rotation may truncate it.
+    """A file to which decisions are appended, one per line. Several processes may share the file.
 
     Args:
         path: The file. If it does not exist, it is created, and only its owner can read it.
-        service: The service's name, for the ``labels``.
+        service: The service's name.
 
     Raises:
         UserError: The file cannot be written.
@@ -87,7 +86,7 @@ class DecisionLog:
         self._fails = False
 
     def __call__(self, decision: RegoDecision) -> None:
-        """Append a decision. A failed write affects no request. Of successive failures, only the first is logged."""
+        """Append a decision. If the write fails, log the failure and raise nothing."""
         line = opa_log_line(decision, decision_id=str(uuid.uuid4()), now=datetime.now(UTC), labels=self._labels)
         try:
             os.write(self._file, orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE))

@@ -1,7 +1,6 @@
-"""NeMo Guardrails' IORails engine with a policy's configuration. It is heavy, so import it only where rails run.
+"""Run NeMo Guardrails with a policy's configuration.
 
-A service adds its own rails to NeMo's catalog with ``add_rail`` and then builds an engine for one side of a policy. The
-catalog has no public interface for that, so the version of nemoguardrails is pinned.
+The version of nemoguardrails is pinned, because ``add_rail`` uses private names of this package.
 """
 
 import os
@@ -35,12 +34,12 @@ _MESSAGE = {"input": "user_message", "output": "bot_message"}
 
 
 def add_rail(flow: str, side: Side, target: str) -> None:
-    """Add a rail to NeMo's catalog, under its name in ``config.yml``. If the rail is there already, do nothing.
+    """Add a rail to NeMo's catalog. Do nothing if the catalog has it already.
 
     Args:
         flow: The rail's name in ``config.yml``, such as ``railbus output``.
-        side: Which message the rail gets as the parameter ``text``: the user's (``input``) or the answer (``output``).
-        target: ``module:function``, an ``async def (text, config) -> RailOutcome``.
+        side: Which text the rail gets: the prompt (``input``) or the answer (``output``).
+        target: The rail's function as ``module:function``. It is an ``async def (text, config) -> RailOutcome``.
     """
     catalog = default_rail_catalog()
     name = flow.replace(" ", "_")
@@ -66,8 +65,7 @@ async def build_engine(files: Files, side: Side, custom: Mapping[str, Any]) -> I
 
     Args:
         files: The policy's files, with ``nemo/config.yml``.
-        side: ``input`` or ``output``. Only the rails of this side are loaded, because the actions of the other side's
-            rails are registered only in another service.
+        side: Which rails are loaded: those for prompts (``input``) or those for answers (``output``).
         custom: Values that actions find in ``config.custom_data``.
 
     Raises:

@@ -1,8 +1,6 @@
-"""Presidio's recognizers, for policies that name ``presidio``.
+"""Find personal data with Presidio's recognizers, without a language model and without network access.
 
-They are used without an NLP engine, so they need no model and no network. They find phone numbers in the formats of
-some countries, and numbers with a valid checksum. Recognizers that need context are left out. This module is heavy, so
-import it only where texts are read.
+The recognizers find phone numbers of some countries, and numbers with a valid checksum.
 """
 
 import asyncio
@@ -56,9 +54,10 @@ OVERLAP_CHARS: Final = 64
 
 
 def slices(text: str) -> Iterator[tuple[int, int, bool]]:
-    """Yield each slice of a text: its begin, its end, and whether it is expensive to read.
+    """Yield the begin and the end of each slice of a text, and whether the slice has many digits.
 
-    Two neighbouring slices share ``OVERLAP_CHARS``.
+    Neighbouring slices share ``OVERLAP_CHARS`` characters. A slice with many digits is shorter, because it takes longer
+    to check.
     """
     begin = end = 0
     while end < max(len(text), 1):
@@ -71,8 +70,6 @@ def slices(text: str) -> Iterator[tuple[int, int, bool]]:
 
 
 class Presidio:
-    """The recognizers. They keep no state from one text to the next. ``find`` runs them in a thread, slice by slice."""
-
     def __init__(self) -> None:
         phones = [
             recognizers.PhoneRecognizer(supported_regions=(region,), leniency=_VALID_NUMBER) for region in PHONE_REGIONS
@@ -87,11 +84,12 @@ class Presidio:
     async def find(
         self, text: str, turn: Callable[[], AbstractAsyncContextManager[object]] = nullcontext
     ) -> list[FoundSpan]:
-        """Return what the recognizers find, in the order of the text.
+        """Return what the recognizers find, in the order of the text. The recognizers run in a thread.
 
         Args:
             text: The text.
-            turn: Returns a new context manager, inside which one step is done. It can make several texts take turns.
+            turn: Returns a context manager that is entered for each step of the work. With a lock, several texts take
+                turns.
         """
         found: list[FoundSpan] = []
         for begin, end, is_dense in slices(text):
@@ -106,10 +104,8 @@ class Presidio:
 
 
 def without_contained(spans: Iterable[FoundSpan]) -> Iterator[FoundSpan]:
-    """Yield the spans that no other span of their rule contains.
-
-    A number may be found for several countries, and its end once more in the next slice.
-    """
+    """Yield the spans that are not inside another span of the same rule."""
+    # A number may be found for several countries, and its end again in the next slice.
     ends: dict[str, int] = {}
     for one in sorted(set(spans), key=lambda one: (one.start, -one.end)):
         if one.end > ends.get(one.rule, -1):

@@ -1,15 +1,12 @@
-"""The pattern matcher: many bounded patterns, streamed text, exact spans. No I/O.
+"""Match many patterns in text that arrives in pieces.
 
-A text is read in one pass, in pieces of any size. The same text always gives the same matches, because a match is
-defined on the whole text:
+``Automaton`` has the patterns of a policy, and ``Scanner`` the state of one text. The matches do not depend on how the
+text is divided:
 
-- each pattern (rule) is matched independently of the others; its own matches do not overlap;
-- a match's neighbours satisfy the rule's guard, and its text satisfies the rule's validator;
-- of all possible matches, the one that starts first is taken, and of those the longest (for an ``immediate`` rule the
-  shortest, so that it is known at the earliest character).
-
-``Automaton`` holds the patterns of a policy; its table grows while it runs. ``Scanner`` holds one text's state. A
-character costs one table look-up for each open match; nothing backtracks.
+* Each pattern is matched independently of the others. Its own matches do not overlap.
+* The guard of a pattern must allow the characters before and after a match, and its validator must accept the match.
+* Of the possible matches of a pattern, the one that starts first is taken. If several start there, the longest is
+  taken; for ``immediate`` rules, the shortest.
 """
 
 from services.policy.matching.automaton import Automaton, Rule

@@ -1,6 +1,6 @@
-"""One automaton of all patterns of a policy. Its deterministic states are built while it runs. No I/O.
+"""A deterministic automaton for all patterns of a policy. Its states are built while text is read.
 
-An open match is a match that started and may still become complete.
+An open match is a match that has started and may still become complete.
 """
 
 from collections.abc import Sequence
@@ -42,9 +42,9 @@ class Rule:
 
     Attributes:
         name: The rule's name.
-        category: The category that Rego rules on.
+        category: The category that Rego decides on.
         node: The pattern's syntax tree.
-        guard: The kind of neighbouring characters that forbid a match, as in ``PatternSpec``.
+        guard: Which characters next to a match forbid it, as in ``PatternSpec``.
         validator: A further check of matched text.
     """
 
@@ -56,15 +56,11 @@ class Rule:
 
     @property
     def max_chars(self) -> int:
-        """The length of the longest match."""
         return longest(self.node)
 
 
 class NeighbourKinds(dict[str, int]):
-    """Maps a character to its kind. By this kind, a rule's guard forbids the character next to a match, or allows it.
-
-    The kinds are digits, letters (with ``_``), joiners (``.%+-``) and others. At most 65,536 characters are cached.
-    """
+    """Maps a character to its kind: digit, letter (also ``_``), joiner (``.%+-``) or other."""
 
     def __missing__(self, char: str) -> int:
         if len(self) >= 65_536:
@@ -80,14 +76,9 @@ class NeighbourKinds(dict[str, int]):
 
 
 class AutomatonState(dict[str, "AutomatonState | None"]):
-    """The state of an open match. It maps the next character to the next state, or to None if no match is possible.
-
-    Attributes:
-        final: For each kind of the next character, the rules that match if such a character follows. If no
-            rule can match without more characters, the attribute itself is None.
-        alive: Rules that match now or may match after more characters.
-    """
-
+    # Maps the next character to the next state, or to None if no match is possible. ``final``: for each kind of the
+    # next character, the rules that match if such a character follows; None if no rule matches now. ``alive``: rules
+    # that match now or may match after more characters.
     __slots__ = ("_automaton", "_targets", "alive", "final")
 
     def __init__(self, automaton: "Automaton", targets: frozenset[int], complete: frozenset[int]) -> None:
@@ -103,16 +94,11 @@ class AutomatonState(dict[str, "AutomatonState | None"]):
 
 
 class MatchChange(NamedTuple):
-    """What a character changes in the list of open matches.
-
-    Attributes:
-        complete: Indexes of the open matches that are complete before the character, with the rules that match.
-        kept: Indexes of the open matches that continue with the character; None if all do.
-        begun: Whether an open match starts with the character.
-    """
-
+    # Indexes of the open matches that end before the character, each with the rules that match.
     complete: tuple[tuple[int, tuple[int, ...]], ...]
+    # Indexes of the open matches that continue with the character; None if all continue.
     kept: tuple[int, ...] | None
+    # Whether an open match starts with the character.
     begun: bool
 
 
@@ -130,16 +116,8 @@ Next = tuple["Config", MatchChange | None]
 
 
 class Config(dict[str, Next]):
-    """All open matches and the kind of the last character.
-
-    It maps the next character to the next ``Config``, and to what the character changes in the list of open matches.
-    While few matches are open, as nearly always, the map is cached, and a character costs one look-up.
-
-    Attributes:
-        kind: The last character's kind, as in ``NeighbourKinds``.
-        states: The states of the open matches, the earliest match first.
-    """
-
+    # Maps the next character to the next ``Config`` and the ``MatchChange``. ``kind`` is the kind of the last
+    # character, and ``states`` are the states of the open matches, the earliest match first.
     __slots__ = ("_automaton", "kind", "states")
 
     def __init__(self, automaton: "Automaton", kind: int, states: tuple[AutomatonState, ...]) -> None:
@@ -150,6 +128,7 @@ class Config(dict[str, Next]):
 
     def __missing__(self, char: str) -> Next:
         step = self._automaton.advance(self.kind, self.states, char)
+        # Nearly always, few matches are open. Then the result is cached, and a character costs one look-up.
         if len(self.states) <= MAX_REMEMBERED:
             self._automaton.remember()
             self[char] = step
@@ -157,7 +136,7 @@ class Config(dict[str, Next]):
 
 
 class Automaton:
-    """All rules in one table, which grows as text is read. All scanners of a policy in one thread share the table."""
+    """The rules of a policy as one automaton. All scanners in one thread may share it."""
 
     def __init__(self, rules: Sequence[Rule]) -> None:
         """Build the automaton.
@@ -184,13 +163,12 @@ class Automaton:
         self._reset()
 
     def remember(self) -> None:
-        """Count a new cell. Above ``MAX_CELLS``, empty the table; scanners keep the cells that they are using."""
+        # Scanners keep the cells that they are using when the table is emptied.
         self._cells += 1
         if self._cells > MAX_CELLS:
             self._reset()
 
     def step(self, targets: frozenset[int], char: str) -> AutomatonState | None:
-        """Return the state after a character is read at these positions; None if no position accepts the character."""
         self.remember()
         members = self._members_of(char)
         read = frozenset(place for place in targets if self._set_of[place] in members)
@@ -204,7 +182,6 @@ class Automaton:
         return state
 
     def config(self, kind: int, states: tuple[AutomatonState, ...]) -> Config:
-        """Return the ``Config`` with these states, for a last character of this kind."""
         if len(states) > MAX_REMEMBERED:
             return Config(self, kind, states)
         key = (kind, *map(id, states))
@@ -214,7 +191,6 @@ class Automaton:
         return config
 
     def advance(self, before: int, states: tuple[AutomatonState, ...], char: str) -> Next:
-        """Return the ``Config`` after a character, and what the character changes in the list of open matches."""
         kind = self.kinds[char]
         following = [state[char] for state in states]
         # lists, not generators: some texts open a hundred matches at once
@@ -233,7 +209,6 @@ class Automaton:
         return following_config, _COMMON.get(change, change)
 
     def final(self, complete: frozenset[int]) -> tuple[tuple[int, ...], ...] | None:
-        """Return, for each kind of character, the rules in ``complete`` whose guard lets such a character follow."""
         if not complete:
             return None
         return tuple(
@@ -264,7 +239,6 @@ class Automaton:
 
 
 def _interned(sets: Sequence[charset.CharSet]) -> tuple[list[charset.CharSet], list[int]]:
-    """Return the distinct sets of characters, and for each position the index of its set."""
     numbers: dict[charset.CharSet, int] = {}
     each = [numbers.setdefault(chars, len(numbers)) for chars in sets]
     return list(numbers), each

@@ -1,4 +1,4 @@
-"""Sets of characters as sorted ranges of code points. No I/O."""
+"""Sets of characters, as sorted ranges of code points."""
 
 from bisect import bisect_right
 from collections.abc import Iterable
@@ -18,7 +18,7 @@ def of(chars: Iterable[str]) -> CharSet:
 
 
 def union(ranges: Iterable[Range]) -> CharSet:
-    """Return a set of all these ranges. Overlapping and adjacent ranges are joined."""
+    """Join ranges to a set. Overlapping and adjacent ranges become one."""
     merged: list[Range] = []
     for low, high in sorted(ranges):
         if merged and low <= merged[-1][1] + 1:
@@ -29,7 +29,6 @@ def union(ranges: Iterable[Range]) -> CharSet:
 
 
 def complement(chars: CharSet) -> CharSet:
-    """Return the set of all characters that are not in ``chars``."""
     ranges: list[Range] = []
     after = 0
     for low, high in chars:
@@ -48,7 +47,7 @@ def contains(chars: CharSet, char: str) -> bool:
 
 
 def without_case(chars: CharSet) -> CharSet:
-    """Return the set with the other case of each of its letters added, if that is a single character."""
+    """Return the set with the upper and lower case of each of its letters."""
     ranges = list(chars)
     for low, high in chars:
         codes = range(low, high + 1) if high - low < _MAX_FOLDED_RANGE else range(max(low, 65), min(high, 122) + 1)

@@ -1,9 +1,6 @@
-"""Finds disguised words, which have spaces, zero-width characters or look-alike letters in them.
+"""Find words that are disguised by spaces, zero-width characters or look-alike letters.
 
-The text is folded to plain lower-case letters, and an Aho-Corasick automaton finds folded words in it. Spans are in
-code points of the original text. Only word lists with ``folded = true`` are searched for in this way.
-
-No I/O.
+Text and words are folded to plain lower-case letters and then compared. Spans are in code points of the original text.
 """
 
 import unicodedata
@@ -23,8 +20,6 @@ _GREEK: Final = str.maketrans("αεικνορτυχ", "aeikvoptux")
 
 
 class _Letters(dict[int, str | None]):
-    """Maps a code point to plain letters, or to None if it has none. Caches at most 65,536 code points."""
-
     def __missing__(self, code: int) -> str | None:
         if len(self) >= 65_536:
             self.clear()
@@ -38,12 +33,12 @@ _LETTERS: Final = _Letters()
 
 
 def fold(text: str) -> str:
-    """Fold to plain lower-case letters, without accents, spaces, punctuation, invisible characters or look-alikes."""
+    """Remove accents, spaces, punctuation and invisible characters. Replace look-alikes by plain lower-case letters."""
     return text.translate(_LETTERS)
 
 
 class FoldedWords:
-    """Finds a policy's words in a text even if they are disguised, because it applies ``fold`` to words and text."""
+    """Finds words in a text even if they are disguised."""
 
     def __init__(self, words: Iterable[tuple[str, str, str]]) -> None:
         """Build the automaton.
@@ -68,7 +63,7 @@ class FoldedWords:
             self._automaton.make_automaton()
 
     def find(self, text: str) -> list[FoundSpan]:
-        """Fold the text and return each word of the policy in it, unless it is a part of a longer word."""
+        """Return the words in a text, disguised or not. A word inside a longer word is ignored."""
         if self._empty:
             return []
         hits = list(self._automaton.iter(fold(text)))

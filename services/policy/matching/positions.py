@@ -1,4 +1,4 @@
-"""Turns the syntax trees of patterns into positions at which a character is read (Glushkov's construction). No I/O."""
+"""Number the positions at which patterns read a character (Glushkov's construction)."""
 
 from dataclasses import dataclass, field
 from typing import Final
@@ -19,22 +19,17 @@ Whether it matches the empty text, the positions where its match may begin, and 
 
 @dataclass(slots=True)
 class Positions:
-    """The positions of all patterns, numbered from 0.
-
-    Attributes:
-        chars: For each position, the characters that it accepts.
-        follow: For each position, the positions that may follow it.
-    """
-
     chars: list[CharSet] = field(default_factory=list)
     follow: list[set[int]] = field(default_factory=list)
     _begun: int = 0
 
     def add(self, node: Node) -> tuple[set[int], set[int]]:
-        """Assign numbers to a pattern's positions. Return the positions where it may begin, and those where it may end.
+        """Add a pattern. Return the positions at which a match may begin, and those at which it may end.
+
+        A position is a place in a pattern that reads one character (Glushkov's construction).
 
         Raises:
-            BadPattern: The pattern matches the empty text, or has more than 4,096 positions.
+            BadPattern: The pattern matches the empty text, or its repeats have too many positions.
         """
         self._begun = len(self.chars)
         nullable, first, last = self._part(node)
@@ -65,7 +60,7 @@ class Positions:
         return nullable, first, last
 
     def _repeat(self, part: Node, least: int, most: int) -> PositionSets:
-        """Treat ``x{2,4}`` as ``xx(x(x)?)?``. Nested in this way, each copy is followed only by the next copy."""
+        # ``x{2,4}`` becomes ``xx(x(x)?)?``, so that each copy is followed only by the next copy.
         tail: PositionSets = (True, set(), set())
         for _ in range(most - least):
             _nullable, first, last = self._join(self._copy(part), tail)

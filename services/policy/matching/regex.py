@@ -1,11 +1,8 @@
-r"""The pattern language: the part of Python's ``re`` in which every match has a known longest length.
+r"""Parse patterns in a subset of Python's ``re`` in which the length of a match is limited.
 
-Literals, ``.``, classes ``[a-z]`` ``[^...]``, ``\d \w \s`` (ASCII) and their negations, escapes, groups, alternation,
-and the quantifiers ``?``, ``{n}``, ``{n,m}``. All other syntax is refused with an error that gives position and remedy.
-``*``, ``+`` and ``{n,}`` are refused because a match could be endless. Anchors and look-around are refused because a
-rule's ``guard`` replaces them.
-
-No I/O.
+Supported are literals, ``.``, classes ``[a-z]`` and ``[^...]``, ``\d \w \s`` (ASCII) and their negations, escapes,
+groups, alternation, and the quantifiers ``?``, ``{n}`` and ``{n,m}``. Not supported are ``*``, ``+`` and ``{n,}``,
+because a match could be endless. Anchors and look-around are replaced by a rule's ``guard``.
 """
 
 from collections.abc import Iterable
@@ -27,34 +24,26 @@ _HEX: Final = {"x": 2, "u": 4}
 
 
 class BadPattern(ValueError):
-    """The pattern is outside the language. The message says at which position, and what to write instead."""
+    """A pattern has syntax that is not supported. The message names the position, and what to write instead."""
 
 
 @dataclass(frozen=True, slots=True)
 class Chars:
-    """A node of a pattern's syntax tree: any one character of a set."""
-
     chars: CharSet
 
 
 @dataclass(frozen=True, slots=True)
 class Concatenation:
-    """A node of a pattern's syntax tree: a sequence of nodes. An empty sequence matches the empty text."""
-
     parts: tuple["Node", ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Alternation:
-    """A node of a pattern's syntax tree: one of several nodes."""
-
     options: tuple["Node", ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Repeat:
-    """A node of a pattern's syntax tree: another node, at least ``least`` and at most ``most`` times in a row."""
-
     part: "Node"
     least: int
     most: int
@@ -68,13 +57,14 @@ def parse(pattern: str, *, ignore_case: bool = False) -> Node:
     """Parse a pattern.
 
     Raises:
-        BadPattern: The pattern is outside the language.
+        BadPattern: The pattern has syntax that is not supported.
     """
     return _Parser(pattern, ignore_case=ignore_case).whole()
 
 
 def words(texts: Iterable[str], *, ignore_case: bool = False) -> Node:
-    """Return a pattern that matches exactly these texts. Texts with a common prefix share its nodes."""
+    """Return a pattern that matches exactly these texts."""
+    # Texts with a common prefix share the nodes of the prefix.
     root: _Trie = {}
     for text in texts:
         node = root
@@ -99,7 +89,6 @@ def _branches(trie: "_Trie") -> Node:
 
 
 def longest(node: Node) -> int:
-    """Return the length of the longest match in characters."""
     match node:
         case Chars():
             return 1
@@ -112,8 +101,6 @@ def longest(node: Node) -> int:
 
 
 class _Parser:
-    """A recursive-descent parser of one pattern."""
-
     def __init__(self, pattern: str, *, ignore_case: bool) -> None:
         self._text = pattern
         self._at = 0

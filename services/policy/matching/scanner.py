@@ -1,4 +1,4 @@
-"""Finds matches in one text while the text arrives. No I/O."""
+"""Find matches in one text while the text arrives."""
 
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -18,8 +18,8 @@ class Match:
 
     Attributes:
         rule: The rule.
-        start: Offset of the match's first code point in the whole text.
-        end: One past the offset of the match's last code point.
+        start: Offset of the first code point in the whole text.
+        end: Offset of the last code point, plus one.
     """
 
     rule: Rule
@@ -35,8 +35,6 @@ Each character that the validator reads costs one more.
 
 
 class _Validation:
-    """The validator of one open match, and the offset up to which it has read the match."""
-
     __slots__ = ("end", "running")
 
     def __init__(self, running: IncrementalValidator, start: int) -> None:
@@ -53,7 +51,7 @@ class Scanner:
 
     Attributes:
         position: Number of code points that were read.
-        work: Number of table look-ups beyond one per character. The caller resets it.
+        work: Number of table look-ups beyond one per character. The caller may reset it.
     """
 
     __slots__ = (
@@ -88,15 +86,11 @@ class Scanner:
 
     @property
     def undecided(self) -> int:
-        """The offset of the first code point whose matches are not all known.
-
-        Every match in ``_waiting`` waits for an open match that started at the same offset or earlier. So all waiting
-        matches start at this offset or later.
-        """
+        """All matches that start before this offset are known."""
         return self._starts[0] if self._starts else self.position
 
     def feed(self, text: str) -> list[Match]:
-        """Read more text. Return the matches that became certain, in the order in which they did."""
+        """Read more text, and return the matches that have become certain."""
         self._tail += text
         config, starts, waiting, invalid = self._config, self._starts, self._waiting, self._invalid_before
         found: list[Match] = []
@@ -127,7 +121,7 @@ class Scanner:
         return found
 
     def finish(self) -> list[Match]:
-        """End the text. Return the remaining matches."""
+        """End the text, and return the remaining matches."""
         found: list[Match] = []
         for start, state in zip(self._starts, self._config.states, strict=True):
             if state.final is not None:
@@ -138,7 +132,6 @@ class Scanner:
         return found
 
     def _complete(self, start: int, rules: tuple[int, ...], end: int, found: list[Match]) -> None:
-        """Record that these rules match from ``start`` to ``end``, if their validators accept the text."""
         for rule in rules:
             if self._hopeless(rule, start):
                 continue
@@ -153,12 +146,8 @@ class Scanner:
                 self._waiting.setdefault(rule, {})[start] = end
 
     def _hopeless(self, rule: int, start: int) -> bool:
-        """Return whether no match of the rule from this start can be reported any more.
-
-        This is so if another match of the rule started earlier, ends after ``start``, and was reported or waits. If the
-        other match waits, it may be dropped later, but only for a match that started before it and ends after it. That
-        third match then covers ``start`` as well.
-        """
+        # A match of the same rule started earlier and ends after ``start``. If it only waits, it may still be dropped,
+        # but only for a match that starts even earlier and also ends after ``start``.
         if start < self._resolved.get(rule, 0):
             return True
         waiting = self._waiting.get(rule)
@@ -174,8 +163,8 @@ class Scanner:
         return check.running.feed(text)
 
     def _crowded(self, config: Config) -> Config:
-        """Add the cost of many open matches to ``work``. Drop open matches that cannot be reported any more."""
         starts, states = self._starts, config.states
+        # Many open matches cost time. Those that cannot be reported any more are dropped.
         self.work += len(starts)
         if self._waiting:
             kept = [
@@ -197,10 +186,10 @@ class Scanner:
             del self._invalid_before[start]
 
     def _settle(self, config: Config, found: list[Match]) -> None:
-        """Report waiting matches that can neither grow nor be replaced by an earlier match of the same rule."""
         entries = [(start, rule, end) for rule, ends in self._waiting.items() for start, end in ends.items()]
         self.work += len(entries) * (len(self._starts) + 1)
         for start, rule, end in sorted(entries):
+            # A waiting match is reported once it can neither grow nor be replaced by an earlier match of the same rule.
             dead = start < self._resolved.get(rule, 0)
             if dead or not self._may_match(config, rule, start):
                 ends = self._waiting[rule]
@@ -211,7 +200,6 @@ class Scanner:
                     self._take(rule, start, end, found)
 
     def _may_match(self, config: Config, rule: int, start: int) -> bool:
-        """Return whether the rule has an open match that started at ``start`` or earlier."""
         return any(
             begun <= start and rule in state.alive for begun, state in zip(self._starts, config.states, strict=True)
         )
@@ -229,7 +217,7 @@ class Scanner:
 
 
 def find_all(automaton: Automaton, text: str) -> list[Match]:
-    """Return all matches in a whole text, in the order of their starts."""
+    """Return all matches in a text, in the order of their starts."""
     scanner = Scanner(automaton)
     found = scanner.feed(text)
     found.extend(scanner.finish())

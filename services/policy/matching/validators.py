@@ -1,7 +1,4 @@
-"""Further checks of matched text, such as a card's check digit. No I/O.
-
-A match grows character by character and is checked at every length, so validators of long texts are incremental.
-"""
+"""Further checks of matched text, such as check digits."""
 
 import math
 from collections.abc import Callable
@@ -12,8 +9,6 @@ from services.policy.source.document import MAX_MATCH_CHARS, ValidatorName
 
 
 class _Digits:
-    """The checksum of the digits since the start of one group."""
-
     __slots__ = ("count", "doubled", "first", "plain", "varied")
 
     def __init__(self) -> None:
@@ -40,10 +35,10 @@ MAX_CARD_DIGITS: Final = 19
 
 
 class Luhn:
-    """Finds a payment card's number in groups of digits, by its check digit (ISO/IEC 7812-1, annex B).
+    """Finds a payment card number in groups of digits, by its check digit (ISO/IEC 7812-1, annex B).
 
-    The number consists of whole groups of digits. It may start at any group, so it is found even if groups that do not
-    belong to it come before it. A number whose digits are all equal is not accepted.
+    The number consists of whole groups, and other groups may come before it. A number whose digits are all equal is not
+    accepted.
     """
 
     __slots__ = ("_found", "_in_group", "_open", "least_chars")
@@ -55,7 +50,6 @@ class Luhn:
         self._open: list[_Digits] = []  # one for each group at which a number may start, at most 19
 
     def feed(self, text: str) -> bool:
-        """Take more text. Return whether the text so far contains a payment card's number."""
         for char in text:
             if self._found:
                 break
@@ -76,7 +70,7 @@ class Luhn:
 
 
 def iban(text: str) -> bool:
-    """Return whether the IBAN is valid: with its first four characters moved to the end, it is 1 mod 97 (ISO 13616)."""
+    """Return whether the check digits of an IBAN are correct (ISO 13616)."""
     code = "".join(char for char in text if char.isalnum()).upper()
     if not 15 <= len(code) <= 34:
         return False
@@ -84,7 +78,7 @@ def iban(text: str) -> bool:
 
 
 def ssn(text: str) -> bool:
-    """Return whether a US social security number may exist: no 000, 666 or 9xx area, no 00 group, no 0000 serial."""
+    """Return whether the digits can be a US social security number."""
     digits = "".join(char for char in text if char.isdigit())
     if len(digits) != 9:
         return False
@@ -93,7 +87,7 @@ def ssn(text: str) -> bool:
 
 
 def ipv4(text: str) -> bool:
-    """Return whether this is a public IPv4 address without leading zeros."""
+    """Return whether this is an IPv4 address outside the private, loopback and link-local ranges."""
     parts = text.split(".")
     if len(parts) != 4 or any(len(part) > 1 and part[0] == "0" for part in parts):
         return False
@@ -104,11 +98,7 @@ def ipv4(text: str) -> bool:
 
 
 class Entropy:
-    """Requires a Shannon entropy of 3 bits per character. Random keys pass; words and ``xxxx`` do not.
-
-    If the n characters occur with the counts c, the entropy is log2(n) - sum(c log2(c)) / n. The sum is updated with
-    each character.
-    """
+    """Accepts text with a Shannon entropy of at least 3 bits per character, such as random keys."""
 
     __slots__ = ("_counts", "_size", "_sum", "least_chars")
 
@@ -118,6 +108,8 @@ class Entropy:
         self._sum = 0.0
         self.least_chars = 0
 
+    # If the n characters occur with the counts c, the entropy is log2(n) - sum(c log2(c)) / n. The sum is updated with
+    # each character.
     def feed(self, text: str) -> bool:
         counts = self._counts
         for char in text:
@@ -147,8 +139,6 @@ _ADDED: Final = tuple(_weight(count + 1) - _weight(count) for count in range(MAX
 
 
 class WholeTextValidator:
-    """A check that reads the whole text again whenever the text grows. It is for short texts."""
-
     __slots__ = ("_check", "_text", "least_chars")
 
     def __init__(self, check: Callable[[str], bool]) -> None:
@@ -162,16 +152,16 @@ class WholeTextValidator:
 
 
 class IncrementalValidator(Protocol):
-    """A check of a text that grows.
+    """A validator of a text that grows.
 
     Attributes:
-        least_chars: Minimum length of a valid text that starts with the text so far.
+        least_chars: Minimum number of characters of a valid text, given the text so far.
     """
 
     least_chars: int
 
     def feed(self, text: str) -> bool:
-        """Take more text. Return whether the whole text so far is valid."""
+        """Add text, and return whether the whole text so far is valid."""
 
 
 VALIDATORS: Final[dict[ValidatorName, Callable[[], IncrementalValidator]]] = {
@@ -185,5 +175,4 @@ VALIDATORS: Final[dict[ValidatorName, Callable[[], IncrementalValidator]]] = {
 
 
 def valid(validator: ValidatorName, text: str) -> bool:
-    """Return whether the validator with this name accepts the text as a whole."""
     return VALIDATORS[validator]().feed(text)

@@ -1,4 +1,4 @@
-"""Limits the nesting of a policy's Rego and its data, because the compiler's time doubles with every level. No I/O."""
+"""Limit the nesting of brackets in Rego and JSON, because Rego's compile time doubles with every level."""
 
 import re
 from typing import Final
@@ -16,12 +16,10 @@ _JSON: Final = re.compile(r'"(?:\\.|[^"\\])*"|(?P<open>[\[{])|(?P<close>[\]}])')
 
 
 def rego_depth_fault(name: str, text: str) -> PolicyFault | None:
-    """Return the fault of a module whose brackets are nested too deeply, with its line."""
     return _fault(name, text, _REGO, MAX_REGO_DEPTH)
 
 
 def data_depth_fault(name: str, text: str) -> PolicyFault | None:
-    """Return the fault of JSON that is nested too deeply, with its line."""
     return _fault(name, text, _JSON, MAX_DATA_DEPTH)
 
 

@@ -1,4 +1,4 @@
-"""The types of ``policy.toml`` and ``patterns/*.toml``. An unknown field is an error."""
+"""The types of ``policy.toml`` and ``patterns/*.toml``."""
 
 from typing import Annotated, Final, Literal
 
@@ -28,7 +28,7 @@ class RailSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     Attributes:
         name: The kind of rail, which is also its name in verdicts.
         on_broken: What happens to the request if the rail fails or times out; None means ``rails.on_broken``.
-        deadline_ms: The rail's deadline, from the start of the evaluation; None means ``rails.deadline_ms``.
+        deadline_ms: The rail's deadline in milliseconds after the rails start; None means ``rails.deadline_ms``.
         threshold: Minimum score at which a classifier's answer is a finding.
         max_windows: Maximum number of windows of a long prompt that a classifier reads.
     """
@@ -41,13 +41,13 @@ class RailSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class InputRails(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The input rails. They run concurrently; verdicts report them in the order of ``rail``.
+    """The input rails. They run concurrently.
 
     Attributes:
-        deadline_ms: The deadline of rails that set no deadline, from the start of the evaluation.
+        deadline_ms: Deadline of rails that set no ``deadline_ms``, in milliseconds after the rails start.
         on_broken: What happens to the request if a rail that does not set ``on_broken`` fails or times out.
         recognizers: Recognizers of personal data in addition to the patterns. The only name is ``presidio``.
-        rail: The rails, most decisive first.
+        rail: The rails, the most important first.
     """
 
     deadline_ms: Annotated[int, Meta(ge=1, le=60_000)] = 150
@@ -60,12 +60,12 @@ class WindowSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The windows of an answer's text that a check reads, in characters (code points).
 
     Attributes:
-        first_chars: End of the first window. Each further window ends at twice the offset of the one before, until
-            ``stride_chars`` is reached.
-        stride_chars: From there on, windows end at the multiples of this number, as offsets in the answer's text.
+        first_chars: Offset at which the first window ends. Each further window ends at twice the offset of the window
+            before, until ``stride_chars`` is reached.
+        stride_chars: Later windows end at the multiples of this number.
         context_chars: Length of a window.
-        hold_chars: In gated delivery, the number of newest characters that a window does not clear, because they may be
-            half a phrase.
+        hold_chars: In gated delivery, the number of characters at a window's end that are not cleared yet, because a
+            phrase may continue.
         timeout_ms: Time limit of one check of a window.
         retries: How often a failed check is repeated before the window counts as unchecked.
     """
@@ -86,7 +86,7 @@ class OutputChecks(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         classifiers: The names of the classifiers of tier 2. If there are none, there is no tier 2.
         classifier_windows: The windows of tier 2.
         max_findings: An answer with more findings is stopped.
-        max_waiting_chars: If more characters wait for a check's outcome, the check's window counts as unchecked.
+        max_waiting_chars: If more characters than this wait for a check, the check's window counts as unchecked.
     """
 
     windows: WindowSpec = field(default_factory=WindowSpec)
@@ -140,7 +140,7 @@ class PolicyDocument(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     replacements: dict[str, Text]
 
     def __post_init__(self) -> None:
-        """Refuse classes that contradict themselves.
+        """Check the classes of requests.
 
         Raises:
             ValueError: A class contradicts itself.
@@ -157,10 +157,10 @@ class PatternSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
 
     Attributes:
         name: The rule's name, unique in the policy.
-        category: The category that ``findings.rego`` rules on.
+        category: The category that ``findings.rego`` decides on.
         regex: A pattern in the language of ``services.policy.matching.regex``; None if ``words`` are given.
         words: Literal texts; empty if ``regex`` is given.
-        max_chars: Maximum length of a match. The bound that is computed from the pattern must not be above it.
+        max_chars: Maximum length of a match. A pattern that can match a longer text is refused.
         ignore_case: Whether upper and lower case are the same.
         folded: Whether ``words`` are also found if they are disguised (``services.policy.matching.folding``).
         guard: Which neighbouring characters forbid a match. ``digit``: digits. ``word``: letters, digits and ``_``.
@@ -185,6 +185,4 @@ class PatternSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
 
 
 class PatternFile(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A file in the folder ``patterns/``."""
-
     pattern: Annotated[tuple[PatternSpec, ...], Meta(max_length=1_000)]

@@ -1,4 +1,4 @@
-"""A policy's files, which are read once into memory, and its version, which is a hash of their content."""
+"""Read a policy's files, and compute the policy's version from their content."""
 
 import hashlib
 import os
@@ -19,7 +19,7 @@ Files = Mapping[str, bytes]
 
 
 def read_files(root: Path) -> Files:
-    """Read every file under the policy's folder once, so that the loaded bytes are the same as the hashed bytes.
+    """Read every file under the policy's folder.
 
     Raises:
         BrokenPolicy: The folder does not exist, a file is unreadable or too large, or there are too many files.
@@ -33,11 +33,7 @@ def read_files(root: Path) -> Files:
 
 
 def version_of(files: Files) -> str:
-    """Return the policy's version: the first 20 hexadecimal digits (80 bits) of a SHA-256 hash.
-
-    The hash is over the path and content of every file, each preceded by its length, in the order of the paths. The
-    version is short because it is in every verdict and recall.
-    """
+    """Return the policy's version: 20 hexadecimal digits of a SHA-256 hash of all paths and contents."""
     digest = hashlib.sha256()
     for name, content in sorted(files.items()):
         path = name.encode()
@@ -47,7 +43,7 @@ def version_of(files: Files) -> str:
 
 
 def fingerprint(root: Path) -> tuple[tuple[str, int, int], ...]:
-    """Return names, modification times (in ns) and sizes of the files. They change when the files change."""
+    """Return the path, the modification time in nanoseconds, and the size of each file under ``root``."""
     found = []
     for name in sorted(_names(root)):
         try:
@@ -67,7 +63,6 @@ def _names(root: Path) -> Iterator[str]:
 
 
 def _is_scratch(name: str) -> bool:
-    """Return whether this is a file of an editor or of version control."""
     return name.startswith((".", "__pycache__")) or name.endswith(("~", ".swp", ".tmp"))
 
 

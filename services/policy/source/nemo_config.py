@@ -1,4 +1,4 @@
-"""Reads a policy's ``nemo/config.yml`` without NeMo, because all services load policies but few run NeMo."""
+"""Read a policy's ``nemo/config.yml`` without importing NeMo."""
 
 from collections.abc import Iterator
 from typing import Any, Final
@@ -13,7 +13,7 @@ CONFIG: Final = "nemo/config.yml"
 
 
 def yaml_faults(files: Files) -> list[PolicyFault]:
-    """Return the faults of NeMo's files that can be found without NeMo. NeMo's engine reports other faults."""
+    """Return the faults of NeMo's files that can be found without NeMo."""
     faults: list[PolicyFault] = []
     for name in sorted(files):
         if name.startswith("nemo/") and name.endswith((".yml", ".yaml")):
@@ -30,15 +30,13 @@ def yaml_faults(files: Files) -> list[PolicyFault]:
 
 
 def has_rails(files: Files, side: Side) -> bool:
-    """Return whether NeMo has rails to run on this side: ``input`` or ``output``."""
+    """Return whether NeMo's configuration has rails for prompts (``input``) or for answers (``output``)."""
     rails = one_side(files, side)["rails"].get(side)
     return bool(rails.get("flows")) if isinstance(rails, dict) else rails is not None
 
 
 def one_side(files: Files, side: Side) -> dict[str, Any]:
-    """Return NeMo's configuration with the rails of one side only: ``input`` or ``output``.
-
-    The actions of the other side's rails exist only in another service.
+    """Return NeMo's configuration with only the rails for prompts (``input``) or for answers (``output``).
 
     Raises:
         BrokenPolicy: The configuration is not a mapping.
@@ -53,7 +51,7 @@ def one_side(files: Files, side: Side) -> dict[str, Any]:
 
 
 def _own_input_rails(name: str, root: Any) -> Iterator[PolicyFault]:
-    """Yield a fault for each of Railbus's own input rails in this file. Older policies named them here as well."""
+    # Older policies named Railbus's own input rails in this file too.
     flows = _value(_value(_value(root, "rails"), "input"), "flows")
     for flow in flows.value if isinstance(flows, yaml.SequenceNode) else ():
         if isinstance(flow, yaml.ScalarNode) and flow.value.startswith("railbus "):

@@ -1,5 +1,3 @@
-"""Reads TOML into typed structures. An error names the line of a fault."""
-
 import re
 import tomllib
 from typing import TypeVar
@@ -35,9 +33,9 @@ def read_toml(name: str, content: bytes, cls: type[T]) -> T:
 
 
 def line_of(text: str, where: str) -> int:
-    """Return the number of the line to which a path such as ``$.pattern[2].regex`` leads.
+    """Return the number of the line at a path such as ``$.pattern[2].regex``.
 
-    A part of the path that the text does not contain is skipped, so that the line is that of a part before it.
+    If the text does not contain the last part of the path, return the line of the part before it.
     """
     lines = text.splitlines()
     at = 0

@@ -1,1 +1,1 @@
-"""A client of OpenAI's chat completions API. The engines ``openai`` and ``llama`` use it."""
+"""A client of OpenAI's chat completions API, used by the engines ``openai`` and ``llama``."""

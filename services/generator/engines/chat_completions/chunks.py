@@ -1,4 +1,4 @@
-"""Decode the stream of an OpenAI-compatible server. It consists of server-sent events with one JSON object each."""
+"""Decode the server-sent events of a streamed chat completion."""
 
 from collections.abc import Iterator
 from typing import Any, Final
@@ -17,35 +17,25 @@ DONE: Final = b"[DONE]"
 
 
 class ChunkDelta(msgspec.Struct, frozen=True, gc=False):
-    """The text that a chunk adds to the answer."""
-
     content: str | None = None
 
 
 class ChunkChoice(msgspec.Struct, frozen=True, gc=False):
-    """One of the requested answers. Railbus always requests exactly one."""
-
     delta: ChunkDelta | None = None
     finish_reason: str | None = None
 
 
 class PromptTokensDetails(msgspec.Struct, frozen=True, gc=False):
-    """Breakdown of the number of prompt tokens."""
-
     cached_tokens: Count | None = None
 
 
 class ChunkUsage(msgspec.Struct, frozen=True, gc=False):
-    """Token counts of the answer so far. The last chunk has the counts of the whole answer."""
-
     prompt_tokens: Count = 0
     completion_tokens: Count = 0
     prompt_tokens_details: PromptTokensDetails | None = None
 
 
 class LlamaTimings(msgspec.Struct, frozen=True, gc=False):
-    """llama.cpp's measurements of a complete answer."""
-
     prompt_ms: Ms = 0.0
     predicted_ms: Ms = 0.0
     draft_n: Count = 0
@@ -53,7 +43,11 @@ class LlamaTimings(msgspec.Struct, frozen=True, gc=False):
 
 
 class VllmSpeculation(msgspec.Struct, frozen=True, gc=False):
-    """vLLM's speculation totals of one answer. Entry j of the histogram counts the steps that accepted j tokens."""
+    """vLLM's totals of speculative decoding for one answer.
+
+    Attributes:
+        acceptance_histogram: Entry j is the number of steps in which j drafted tokens were accepted.
+    """
 
     num_spec_steps: Count = 0
     num_draft_tokens: Count = 0
@@ -62,15 +56,11 @@ class VllmSpeculation(msgspec.Struct, frozen=True, gc=False):
 
 
 class VllmMetrics(msgspec.Struct, frozen=True, gc=False):
-    """vLLM's measurements of a complete answer."""
-
     queue_time_ms: Ms | None = None
     speculative_decoding: VllmSpeculation | None = None
 
 
 class CompletionChunk(msgspec.Struct, frozen=True, gc=False):
-    """The fields of a chunk that Railbus reads."""
-
     choices: list[ChunkChoice] | None = None
     usage: ChunkUsage | None = None
     timings: LlamaTimings | None = None
@@ -82,10 +72,10 @@ _decode = msgspec.json.Decoder(CompletionChunk).decode
 
 
 class SseDecoder:
-    """A decoder of server-sent events. It ignores comments, empty lines and fields other than ``data``.
+    """A decoder of server-sent events. Only the field ``data`` is decoded.
 
     Attributes:
-        done: Whether the server sent ``[DONE]``.
+        done: Whether ``[DONE]`` was received.
     """
 
     __slots__ = ("_rest", "done")
@@ -95,10 +85,10 @@ class SseDecoder:
         self.done = False
 
     def feed(self, data: bytes) -> Iterator[CompletionChunk]:
-        """Yield the chunks that are complete after these bytes. Bytes of an incomplete line are kept for the next call.
+        """Yield the chunks that are complete after these bytes. An incomplete line is kept for the next call.
 
         Raises:
-            EngineError: The bytes are not a stream of chunks. The error class is ``internal``.
+            EngineError: The bytes are not a stream of chunks, or a chunk reports an error.
         """
         if self._rest:
             data = self._rest + data
@@ -118,11 +108,6 @@ class SseDecoder:
 
 
 def parse_chunk(payload: bytes) -> CompletionChunk:
-    """Parse the data of an event as a chunk.
-
-    Raises:
-        EngineError: The data is not a chunk, or the server reports an error in it.
-    """
     try:
         chunk = _decode(payload)
     except (msgspec.DecodeError, UnicodeDecodeError):
@@ -135,7 +120,7 @@ def parse_chunk(payload: bytes) -> CompletionChunk:
 
 
 def speculation_totals(chunk: CompletionChunk) -> Speculation | None:
-    """Return the totals of drafted and accepted tokens, or None if the server does not report them."""
+    """Return the numbers of drafted and accepted tokens; None if the server does not report them."""
     if chunk.metrics is not None and chunk.metrics.speculative_decoding is not None:
         totals = chunk.metrics.speculative_decoding
         histogram = totals.acceptance_histogram

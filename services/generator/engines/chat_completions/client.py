@@ -26,7 +26,7 @@ _HEADERS: Final = {
 
 
 class CompletionsClient:
-    """A client for one server. ``session`` limits the number of connections.
+    """A client of one server.
 
     Attributes:
         running: Number of answers in progress.
@@ -39,7 +39,11 @@ class CompletionsClient:
         self.running = 0
 
     async def stream(self, job: Job) -> AsyncGenerator[EngineStep | GenerationResult, None]:
-        """Generate as ``Engine.generate`` does. If the caller stops early, a closed connection aborts the answer."""
+        """Yield the steps of an answer, and then its result. ``aclose()`` aborts the answer on the server.
+
+        Raises:
+            EngineError: The server refused the request, failed, or could not be reached.
+        """
         self.running += 1
         parser, decoder = CompletionParser(time.monotonic()), SseDecoder()
         response: aiohttp.ClientResponse | None = None
@@ -65,11 +69,6 @@ class CompletionsClient:
                 response.release()  # this closes the connection, unless the body was read to its end
 
     async def _ask(self, job: Job) -> aiohttp.ClientResponse:
-        """Send the request and return the response whose body is the answer.
-
-        Raises:
-            EngineError: The server refused the request.
-        """
         with_usage = self._usage
         response = await self._post(job, usage=with_usage)
         if response.status == 200:
@@ -81,18 +80,17 @@ class CompletionsClient:
         raise upstream_error(response.status, body)
 
     async def _post(self, job: Job, *, usage: bool) -> aiohttp.ClientResponse:
-        """Send the request. If the server has closed the kept-alive connection, send it again on a new connection."""
         body = request_body(job, self._endpoint, usage=usage)
         try:
             return await self._session.post(self._endpoint.url, data=body, headers=_HEADERS, allow_redirects=False)
         except aiohttp.ClientConnectorError:
             raise
+        # The server may have closed an idle connection. The second call opens a new connection.
         except (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError):
             return await self._session.post(self._endpoint.url, data=body, headers=_HEADERS, allow_redirects=False)
 
 
 async def _more(content: aiohttp.StreamReader, deadline: float | None) -> bytes:
-    """Return the next bytes of the body, or ``b""`` at its end, or at the monotonic time ``deadline``."""
     if deadline is None:
         return await content.readany()
     with contextlib.suppress(TimeoutError, aiohttp.ClientError):
@@ -109,7 +107,7 @@ async def _error_body(response: aiohttp.ClientResponse) -> bytes:
 
 
 def transport_error(error: Exception) -> EngineError:
-    """Translate a transport error into an engine error. Its message never contains text of the request."""
+    """Convert an error of the HTTP client to an ``EngineError`` whose message contains no text of the request."""
     if isinstance(error, aiohttp.ClientConnectorError | aiohttp.ConnectionTimeoutError):
         return EngineError("unavailable", "the upstream cannot be reached", retryable=True)
     if isinstance(error, TimeoutError):

@@ -1,6 +1,6 @@
-"""Translate the errors of an upstream server into engine errors.
+"""Convert the errors of a server to ``EngineError``.
 
-The server's error messages may repeat the prompt, so only numbers and identifiers are taken from them.
+Only numbers and identifiers are copied from the server's messages, because a message may contain the prompt.
 """
 
 import re
@@ -23,7 +23,7 @@ _CLASSES: Final[dict[int, tuple[ErrorClass, bool]]] = {
 
 
 def classify(status: int) -> tuple[ErrorClass, bool]:
-    """Return the error class for an HTTP status other than 200, and whether another attempt could succeed."""
+    """Return the error class of an HTTP status other than 200, and whether another attempt could succeed."""
     known = _CLASSES.get(status)
     if known is not None:
         return known
@@ -33,11 +33,11 @@ def classify(status: int) -> tuple[ErrorClass, bool]:
 
 
 def upstream_error(status: int | None, body: bytes) -> EngineError:
-    """Return the error that a response's body reports.
+    """Convert an error response to an ``EngineError``.
 
     Args:
-        status: The HTTP status; None if the error is in a stream whose status was 200.
-        body: The response's body, or the data of the event.
+        status: The HTTP status; None if the error came as an event in a stream that began with status 200.
+        body: The body of the response, or the data of the event.
     """
     error = _error_object(body)
     if status is None:
@@ -48,12 +48,12 @@ def upstream_error(status: int | None, body: bytes) -> EngineError:
 
 
 def _error_object(body: bytes) -> dict[str, Any]:
-    """Return the error object in the format of OpenAI, vLLM or llama.cpp; empty if the body has none."""
     try:
         value = msgspec.json.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError):
         return {}
     if isinstance(value, dict) and isinstance(value.get("error"), dict):
+        # Some servers put the error object into a field ``error``, and some send it as the whole body.
         value = value["error"]
     return value if isinstance(value, dict) else {}
 
@@ -73,7 +73,7 @@ def _message(status: int, error: dict[str, Any]) -> str:
 
 
 def _lengths(error: dict[str, Any]) -> tuple[int | None, int | None]:
-    """Return how many tokens the request needs, and the model's limit. Each is None if the error does not report it."""
+    # The results are the number of tokens that the request needs, and the model's limit.
     if error.get("type") == "exceed_context_size_error":
         asked, limit = error.get("n_prompt_tokens"), error.get("n_ctx")
         return (asked if isinstance(asked, int) else None), (limit if isinstance(limit, int) else None)

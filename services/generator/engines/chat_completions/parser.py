@@ -1,4 +1,4 @@
-"""Build the request for a streamed chat completion, and parse its chunks. No I/O, no clock."""
+"""Build the request for a streamed chat completion, and parse the streamed answer."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -26,7 +26,7 @@ class Endpoint:
         url: URL of ``/chat/completions``.
         step_usage: Whether to request token counts in every chunk, which vLLM and SGLang support. With speculation, the
             number of tokens per step is exact only with these counts.
-        extra: Further fields of the body of each request. They do not replace fields that Railbus sets.
+        extra: Further fields of each request's body. They cannot override the fields that Railbus sets.
     """
 
     url: str
@@ -35,13 +35,7 @@ class Endpoint:
 
 
 def request_body(job: Job, endpoint: Endpoint, *, usage: bool) -> bytes:
-    """Return the body of a request.
-
-    Args:
-        job: The request.
-        endpoint: The endpoint that receives it.
-        usage: Whether to request token counts; False for servers that refuse ``stream_options``.
-    """
+    """Return the JSON body of a request. With ``usage``, token counts are requested, which some servers refuse."""
     sampling = job.sampling
     body: dict[str, Any] = {
         **endpoint.extra,
@@ -64,8 +58,6 @@ def request_body(job: Job, endpoint: Endpoint, *, usage: bool) -> bytes:
 
 
 class CompletionParser:
-    """The state of one answer while its chunks are parsed. It takes chunks and times, and returns steps."""
-
     __slots__ = ("_counted", "_finish", "_first_at", "_last", "_last_at", "_sent_at", "_usage")
 
     def __init__(self, sent_at: float) -> None:
@@ -78,15 +70,10 @@ class CompletionParser:
 
     @property
     def complete(self) -> bool:
-        """Whether the last token was read. After it, only token counts and the end of the stream may follow."""
         return self._finish is not None
 
     def read(self, chunk: CompletionChunk, now: float) -> EngineStep | None:
-        """Return the step in a chunk, or None if the chunk has no text. Such a chunk has only a role or token counts.
-
-        Args:
-            chunk: The chunk.
-            now: When the chunk was received, as a monotonic time in seconds.
+        """Return the engine step in a chunk; None if the chunk has no text. ``now`` is a monotonic time in seconds.
 
         Raises:
             EngineError: The finish reason means that the answer is incomplete.
@@ -112,7 +99,7 @@ class CompletionParser:
         return EngineStep(text=text, tokens=self._tokens(chunk))
 
     def end(self, *, stream_done: bool) -> GenerationResult:
-        """Return the result of the answer. Call this after the end of the stream.
+        """Return the result of the answer. ``stream_done`` says whether the server has sent ``[DONE]``.
 
         Raises:
             EngineError: The answer is incomplete. The error class is ``unavailable``.
@@ -129,7 +116,7 @@ class CompletionParser:
         )
 
     def _tokens(self, chunk: CompletionChunk) -> int:
-        """Return the number of tokens in the chunk. It is 1 if the server reports no token count in this chunk."""
+        # Without a token count in the chunk, the chunk is counted as one token.
         tokens = 1 if chunk.usage is None else max(0, chunk.usage.completion_tokens - self._counted)
         self._counted += tokens
         return tokens

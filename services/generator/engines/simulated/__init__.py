@@ -1,1 +1,1 @@
-"""The engine ``simulated``. It generates random words at the pace of a modelled accelerator, with scripted faults."""
+"""The engine ``simulated``, for load and fault tests. It generates random words at the speed of a modelled GPU."""

@@ -1,11 +1,8 @@
-"""Simulate continuous batching: decide which sequences share the next step, and how long the step takes.
+"""Simulate continuous batching: choose the sequences of each step, and compute how long the step takes.
 
-No I/O and no clock. Times are arguments, in milliseconds. A step contains every sequence that decodes. Within a token
-budget, it also contains parts of the prompts that are not prefilled yet, in order of arrival (chunked prefill).
-
-Interactive sequences have priority over those of the batch lane, as with vLLM's priority scheduling. They are admitted
-first, and use the prefill budget first. If an interactive sequence finds no free slot, the newest running batch
-sequence goes back to the queue of the batch lane. The KV cache of that batch sequence is computed again later.
+A step has all sequences that decode, and parts of prompts up to a token budget (chunked prefill). Interactive sequences
+come before those of the batch lane. If an interactive sequence finds no free slot, it preempts the newest batch
+sequence, which loses its KV cache and goes back to its queue.
 """
 
 from collections import deque
@@ -25,8 +22,6 @@ of models (42-81 %)."""
 
 
 class StepOutput(NamedTuple):
-    """One output item that a step produced, and its sequence."""
-
     sequence: SimulatedSequence
     item: OutputItem
 
@@ -37,7 +32,7 @@ class StepPlan:
 
     Attributes:
         decodes: The sequences that generate tokens.
-        prefills: The sequences whose prompts are processed, each with its number of tokens in this step.
+        prefills: The sequences whose prompts are processed, each with its number of prompt tokens in this step.
         gamma: Number of tokens drafted for each decoding sequence.
         duration_ms: Duration of the step.
     """
@@ -53,13 +48,13 @@ class CostModel:
     """The simulated hardware and models, and the limits of a step.
 
     Attributes:
-        pair: Target model, draft model and accelerator.
+        pair: Target model, draft model and GPU.
         gamma: Number of tokens drafted in a step, or its maximum if ``adaptive``. 0 turns speculation off.
-        adaptive: Whether the draft length of each step is chosen from load and measured acceptance, up to ``gamma``.
+        adaptive: Whether the draft length of each step is chosen from load and measured acceptance.
         alpha: Probability that a drafted token is accepted.
         batch: Maximum number of sequences in a step.
         budget: Maximum number of prompt tokens in a step.
-        scale: Factor by which the duration of a step, as computed in ``services/physics``, is multiplied.
+        scale: Factor by which the duration of each step is multiplied.
     """
 
     pair: SpeculationPair
@@ -72,8 +67,6 @@ class CostModel:
 
     def step_ms(self, decodes: int, context: int, prefills: list[tuple[SimulatedSequence, int]], gamma: int) -> float:
         """Return the duration of a step in milliseconds.
-
-        It is the sum of the draft steps, one pass of the target over all tokens, and overhead.
 
         Args:
             decodes: Number of sequences that decode.
@@ -101,8 +94,6 @@ class CostModel:
 
 
 class BatchScheduler:
-    """A waiting queue for each lane, and the running sequences. At most ``cost.batch`` sequences run."""
-
     def __init__(self, cost: CostModel) -> None:
         self._cost = cost
         self._waiting: deque[SimulatedSequence] = deque()
@@ -130,7 +121,7 @@ class BatchScheduler:
                 queue.remove(sequence)
 
     def plan(self, now_ms: float) -> StepPlan | None:
-        """Admit waiting sequences and return the next step, or None if no sequence can take part in a step now."""
+        """Admit waiting sequences, and return the next step; None if there is no sequence to run now."""
         cost = self._cost
         while self._waiting and (len(self._running) < cost.batch or self._displace()):
             self._admit(self._waiting.popleft(), now_ms)
@@ -153,12 +144,15 @@ class BatchScheduler:
         return StepPlan(decodes, tuple(prefills), gamma, cost.step_ms(len(decodes), context, prefills, gamma))
 
     def wake_ms(self) -> float | None:
-        """Return the earliest finite ``held_until_ms`` of the running sequences; None if there is none."""
+        """Return when the next paused sequence continues; None if there is no such sequence."""
         held = [each.held_until_ms for each in self._running.values() if each.held_until_ms != float("inf")]
         return min(held, default=None)
 
     def complete(self, plan: StepPlan, now_ms: float) -> Iterator[StepOutput]:
-        """Finish a step, and yield its output for each sequence that was not removed during the step."""
+        """End a step, and yield the output of its sequences.
+
+        A sequence that was removed during the step has no output.
+        """
         for sequence, tokens in plan.prefills:
             if id(sequence) in self._running:
                 sequence.prefilled += tokens
@@ -179,7 +173,6 @@ class BatchScheduler:
         self._running[id(sequence)] = sequence
 
     def _displace(self) -> bool:
-        """Move the newest running batch sequence back to its queue. Return whether there was one."""
         newest = next((each for each in reversed(self._running.values()) if each.batch), None)
         if newest is None:
             return False

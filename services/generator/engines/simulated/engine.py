@@ -1,5 +1,3 @@
-"""The engine ``simulated``: random words at the pace of the roofline model, for load and fault tests."""
-
 import asyncio
 import contextlib
 import math
@@ -23,8 +21,6 @@ MIN_TOKENS, MAX_TOKENS = 20, 120
 
 
 class _OutputQueue:
-    """The output items of one execution that are not read yet. Their number is bounded by the length of the answer."""
-
     __slots__ = ("items", "waiter")
 
     def __init__(self) -> None:
@@ -44,8 +40,6 @@ class _OutputQueue:
 
 
 class SimulatedEngine:
-    """The engine ``simulated``. One asyncio task runs the steps of the whole batch."""
-
     def __init__(self, settings: SimulatedSettings) -> None:
         self.name = "simulated"
         self.model = settings.model
@@ -64,7 +58,7 @@ class SimulatedEngine:
         self._stepper.add_done_callback(self._on_stepper_end)
 
     def resolve(self, model: str) -> str:
-        """Return the model's name. If the request has a script, the name includes it.
+        """Return the model's name, including the fault script if ``model`` ends with one.
 
         Raises:
             EngineError: Another model was requested, or the script is invalid.
@@ -88,7 +82,7 @@ class SimulatedEngine:
         return model
 
     async def generate(self, job: Job) -> AsyncGenerator[EngineStep | GenerationResult, None]:
-        """Generate words at the simulated pace. Requests with the same id and seed get the same words."""
+        """Yield random words. Requests with the same id and seed get the same words."""
         if self._dead is not None:
             raise self._dead
         sequence = self._sequence(job)
@@ -139,7 +133,6 @@ class SimulatedEngine:
         )
 
     async def _run_steps(self) -> None:
-        """Run the steps, each at its due time. If a busy host delays a step, all later steps are late too."""
         due_ms = _now_ms()
         while self._dead is None:
             plan = self._scheduler.plan(max(due_ms, _now_ms()))
@@ -156,10 +149,10 @@ class SimulatedEngine:
                 output = self._outputs.get(id(sequence))
                 if output is not None:
                     output.put(item)
+            # If a busy host delays a step, all later steps are late too.
             due_ms = max(due_ms, _now_ms() - plan.duration_ms)
 
     async def _wait_for_work(self) -> None:
-        """Wait until a request arrives, or until the ``held_until_ms`` of a sequence is reached."""
         wake_ms = self._scheduler.wake_ms()
         self._work.clear()
         with contextlib.suppress(TimeoutError):
@@ -167,7 +160,6 @@ class SimulatedEngine:
                 await self._work.wait()
 
     def _on_stepper_end(self, stepper: asyncio.Task[None]) -> None:
-        """Fail all running answers if the task that runs the steps has crashed."""
         if not stepper.cancelled() and (error := stepper.exception()) is not None:
             self._die(
                 EngineError("engine_dead", f"the simulated engine failed ({type(error).__name__})", retryable=True)

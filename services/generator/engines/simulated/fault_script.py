@@ -29,7 +29,7 @@ _LOMAX_SHAPE: Final = 1.5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FaultScript:
-    """The parts of a script. A part that the script does not have is None."""
+    """A parsed script. Parts that the script does not have are None."""
 
     n: int | None = None
     slow: int | None = None
@@ -50,7 +50,7 @@ class FaultScript:
         return delay
 
     def word(self, position: int) -> str | None:
-        """Return the scripted word for the token at this position, counted from 0; None if there is no such word."""
+        """Return the scripted word for the token at this position, counted from 0; None if the script has none."""
         words = (
             (self.poison, "FORBIDDEN"),
             (self.mail, "anna.berg@example.org"),
@@ -59,7 +59,7 @@ class FaultScript:
         return next((word for scripted, word in words if scripted == position), None)
 
     def silent_from(self) -> int | None:
-        """Return the number of steps after which no more tokens are generated; None if there is no such limit."""
+        """Return the number of steps after which generation stops; None if the script sets no such number."""
         return 0 if self.mute is not None else self.stall
 
 
@@ -68,7 +68,7 @@ _KNOWN: Final = frozenset(field.name for field in fields(FaultScript))
 
 @lru_cache(maxsize=64)
 def parse_script(text: str) -> FaultScript:
-    """Parse a model name's suffix. Up to 64 results are cached, because each request's suffix is parsed three times.
+    """Parse the suffix of a model's name.
 
     Raises:
         ValueError: A part is unknown. The message names it.

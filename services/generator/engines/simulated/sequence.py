@@ -1,4 +1,4 @@
-"""Generate one simulated answer step by step. No I/O and no clock. Times are in milliseconds."""
+"""Generate one simulated answer step by step. All times are in milliseconds."""
 
 import random
 from collections import Counter
@@ -21,26 +21,23 @@ WORDS: Final = (
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class SimulatedSequence:
-    """The state of one answer.
+    """One simulated answer and its state.
 
     Attributes:
         prompt: Number of tokens of the prompt.
         length: Number of tokens of the complete answer.
         truncated: Whether ``max_tokens`` made the answer shorter.
-        rng: Random number generator of this answer.
         script: Faults to simulate.
-        batch: Whether the request is in the batch lane. If so, interactive requests have priority over it.
-        arrived_ms: When the request arrived.
-        held_until_ms: The answer takes part in no step before this time. Infinite if it is never to continue.
+        batch: Whether the request is in the batch lane.
+        held_until_ms: The answer pauses until this time; for ever if it is infinite.
         prefilled: Number of tokens that were prefilled.
         generated: Number of answer tokens generated.
-        recomputed: Number of answer tokens generated before the sequence lost its KV cache. They are prefilled again,
-            together with the prompt.
+        recomputed: Number of answer tokens whose KV cache was lost. They are prefilled again, together with the prompt.
         steps: Number of steps that generated tokens.
         drafted: Number of tokens drafted in all steps.
         admitted_ms: When the sequence first joined the batch.
         first_ms: When the first token was generated.
-        accepted: Entry j is the number of steps with drafting in which j draft tokens were accepted.
+        accepted: Entry j is the number of steps in which j drafted tokens were accepted.
     """
 
     prompt: int
@@ -62,23 +59,23 @@ class SimulatedSequence:
 
     @property
     def context(self) -> int:
-        """Number of tokens in the sequence's KV cache."""
         return self.prefilled + self.generated - self.recomputed
 
     @property
     def to_prefill(self) -> int:
-        """Number of tokens to prefill before the sequence generates its next token."""
+        """Number of tokens to prefill before the next token is generated."""
         return self.prompt + self.recomputed - self.prefilled
 
     def displace(self) -> None:
-        """Drop the sequence's KV cache, because an interactive sequence needs its slot."""
         self.recomputed, self.prefilled = self.generated, 0
 
     def advance(self, gamma: int, alpha: float, now_ms: float) -> list[OutputItem]:
-        """Run one step. Return its output, and the result if the answer is complete. The list is empty during a stall.
+        """Run one step. Return its output, and also the result if the answer is complete.
+
+        The list is empty if the script makes the answer stall.
 
         Args:
-            gamma: Number of tokens drafted in this step; 0 in the step that ends the prefill.
+            gamma: Number of tokens drafted in this step.
             alpha: Probability that a drafted token is accepted.
             now_ms: When the step ends.
         """
@@ -146,11 +143,6 @@ def _fault(script: FaultScript, steps: int) -> EngineError | None:
 
 
 def _accepted(rng: random.Random, alpha: float, most: int) -> int:
-    """Return a random number of accepted tokens.
-
-    The number of drafted tokens is ``most``. Each is accepted with probability ``alpha``, up to the first that is not
-    accepted.
-    """
     accepted = 0
     while accepted < most and rng.random() < alpha:
         accepted += 1

@@ -1,5 +1,3 @@
-"""Settings of the engine ``simulated``."""
-
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -64,10 +62,10 @@ class SimulatedSettings:
     )
 
     def cost_model(self) -> CostModel:
-        """Return the cost model that these settings describe.
+        """Return the modelled hardware and models.
 
         Raises:
-            UserError: A name is not in the catalogue, or the model does not fit into the accelerator's memory.
+            UserError: A name is not in the catalogue, or the model does not fit into the GPU's memory.
         """
         try:
             on, target = gpu(self.sim_gpu), model(self.sim_target)
@@ -89,7 +87,7 @@ class SimulatedSettings:
         )
 
     def script(self) -> FaultScript:
-        """Return ``sim_script``, parsed.
+        """Parse ``sim_script``.
 
         Raises:
             UserError: The script is invalid.

@@ -1,1 +1,1 @@
-"""The engine ``vllm``: vLLM in this process. This file must import nothing, because vLLM's own processes import it."""
+"""The engine ``vllm``, which runs vLLM in this process."""

@@ -1,4 +1,4 @@
-"""Translate the settings into vLLM's arguments and environment variables. No I/O."""
+"""Convert the settings to vLLM's arguments and environment variables."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,12 +14,12 @@ GIB: Final = 1 << 30
 
 
 def engine_arguments(settings: VllmSettings, target: Path, *, gemma_drafts_gemma: bool) -> dict[str, Any]:
-    """Return the keyword arguments of ``AsyncEngineArgs``. Arguments that vLLM should choose itself are left out.
+    """Return the keyword arguments of vLLM's ``AsyncEngineArgs``.
 
     Args:
         settings: The operator's settings.
         target: Folder of the target model.
-        gemma_drafts_gemma: Whether the draft model is a Gemma model with sliding-window layers; see ``vllm_hybrid_kv``.
+        gemma_drafts_gemma: Whether the draft model is a Gemma model with sliding-window layers.
     """
     speculation = speculative_config(settings)
     found: dict[str, Any] = {
@@ -57,7 +57,7 @@ def engine_arguments(settings: VllmSettings, target: Path, *, gemma_drafts_gemma
 
 
 def speculative_config(settings: VllmSettings) -> dict[str, Any] | None:
-    """Return vLLM's ``speculative_config``, or None if speculation is off.
+    """Return vLLM's ``speculative_config``; None if speculation is off.
 
     Raises:
         UserError: The settings contradict each other.
@@ -88,7 +88,7 @@ def speculative_config(settings: VllmSettings) -> dict[str, Any] | None:
 
 
 def engine_environment(settings: VllmSettings, env: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment variables to set before vLLM is imported. Those that ``env`` has already are left out."""
+    """Return the environment variables to set before vLLM is imported. Variables in ``env`` are left out."""
     variables = {
         "VLLM_NO_USAGE_STATS": "1",  # without this, vLLM sends usage statistics to its developers
         "DO_NOT_TRACK": "1",
@@ -104,7 +104,7 @@ def engine_environment(settings: VllmSettings, env: Mapping[str, str]) -> dict[s
 
 
 def fixed_draft_length(settings: VllmSettings) -> int:
-    """Return the number of tokens that every step drafts. Return 0 if this number varies, or if speculation is off."""
+    """Return the number of tokens drafted in every step; 0 if this number varies or if speculation is off."""
     if settings.method() in {"off", "ngram", "suffix"} or settings.schedule() is not None:
         return 0
     return settings.vllm_speculative_tokens

@@ -1,7 +1,7 @@
 """The engine ``vllm``: vLLM in this process, with speculative decoding.
 
-vLLM's scheduler and workers are child processes. This process converts conversations to tokens, and engine outputs to
-steps. When the engine dies, every running answer fails with ``engine_dead``, and this process ends.
+vLLM's scheduler and workers are child processes. If they die, every running answer fails with ``engine_dead``, and this
+process ends.
 """
 
 import asyncio
@@ -46,8 +46,6 @@ compiles some kernels."""
 
 
 class VllmEngine:
-    """The engine ``vllm``. It runs vLLM's ``AsyncLLM`` in this process."""
-
     def __init__(self, settings: VllmSettings) -> None:
         self.name = "vllm"
         self._settings = settings
@@ -63,7 +61,7 @@ class VllmEngine:
         self._scored = 0
 
     async def start(self) -> None:
-        """Load the weights and generate one token.
+        """Load the model, and wait until it has generated a token.
 
         Raises:
             UserError: Weights, a GPU, memory or a chat template are missing, or the settings do not fit the model.
@@ -86,15 +84,9 @@ class VllmEngine:
         _log.info("vllm: %s; %s drafts; %d tokens, %d answers at most", self.model, drafter, self._limit, self.capacity)
 
     def resolve(self, model: str) -> str:
-        """Return the model's name.
-
-        Raises:
-            EngineError: Another model was requested.
-        """
         return only_model(model, self.model)
 
     async def generate(self, job: Job) -> AsyncGenerator[EngineStep | GenerationResult, None]:
-        """Generate one answer. ``aclose()`` or cancellation aborts the answer before the engine's next step."""
         vllm = self._running()
         prompt = self._prompt(job.messages)
         parser = OutputParser(len(prompt), drafted=self._draft_length, speculative=self._speculative)
@@ -123,11 +115,6 @@ class VllmEngine:
         raise EngineError("internal", "the engine ended the answer without a result", retryable=True)
 
     async def score(self, text: str) -> NegativeLogLikelihood:
-        """Score a text. It is sent as a prompt, and the log-probabilities of its tokens are added up.
-
-        Raises:
-            EngineError: The engine died or refused the request.
-        """
         vllm = self._running()
         tokens = self._tokenizer.encode(text)[: self._limit - 1]
         self._scored += 1
@@ -158,11 +145,10 @@ class VllmEngine:
             await asyncio.sleep(HEALTH_POLL_S)
 
     def stats(self) -> EngineStats:
-        """Return the load. ``running`` counts running and waiting requests, because vLLM reports only their sum."""
+        # ``running`` includes waiting requests, because vLLM reports only the sum.
         return EngineStats(running=0 if self._vllm is None else self._vllm.engine.get_num_unfinished_requests())
 
     async def close(self) -> None:
-        """End the engine's processes."""
         vllm, self._vllm = self._vllm, None
         if vllm is not None:
             if vllm.engine.output_handler is not None:
@@ -173,12 +159,6 @@ class VllmEngine:
             vllm.engine.shutdown = lambda: None  # the finalizer would call it again when the interpreter exits
 
     async def _warm_up(self) -> None:
-        """Generate one token, so that the process reports that it is ready only when it can answer.
-
-        Raises:
-            EngineError: The engine failed.
-            TimeoutError: There was no token within ``FIRST_TOKEN_TIMEOUT_S``.
-        """
         job = Job(
             request_id="start", run="start", model=self.model,
             messages=(Message(role="user", content="Hello"),), sampling=Sampling(max_tokens=1),
@@ -194,11 +174,6 @@ class VllmEngine:
         return self._vllm
 
     def _prompt(self, messages: tuple[Message, ...]) -> list[int]:
-        """Convert the conversation to tokens with the model's chat template.
-
-        Raises:
-            EngineError: The template refuses the conversation, or the prompt is too long. The class is ``bad_request``.
-        """
         turns = [{"role": each.role, "content": each.content} for each in messages]
         try:
             tokens = self._tokenizer.apply_chat_template(turns, add_generation_prompt=True, return_dict=False)
@@ -218,7 +193,7 @@ class VllmEngine:
 
 
 def sampling_arguments(sampling: Sampling, *, room: int) -> dict[str, Any]:
-    """Return the keyword arguments of ``SamplingParams``.
+    """Return the keyword arguments of vLLM's ``SamplingParams``.
 
     Args:
         sampling: The request's sampling parameters.

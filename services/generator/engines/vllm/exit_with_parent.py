@@ -1,9 +1,4 @@
-"""End vLLM's processes when the generator ends, even if the generator is killed. Otherwise they would keep GPU memory.
-
-vLLM's worker processes end when vLLM's scheduler process ends. But the scheduler survives when its parent, the
-generator, is killed, and then the weights stay in memory. So each worker process watches the generator's process, and
-exits when the generator has ended. Then the scheduler exits too.
-"""
+"""End vLLM's processes when the generator ends, even if the generator is killed."""
 
 import os
 import select
@@ -24,12 +19,12 @@ POLL_INTERVAL_S: Final = 1.0
 
 
 def mark_as_parent() -> None:
-    """Mark this process as the parent. Workers that are started later exit when this process ends."""
+    """Mark this process as the parent of worker processes. Workers that start later exit when this process ends."""
     os.environ[PARENT_PID_VARIABLE] = str(os.getpid())
 
 
 def watch_parent() -> None:
-    """Start a thread that ends this process when the marked parent has ended. Do nothing if no parent is marked."""
+    """Start a thread that ends this process when the marked parent ends. Do nothing if no parent is marked."""
     parent = os.environ.get(PARENT_PID_VARIABLE)
     if parent is not None:
         threading.Thread(target=_exit_with, args=(int(parent),), name="parent", daemon=True).start()
@@ -51,8 +46,10 @@ def _exit_with(parent: int) -> None:
 
 
 class ExitWithParentWorker:
-    """A worker extension that ends the worker's process when its parent process ends."""
+    """A vLLM worker extension that ends the worker's process when the generator ends."""
 
+    # vLLM's scheduler process survives if the generator is killed, and then the weights stay in GPU memory. If a worker
+    # process exits, the scheduler exits too.
     def __new__(cls, *_args: object, **_kwargs: object) -> Self:
         watch_parent()
         return super().__new__(cls)

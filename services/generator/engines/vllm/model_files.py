@@ -1,4 +1,4 @@
-"""Check a model's folder before vLLM is loaded, because loading takes up to a minute."""
+"""Check a model's folder before vLLM is loaded, because loading vLLM takes up to a minute."""
 
 from pathlib import Path
 from typing import Any, Final
@@ -14,7 +14,7 @@ SLIDING_WINDOW_TYPES: Final = ("gemma2", "gemma3", "gemma3_text")
 
 
 def read_model_config(folder: Path, variable: str, *, weights: bool = True) -> dict[str, Any]:
-    """Check a model's folder and return its ``config.json``.
+    """Check a model's folder, and return the content of its ``config.json``.
 
     Args:
         folder: The model's folder.

@@ -1,4 +1,4 @@
-"""Convert vLLM's outputs for one answer into steps and a result. No I/O, no clock."""
+"""Convert vLLM's outputs for one answer to engine steps and a result."""
 
 from typing import Any, Final
 
@@ -9,13 +9,10 @@ _ENDS: Final[dict[str, FinishReason]] = {"stop": "stop", "length": "length", "re
 
 
 class OutputParser:
-    """The state of one answer while its outputs are parsed.
+    """Converts the outputs for one answer.
 
-    vLLM reports the numbers of drafted and accepted tokens only once, as totals of the whole answer. For a step, it
-    reports only the generated tokens. Of the n tokens of a step, n - 1 were drafted and accepted, except in the first
-    step. The number of drafted tokens is known only if every step drafts the same number. So the last step is given the
-    difference between the totals and the sums over the earlier steps. If a sum already exceeds its total, the last step
-    is given 0. That happens if outputs were read late, because vLLM merges outputs that nobody has read.
+    The numbers of drafted and accepted tokens of a step are estimates, because vLLM reports only the totals of an
+    answer.
 
     Args:
         prompt_tokens: Number of tokens of the prompt.
@@ -34,7 +31,7 @@ class OutputParser:
         self._accepted = 0
 
     def step(self, output: Any) -> EngineStep | None:
-        """Return the step in a ``RequestOutput`` of kind ``DELTA``, or None if the output has neither token nor text.
+        """Return the engine step in a vLLM ``RequestOutput``; None if the output has neither token nor text.
 
         Raises:
             EngineError: The finish reason means that the answer is incomplete.
@@ -50,6 +47,9 @@ class OutputParser:
         drafted, accepted = self._guess(tokens)
         self._tokens += tokens
         if output.finished and completion.spec_decode_metrics is not None:
+            # vLLM reports the numbers of drafted and accepted tokens only as totals of the whole answer. The last step
+            # gets the difference from the sums of the earlier steps. It is negative if outputs were read late, because
+            # vLLM merges outputs that wait to be read.
             totals = speculation_totals(completion.spec_decode_metrics)
             drafted, accepted = max(0, totals.drafted - self._drafted), max(0, totals.accepted - self._accepted)
             drafted = max(drafted, accepted)
@@ -58,7 +58,6 @@ class OutputParser:
         return EngineStep(text=completion.text, tokens=tokens, drafted=drafted, accepted=accepted)
 
     def done(self, output: Any) -> GenerationResult:
-        """Return the result in the last ``RequestOutput`` of an answer."""
         completion = output.outputs[0]
         totals = completion.spec_decode_metrics
         return GenerationResult(
@@ -75,11 +74,12 @@ class OutputParser:
     def _guess(self, tokens: int) -> tuple[int, int]:
         if not self._speculative or not self._tokens or not tokens:
             return 0, 0  # the first token comes from the prefill, without drafts
+        # Of the n tokens of a step, n - 1 were drafted and accepted.
         return max(self._draft_length, tokens - 1), tokens - 1
 
 
 def speculation_totals(metrics: Any) -> Speculation:
-    """Convert a ``RequestSpecDecodeMetrics``. Entry j of its histogram counts the steps that accepted j tokens."""
+    # Entry j is the number of steps in which j drafted tokens were accepted.
     histogram = list(metrics.histogram)
     return Speculation(
         steps=sum(histogram),
@@ -90,7 +90,7 @@ def speculation_totals(metrics: Any) -> Speculation:
 
 
 def timings_of(stats: Any) -> Timings:
-    """Convert a ``RequestStateStats``, whose times are monotonic. A duration is 0 if its start or end is missing."""
+    """Convert vLLM's ``RequestStateStats``. A duration is 0 if its start or end is missing."""
     if stats is None:
         return Timings()
     return Timings(

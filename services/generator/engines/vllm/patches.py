@@ -1,9 +1,6 @@
-"""Fix a defect of vLLM's CPU build inside its own processes.
+"""Fix a defect of vLLM 0.32 on the CPU: with speculation, it samples with a wrong temperature, top-k and top-p.
 
-With speculation, vLLM 0.32 repeats each request's temperature, top-k and top-p for each of its drafted tokens. The CPU
-kernel for this writes the result into a copy that is never read, and uninitialised memory is used as the temperature.
-So answers do not follow the target's distribution, unless sampling is greedy. ``tests/vllm/test_lossless.py`` shows the
-defect and the fix. GPUs use other kernels.
+Greedy sampling and GPUs are not affected.
 """
 
 from typing import Any, Final, Self
@@ -24,7 +21,7 @@ def expand_batch_to_tokens(values: Any, ends: Any, total: int, replace_from: int
         values: One value per request.
         ends: For each request, the index after its last token.
         total: Number of tokens of all requests.
-        replace_from: The value to replace. vLLM replaces a temperature of 0, because it divides by the temperature.
+        replace_from: The value to replace before repeating.
         replace_to: The new value.
     """
     replaced = values.masked_fill(values == replace_from, replace_to)
@@ -33,14 +30,15 @@ def expand_batch_to_tokens(values: Any, ends: Any, total: int, replace_from: int
 
 
 def apply_patches() -> None:
-    """Replace vLLM's ``expand_batch_to_tokens`` in this process."""
     from vllm.v1.sample import rejection_sampler
 
+    # vLLM's CPU kernel writes its result into a copy that is never read, and uninitialised memory is then used as the
+    # temperature. ``tests/vllm/test_lossless.py`` shows the defect and the fix.
     rejection_sampler.expand_batch_to_tokens = expand_batch_to_tokens
 
 
 class PatchedWorker(ExitWithParentWorker):
-    """A worker extension that applies the patches, and ends the worker's process when its parent process ends."""
+    """A vLLM worker extension that corrects sampling on the CPU. The worker ends when the generator ends."""
 
     def __new__(cls, *_args: object, **_kwargs: object) -> Self:
         apply_patches()

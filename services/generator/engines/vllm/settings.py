@@ -1,5 +1,3 @@
-"""Settings of the engine ``vllm``."""
-
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -47,8 +45,8 @@ class VllmSettings:
         vllm_batched_tokens: Maximum number of tokens in a step. It limits how long a prefill can delay other answers.
             0 lets vLLM choose.
         vllm_memory: Share of the GPU's memory that vLLM uses for weights, activations and KV cache.
-        vllm_kv_gib: Size of the KV cache in GiB. 0 means the memory that weights and activations leave of
-            ``RAILBUS_VLLM_MEMORY``. On a CPU, 0 means 1 GiB.
+        vllm_kv_gib: Size of the KV cache in GiB. 0 means the part of ``RAILBUS_VLLM_MEMORY`` that
+            weights and activations do not need. On a CPU, 0 means 1 GiB.
         vllm_block_size: Number of tokens in a block of the KV cache. 0 lets vLLM choose.
         vllm_runner: Version of vLLM's model runner. The versions support different kinds of draft models.
         vllm_hybrid_kv: Whether sliding-window layers get smaller caches. ``auto`` means on, except if the draft model
@@ -117,10 +115,11 @@ class VllmSettings:
     )
 
     def method(self) -> Method:
-        """Return the method of drafting. ``auto`` is replaced by the method that it stands for.
+        """Return the method of drafting. Replace ``auto`` by the method that is used.
 
         Raises:
-            UserError: The method needs ``vllm_draft`` and it is not set, or it is set and the method does not use it.
+            UserError: ``vllm_draft`` is missing although the method needs a draft model, or is set although it needs
+                none.
         """
         method = self.vllm_method
         if method == "auto":
@@ -132,10 +131,9 @@ class VllmSettings:
         return method
 
     def schedule(self) -> list[tuple[int, int, int]] | None:
-        """Return the number of drafted tokens by batch size; None if it is the same for all batch sizes.
+        """Return the number of drafted tokens by batch size; None if all batch sizes have the same number.
 
-        Each entry has the first and the last batch size of a range, and the number of tokens. The first range begins
-        at 1.
+        Each entry has the first batch size, the last batch size, and the number of tokens. The first range begins at 1.
 
         Raises:
             UserError: ``vllm_speculative_tokens_by_batch`` is invalid.
@@ -159,6 +157,5 @@ class VllmSettings:
         return ranges
 
     def draft_length(self) -> int:
-        """Return the maximum number of tokens drafted in a step."""
         schedule = self.schedule()
         return self.vllm_speculative_tokens if schedule is None else max(gamma for *_, gamma in schedule)

@@ -1,5 +1,3 @@
-"""Load vLLM in a thread, because the call blocks for seconds to minutes."""
-
 import asyncio
 import contextlib
 import logging
@@ -33,7 +31,7 @@ class LoadedVllm:
 
     Attributes:
         engine: A running ``AsyncLLM``.
-        sampling: ``SamplingParams`` with ``output_kind`` set to ``DELTA``.
+        sampling: Creates a ``SamplingParams`` with the output kind ``DELTA``.
         dead_error: Exception that every answer raises after the engine has died.
         request_error: Exception that an answer raises if its request is invalid.
     """
@@ -45,7 +43,7 @@ class LoadedVllm:
 
 
 def prepare_arguments(settings: VllmSettings) -> dict[str, Any]:
-    """Check settings and files as far as this is possible without vLLM, and return the arguments for the engine.
+    """Check settings and model files without loading vLLM. Return the keyword arguments of ``AsyncEngineArgs``.
 
     Raises:
         UserError: A setting is wrong, or a file is missing.
@@ -62,7 +60,7 @@ def prepare_arguments(settings: VllmSettings) -> dict[str, Any]:
 
 
 def load_vllm(settings: VllmSettings, arguments: dict[str, Any]) -> LoadedVllm:
-    """Start the engine. The call blocks while the engine loads.
+    """Start the engine. This call blocks for seconds to minutes.
 
     Raises:
         UserError: The engine cannot run on this machine with these settings and files. The message has the reason.
@@ -117,7 +115,7 @@ def _engine(settings: VllmSettings, arguments: dict[str, Any]) -> LoadedVllm:
 
 
 async def in_thread(work: Callable[[], Returned], *, timeout_s: float) -> Returned:
-    """Run a blocking call in a daemon thread, so that the process can end during the call.
+    """Run a blocking call in a daemon thread. After a timeout, the call continues in its thread.
 
     Raises:
         UserError: The call took longer than ``timeout_s``.

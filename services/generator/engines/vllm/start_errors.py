@@ -1,5 +1,3 @@
-"""Translate the errors of a failed start of vLLM into one sentence with a remedy. No I/O."""
-
 import re
 from collections.abc import Callable, Sequence
 from typing import Final
@@ -87,11 +85,7 @@ MAX_REASON_CHARS: Final = 300
 
 
 def start_failure_reason(lines: Sequence[str]) -> str:
-    """Return a sentence with the reason why vLLM did not start. If ``lines`` show none, the sentence says so.
-
-    Args:
-        lines: The last lines of vLLM's output, newest last.
-    """
+    """Return one sentence that says why vLLM did not start. ``lines`` are its last lines of output, newest last."""
     text = "\n".join(lines)
     for pattern, sentence in _KNOWN:
         found = pattern.search(text)

@@ -1,4 +1,4 @@
-"""Capture stderr while the engine starts. vLLM's processes write to the stderr of this process."""
+"""Capture what vLLM's processes write to stderr while the engine starts."""
 
 import os
 import threading
@@ -14,15 +14,13 @@ OWN_LOG_MARKER: Final = b" railbus."
 
 
 class StderrCapture:
-    """A context manager that holds back what is written to stderr in its block.
+    """A context manager that captures stderr of this process and of processes started in the block.
 
-    In the block, a pipe replaces stderr, and a thread reads the pipe. Processes that are started in the block write to
-    the pipe for their whole life. The newest lines are kept (``captured_lines``). Of the lines that are written while
-    the block runs, only those of Railbus's own log are forwarded to stderr. If the block raises, this rule also applies
-    to later lines. If the block ends without an error, all later lines are forwarded.
+    Inside the block, only lines of Railbus's own log are forwarded to stderr. If the block ends without an error, all
+    later output of the started processes is forwarded.
 
     Args:
-        verbose: Whether all lines are forwarded at once, also those that are written in the block.
+        verbose: Whether to forward everything immediately.
     """
 
     def __init__(self, *, verbose: bool) -> None:
@@ -44,11 +42,9 @@ class StderrCapture:
 
     @property
     def captured_lines(self) -> list[str]:
-        """Up to ``MAX_LINES`` newest lines, oldest first."""
         return list(self._lines)
 
     def _forward(self, reading: int) -> None:
-        """Forward lines until every process that can write to the pipe has ended."""
         with os.fdopen(reading, "rb") as lines:
             for line in lines:
                 self._lines.append(line.decode(errors="replace").rstrip("\n"))
