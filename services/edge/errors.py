@@ -1,4 +1,4 @@
-"""Errors for clients, with their HTTP status, in the JSON format of OpenAI's API."""
+"""Errors for clients, in the JSON format of OpenAI's API."""
 
 from typing import Final
 
@@ -34,9 +34,9 @@ class ApiError(Exception):
         status: HTTP status.
         message: What is wrong and what the client can do. It never contains text of a prompt.
         code: A code for programs, one of ``services.edge.error_codes.ERROR_CODES``.
-        param: Path of the wrong field in the body, such as ``messages[0].role``, or the name of the wrong header or
-            parameter; None if the error concerns none of them.
-        retry_after_s: Seconds after which the client should try again; None if the edge names no time.
+        param: The wrong field of the body, such as ``messages[0].role``, or the wrong header or parameter; None if
+            there is none.
+        retry_after_s: Seconds after which the client should try again; None if not known.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class ApiError(Exception):
 
     @property
     def type(self) -> str:
-        """The error type of OpenAI's API."""
+        """The error type in OpenAI's API, such as ``rate_limit_error``."""
         if self.status == 401:
             return "authentication_error"
         if self.status == 429:
@@ -70,7 +70,7 @@ class ApiError(Exception):
 
 
 def error_for_close(close: Close, failure: Failed | None) -> ApiError | None:
-    """Return the error to send for this ``Close`` op, or None if the request did not end with an error."""
+    """Return the error of a closed request, or None if the request did not end with an error."""
     known = _CODES_OF_OUTCOMES.get(close.outcome)
     if known is None:
         return None
@@ -81,7 +81,6 @@ def error_for_close(close: Close, failure: Failed | None) -> ApiError | None:
 
 
 def error_for_failure(failure: Failed) -> ApiError:
-    """Return the error to send for an attempt that failed."""
     status, code = CODES_OF_FAILURES[failure.error_class]
     param = failure.param if failure.error_class == "bad_request" else None
     if param == "model":

@@ -168,7 +168,7 @@ class Settings:
 
     @property
     def rates(self) -> dict[Quota, Rate]:
-        """The rate limits that apply to each tenant. One of 0 per minute is left out, because it means no limit."""
+        """The rate limits that apply to each tenant. A limit of 0 per minute means no limit, and is left out."""
         limits: dict[Quota, tuple[int, int]] = {
             "requests": (self.rate_per_minute, self.rate_burst),
             "tokens": (self.tokens_per_minute, self.tokens_burst),

@@ -1,13 +1,8 @@
-"""Encode ops as OpenAI's chat completion chunks. Pure: the bytes depend only on the log and the client's options.
+"""Encode ops as OpenAI's chat completion chunks.
 
-An OpenAI-style stream can only append text. So an op that takes text back is sent in an extra field ``railbus``:
-
-- If the answer is withdrawn or refused before text was sent, the replacement is sent as ordinary text, and
-  ``finish_reason`` is ``content_filter``.
-- If the whole answer is withdrawn after text was sent, the stream ends with ``content_filter`` and adds no text.
-- If sent text is redacted, the redaction is sent only in the field ``railbus``, and the answer ends with
-  ``content_filter``.
-- If the answer restarts after text was sent, the stream ends with an error, unless the client chose a marker.
+Chunks can only append text. An op that takes text back is sent in the extra field ``railbus``, and the
+``finish_reason`` of the answer is then ``content_filter``. If the answer restarts after text was sent, the stream ends
+with an error, unless the client chose a marker.
 """
 
 from collections.abc import Iterable, Sequence
@@ -38,7 +33,7 @@ class ChunkContent:
     Attributes:
         content: The text to append.
         finish: The ``finish_reason``, if the chunk ends the answer.
-        ops: The ops in the chunk's field ``railbus``.
+        ops: The ops in the extra field ``railbus``.
     """
 
     content: str = ""
@@ -47,10 +42,10 @@ class ChunkContent:
 
 
 class ChatChunkEncoder:
-    """Encodes one request's ops as chat completion chunks.
+    """Encodes the ops of one request as chat completion chunks.
 
     Attributes:
-        error: The error that ends the stream, after the bytes that were returned so far; None if there is none.
+        error: The error that ends the stream; None if there is none.
     """
 
     buffered: ClassVar[bool] = False
@@ -72,7 +67,6 @@ class ChatChunkEncoder:
         self._set_model(model)
 
     def encode(self, item: PositionedOp) -> bytes:
-        """Encode one op. Return no bytes for an op that OpenAI's format cannot express."""
         op = item.op
         if type(op) is Show and self._role_sent:  # the fast path, for almost every op
             self._visible += len(op.text)
@@ -81,7 +75,6 @@ class ChatChunkEncoder:
         return b"" if content is None else self._chunk(item, content)
 
     def catch_up(self, caught_up: CatchUpOps) -> Iterable[EncodedOps]:
-        """Encode a history. Ops that must arrive together become one chunk."""
         for op in caught_up.already_sent:
             self._role_sent = self._content_of(op) is not None or self._role_sent
         if caught_up.splittable:
@@ -186,12 +179,12 @@ class ChatChunkEncoder:
 
 
 def railbus_field(ops: Sequence[Op]) -> Any:
-    """Build the field ``railbus``. Several ops are wrapped in one ``catch_up`` op."""
+    """Build the field ``railbus``: a single op itself, or an op ``catch_up`` that contains several ops."""
     return ops[0] if len(ops) == 1 else {"op": "catch_up", "ops": ops}
 
 
 def usage_of(finish: Finish | None) -> dict[str, Any]:
-    """Build OpenAI's ``usage`` object. Without the op ``finish``, all counts are 0."""
+    """Build OpenAI's ``usage`` object. If ``finish`` is None, all counts are 0."""
     usage = Usage() if finish is None else finish.usage
     return {
         "prompt_tokens": usage.prompt_tokens,

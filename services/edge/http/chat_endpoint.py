@@ -22,7 +22,7 @@ MAX_IDEMPOTENCY_KEY_CHARS: Final = 255
 
 
 class ChatEndpoint:
-    """The handlers of new chat requests, and of requests to read an earlier answer."""
+    """The handlers of new chat requests, and of requests that read an earlier answer."""
 
     def __init__(self, request_service: RequestService, keys: ApiKeys, buffer_bytes: int) -> None:
         self._request_service = request_service
@@ -43,7 +43,6 @@ class ChatEndpoint:
         return await send_stream(request, opened, buffer_bytes=self._buffer_bytes, headers=headers)
 
     async def _ask(self, request: web.Request) -> tuple[Subscription, tuple[str, ...]]:
-        """Put the request on the log. Return the stream of its answer, and the names of the body's ignored fields."""
         connection = handler_of(request)
         arrival = connection.arrival  # when the bytes arrived, which is before the head was parsed
         tenant = self._keys.tenant_of(request.headers)
@@ -67,7 +66,7 @@ class ChatEndpoint:
         return opened, parsed.ignored
 
     async def read(self, request: web.Request) -> web.StreamResponse:
-        """Deliver the answer to an earlier request, as chat chunks from a position on, or as one completion."""
+        """Deliver the answer to an earlier request, as a stream of chat chunks or as one completion."""
         encoding = _chat_encoding(
             stream=_flag(request, "stream", default=True),
             include_usage=_flag(request, "include_usage", default=False),
@@ -76,7 +75,7 @@ class ChatEndpoint:
         return await self._resume(request, encoding)
 
     async def events(self, request: web.Request) -> web.StreamResponse:
-        """Deliver the ops of an earlier request as server-sent events, from a position up to the op ``close``."""
+        """Deliver the ops of an earlier request as server-sent events, from a given position to the op ``close``."""
         return await self._resume(request, Encoding(kind="op_events"))
 
     async def _resume(self, request: web.Request, encoding: Encoding) -> web.StreamResponse:
@@ -104,7 +103,6 @@ def _idempotency_key(request: web.Request) -> str | None:
 
 
 def _is_utf8(header: str) -> bool:
-    """Return whether the header was valid UTF-8. The web framework decodes all other bytes to surrogates."""
     try:
         header.encode()
     except UnicodeEncodeError:
@@ -124,7 +122,6 @@ def _flag(request: web.Request, name: str, *, default: bool) -> bool:
 
 
 def _header_text(names: tuple[str, ...]) -> str:
-    """Join the first 32 names to a header's value. Leave out characters that are not allowed in it."""
     return ", ".join(
         "".join(c for c in name[:64] if c.isascii() and (c.isalnum() or c in "_-.")) for name in names[:32]
     )

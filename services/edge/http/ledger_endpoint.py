@@ -1,4 +1,4 @@
-"""The endpoint of the data that the page at ``/ledger`` shows."""
+"""The endpoint ``/ledger/data``, for the page at ``/ledger``."""
 
 import re
 from collections.abc import Mapping
@@ -23,7 +23,7 @@ class LedgerEndpoint:
     Args:
         reader: Reads the ledger's windows.
         keys: The valid API keys.
-        readers_of_all: Tenants whose keys may see the sums of every tenant. Any other key sees only its tenant's sums.
+        readers_of_all: Tenants whose keys may see the sums of every tenant. Other keys see only their tenant's sums.
     """
 
     def __init__(self, reader: WindowReader, keys: ApiKeys, readers_of_all: frozenset[str]) -> None:
@@ -46,7 +46,7 @@ class LedgerEndpoint:
 
 
 def parse_query(query: Mapping[str, str]) -> Query:
-    """Parse the parameters of a report. A missing or empty ``tenant`` or ``class`` does not restrict it.
+    """Parse the query parameters ``minutes``, ``tenant`` and ``class``, all of which are optional.
 
     Raises:
         ApiError: 400, if a parameter is malformed.

@@ -1,4 +1,4 @@
-"""Recognize records that may take text back and that this version of the edge cannot decode. Pure."""
+"""Recognize records that cannot be decoded and may take text back."""
 
 from typing import Final
 
@@ -11,7 +11,7 @@ TAKE_TEXT_BACK: Final = frozenset({b"Recall", b"Verdict", b"Cutover"})
 
 
 def takes_text_back(record: UnreadableRecord) -> bool:
-    """Return whether the record's kind can take text back. If so, nothing more of its request may be shown."""
+    """Return whether records of this kind can take text back that was shown."""
     return any(name == KIND_HEADER and kind in TAKE_TEXT_BACK for name, kind in record.headers)
 
 

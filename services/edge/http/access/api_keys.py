@@ -1,4 +1,4 @@
-"""API keys. A file maps the SHA-256 hash of each key to a tenant. The keys themselves are not stored."""
+"""API keys. A file maps the SHA-256 hash of each key to a tenant."""
 
 import hashlib
 import hmac
@@ -23,11 +23,11 @@ _TENANT: Final = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
 @dataclass(frozen=True, slots=True)
 class ApiKeys:
-    """The valid keys.
+    """The valid API keys.
 
     Attributes:
-        tenants: The tenant of each key, by the key's SHA-256 hash. If the attribute is None, no key is needed, and
-            every request belongs to the tenant ``local``.
+        tenants: The tenant of each key, by the SHA-256 hash of the key. If None, no key is needed, and every request
+            belongs to the tenant ``local``.
     """
 
     tenants: dict[str, str] | None = None
@@ -37,7 +37,7 @@ class ApiKeys:
         return self.tenants is None
 
     def tenant(self, key: str | None) -> str:
-        """Return the tenant of a key. Its hash is compared with every known hash, so that timing reveals nothing.
+        """Return the tenant of a key.
 
         Raises:
             ApiError: 401, if the key is missing or not valid.
