@@ -31,7 +31,6 @@ class ApiError(Exception):
     """An error that is sent to a client.
 
     Attributes:
-        status: HTTP status.
         message: What is wrong and what the client can do. It never contains text of a prompt.
         code: A code for programs, one of ``services.edge.error_codes.ERROR_CODES``.
         param: The wrong field of the body, such as ``messages[0].role``, or the wrong header or parameter; None if
@@ -51,7 +50,6 @@ class ApiError(Exception):
 
     @property
     def type(self) -> str:
-        """The error type in OpenAI's API, such as ``rate_limit_error``."""
         if self.status == 401:
             return "authentication_error"
         if self.status == 429:
@@ -60,12 +58,10 @@ class ApiError(Exception):
 
     @property
     def body(self) -> dict[str, str | None]:
-        """The object in the field ``error`` of the response."""
         return {"message": self.message, "type": self.type, "param": self.param, "code": self.code}
 
     @property
     def envelope(self) -> bytes:
-        """The JSON body of the response."""
         return orjson.dumps({"error": self.body})
 
 

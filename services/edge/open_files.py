@@ -22,8 +22,6 @@ MIN_CONNECTIONS: Final = 16
 
 
 class ConnectionLimits(NamedTuple):
-    """The maximum number of connections, and the length of the listen backlog."""
-
     connections: int
     backlog: int
 

@@ -150,11 +150,6 @@ class Settings:
     bus: BusSettings = field(default_factory=BusSettings)
 
     def __post_init__(self) -> None:
-        """Refuse malformed or contradictory settings.
-
-        Raises:
-            UserError: A setting is malformed, or two contradict each other.
-        """
         trusted_proxies(self.trusted_proxies, self.proxy_header)
         if self.api_keys_file is None and not is_loopback(self.edge_host):
             raise UserError(

@@ -1,4 +1,4 @@
-"""``python -m services.vertex``: start the Vertex AI worker."""
+"""Start the Vertex AI worker: ``python -m services.vertex``."""
 
 import asyncio
 

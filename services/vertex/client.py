@@ -20,8 +20,6 @@ _ERROR: Final = re.compile(r'\s*\{\s*"error"')
 
 
 class VertexClient:
-    """A client for one Google Cloud project and location."""
-
     def __init__(self, settings: VertexSettings, credentials: Any, project: str) -> None:
         self._session = aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=settings.vertex_slots))
         client = Client(

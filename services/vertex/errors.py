@@ -33,7 +33,6 @@ class StatusMeaning(NamedTuple):
 
 
 def status_meaning(status: int) -> StatusMeaning:
-    """Return the meaning of an HTTP status, according to Google's API error codes."""
     match status:
         case 429:
             return StatusMeaning("overloaded", retryable=True, retry_same_server=True)

@@ -90,8 +90,6 @@ _decoder: Final = msgspec.json.Decoder(GenerateContentResponse)
 
 
 class GenerateContentParser:
-    """Parses the responses of one answer."""
-
     __slots__ = ("_finish", "_usage")
 
     def __init__(self) -> None:

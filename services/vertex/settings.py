@@ -45,11 +45,6 @@ class VertexSettings:
     output_check: Literal["on", "off"] = setting("on", "whether a safety service checks")
 
     def __post_init__(self) -> None:
-        """Refuse a malformed ``vertex_url``, or one that would send prompts unencrypted to another host.
-
-        Raises:
-            UserError: The URL is refused.
-        """
         if self.vertex_url is not None:
             parts = urlsplit(self.vertex_url)
             if parts.scheme not in {"http", "https"} or not parts.hostname:

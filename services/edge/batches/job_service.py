@@ -60,10 +60,7 @@ class JobService:
         self._uploads: dict[str, int] = {}
 
     async def run(self) -> None:
-        """Read ``railbus.batches`` until cancelled. Reading starts with the first call that needs jobs.
-
-        If the broker refuses access, reading pauses for at least ``RETRY_S``, and starts again with the next such call.
-        """
+        """Read the topic ``railbus.batches`` until cancelled. Reading starts with the first call that needs jobs."""
         while True:
             await self._asked.wait()
             self._reader = JobReader(self._bus, "edge")

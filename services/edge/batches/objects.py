@@ -94,7 +94,6 @@ def parse_window(text: Any) -> int:
 
 
 def window_text(window_ms: int) -> str:
-    """Format milliseconds as a completion window, such as ``24h``."""
     unit = next(unit for unit in ("h", "m", "s") if window_ms % _UNIT_MS[unit] == 0 or unit == "s")
     return f"{max(1, window_ms // _UNIT_MS[unit])}{unit}"
 

@@ -23,7 +23,6 @@ class ClientWriter:
     """Writes bytes to one connection.
 
     Args:
-        transport: The connection's transport.
         limit: Maximum number of bytes that the transport may buffer for the client.
         wrap: Frames the bytes of each write, for example as an HTTP chunk.
         head: Head of the response. It is sent together with the first bytes.
@@ -44,7 +43,6 @@ class ClientWriter:
 
     @property
     def unread_bytes(self) -> int:
-        """Number of written bytes that the transport still buffers."""
         return self._transport.get_write_buffer_size()
 
     @property

@@ -56,7 +56,6 @@ class Hub:
         return self._by_tenant[tenant]
 
     def add(self, stream: Subscription) -> None:
-        """Add a stream. From now on it gets the events of its request."""
         self._streams.setdefault(stream.session.request_id.encode(), []).append(stream)
         self._count += 1
         self._by_tenant[stream.request.tenant] += 1
@@ -106,7 +105,6 @@ class Hub:
         self.log_time.note(records[-1].timestamp_ms, at_us // 1_000)
 
     def tick(self, at_us: int) -> None:
-        """End the streams whose deadline has passed, and update the metrics of open streams."""
         TENANTS_ACTIVE.set(len(self._by_tenant))
         TENANT_STREAMS_MOST.set(max(self._by_tenant.values(), default=0))
         for stream in self:

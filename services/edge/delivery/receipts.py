@@ -33,7 +33,6 @@ class ReceiptWriter:
         self._attached: set[str] = set()
 
     async def run(self) -> None:
-        """Write queued events until cancelled."""
         while True:
             await self._write(await self._waiting.get())
 

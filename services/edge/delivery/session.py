@@ -1,4 +1,4 @@
-"""The ops that one client gets for one request."""
+"""Turn the events of one request into the ops for one client."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -89,18 +89,18 @@ class DeliverySession:
 
     @property
     def visible(self) -> str:
-        """The text that a client shows after it has applied all ops so far."""
         return self._screen.visible
 
     def feed(self, logged: LoggedEvent) -> list[PositionedOp]:
-        """Apply one new event. Return its ops."""
         items = self._fold(logged)
         if items:
             self.stats.exposed_tokens = max(self.stats.exposed_tokens, self._screen.exposed_tokens)
         return items
 
     def resume(self, history: Sequence[LoggedEvent], after: OpId | None) -> CatchUpOps:
-        """Apply all events so far. ``after`` is the position of the last op that the client has; None if it has none.
+        """Apply all events so far. Return the ops up to ``after``, the last op that the client has, and the later ones.
+
+        If ``after`` is None, the client has no ops.
 
         Raises:
             ApiError: 400, if no op of this request has the position ``after``.

@@ -15,7 +15,7 @@ class PositionedOp(NamedTuple):
 
     Attributes:
         line: The op as JSON, without a newline.
-        recalled_at: For an op that a recall causes, the index in the visible text at which the recall begins; otherwise
+        recalled_at: If a recall caused the op, the index of the first recalled character in the visible text; otherwise
             0.
     """
 
@@ -66,13 +66,12 @@ class DeliveryStats:
         self.record_applied(item.op, now_us, item.recalled_at)
 
     def record_applied(self, op: Op, at_us: int, recalled_at: int = 0) -> None:
-        """Update the statistics of the visible text. They include ops that were sent on an earlier connection.
+        """Update the statistics for an op that the client has applied, on this connection or on an earlier one.
 
         Args:
-            op: The op that the client has applied.
-            at_us: The time at which the op was sent, in microseconds since the epoch.
-            recalled_at: The index in the visible text at which a recall begins. Used only for ``Withdraw`` and
-                ``Refuse``.
+            op: The op.
+            at_us: When the client got the op, in microseconds since the epoch.
+            recalled_at: The index of the first recalled character. Used only for ``Withdraw`` and ``Refuse``.
         """
         if type(op) is Show:
             self.visible += len(op.text)

@@ -31,7 +31,7 @@ class ClientConnection:
     """The connection over which a stream is sent.
 
     Attributes:
-        name: A unique name of the stream. Two streams on one websocket have two names.
+        name: A name that is unique for each stream, even on the same websocket.
         until_closed: Whether the stream ends with the op ``close``. Otherwise it ends when the answer is complete.
         resumed_from: Position of the last op that the client had before; None if it had none.
     """
@@ -60,14 +60,11 @@ class OpenRequest:
 
     @classmethod
     def of(cls, request: Request, unread_us: int = 0) -> Self:
-        """Convert a request whose bytes arrived ``unread_us`` microseconds before the edge read them."""
         waited_ms = request.waited_ms + unread_us / 1_000
         return cls(request.request_id, request.tenant, request.at, waited_ms, request.deadlines.total_ms)
 
 
 class History(NamedTuple):
-    """The ops of all events before ``end_offset``."""
-
     ops: CatchUpOps
     end_offset: int
 
@@ -76,7 +73,7 @@ class Subscription:
     """The stream of one request's ops to one client.
 
     Args:
-        catching_up: Whether a ``History`` will be sent first.
+        catching_up: Whether ``history`` will be set. If so, new events are kept until the history is sent.
         on_end: Called once, when the stream has ended.
         on_detached: Called once, when the last bytes have been written or can no longer be written.
 
@@ -165,7 +162,6 @@ class Subscription:
             self._keep_alive(keepalive)
 
     def attach(self, writer: ClientWriter) -> None:
-        """Set the writer of the client's connection, and write the pending ops."""
         self._writer = writer
         if self._out and (self._held is None or self.reason is not None):
             self._write()
@@ -297,7 +293,6 @@ class Subscription:
 
 
 async def is_set_within(event: asyncio.Event, seconds: float) -> bool:
-    """Wait for the event for at most ``seconds``. Return whether it is set."""
     if event.is_set():
         return True
     try:

@@ -2,7 +2,7 @@
 
 Chunks can only append text. An op that takes text back is sent in the extra field ``railbus``, and the
 ``finish_reason`` of the answer is then ``content_filter``. If the answer restarts after text was sent, the stream ends
-with an error, unless the client chose a marker.
+with an error, unless the request has set ``railbus.restart`` to ``marker``.
 """
 
 from collections.abc import Iterable, Sequence
@@ -28,14 +28,6 @@ OnRestart = Literal["error", "marker"]
 
 @dataclass(slots=True)
 class ChunkContent:
-    """The content of one chunk.
-
-    Attributes:
-        content: The text to append.
-        finish: The ``finish_reason``, if the chunk ends the answer.
-        ops: The ops in the extra field ``railbus``.
-    """
-
     content: str = ""
     finish: str | None = None
     ops: tuple[Op, ...] = ()
@@ -88,7 +80,6 @@ class ChatChunkEncoder:
         return [(caught_up.ops, self._chunk(caught_up.ops[-1], merged) if parts else b"")]
 
     def encode_end(self) -> bytes:
-        """Encode the error if there is one. Otherwise encode the usage, if the client wants it, and ``[DONE]``."""
         if self.error is not None:
             return sse_event(self.error.envelope)
         if not self._include_usage:

@@ -42,7 +42,6 @@ class Encoding:
         return self.kind in {"op_events", "op_frames"}
 
     def encoder(self, session: DeliverySession, model: str) -> Encoder:
-        """Create the encoder of one stream. ``model`` is the model that the request names."""
         match self.kind:
             case "chunks":
                 return ChatChunkEncoder(session, model, include_usage=self.include_usage, on_restart=self.on_restart)

@@ -44,5 +44,4 @@ class SseEncoder:
 
 
 def catch_up_json(caught_up: CatchUpOps) -> bytes:
-    """Return the JSON of one op ``catch_up`` that contains all of ``caught_up.ops``."""
     return b'{"op":"catch_up","ops":[%b]}' % b",".join(item.line for item in caught_up.ops)

@@ -25,8 +25,6 @@ MAX_NAME_CHARS: Final = 255
 
 
 class BatchEndpoint:
-    """The handlers of ``/v1/files`` and ``/v1/batches``."""
-
     def __init__(self, jobs: JobService, keys: ApiKeys) -> None:
         self._jobs = jobs
         self._keys = keys

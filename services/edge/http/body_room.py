@@ -109,7 +109,6 @@ class BodyRoom(Generic[Key]):
         self.total -= arrived
 
     def forget(self, key: Key) -> None:
-        """Stop counting the incomplete body or messages of a connection."""
         self.total -= self._incoming.pop(key, 0)
 
     def turn(self, count: int) -> BodyTurn:
@@ -119,7 +118,7 @@ class BodyRoom(Generic[Key]):
         """Count a complete body, and wait until it may be processed. Only ``BodyTurn`` calls this.
 
         Raises:
-            ApiError: 503, if the limit is still exceeded after all incomplete bodies were dropped, or after ``TURN_S``.
+            ApiError: 503, if there is no memory for the body, or the wait takes longer than ``TURN_S``.
         """
         self.count_whole(count)
         try:
@@ -160,7 +159,6 @@ class BodyRoom(Generic[Key]):
             raise
 
     def end_work(self, count: int) -> None:
-        """Record that a body of ``count`` bytes is no longer processed. Only ``BodyTurn`` calls this."""
         self._in_work -= count
         self._admit()
 

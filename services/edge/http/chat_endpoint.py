@@ -22,8 +22,6 @@ MAX_IDEMPOTENCY_KEY_CHARS: Final = 255
 
 
 class ChatEndpoint:
-    """The handlers of new chat requests, and of requests that read an earlier answer."""
-
     def __init__(self, request_service: RequestService, keys: ApiKeys, buffer_bytes: int) -> None:
         self._request_service = request_service
         self._keys = keys

@@ -105,7 +105,6 @@ class ConnectionTable(Generic[Key]):
         return ConnectionAdmission(over, None if evicted is None else (evicted, wait or "next"), refusal)
 
     def wait(self, key: Key, what: Wait, deadline_s: float) -> None:
-        """Record that the client must send ``what`` before the deadline."""
         entry = self._entries.get(key)
         if entry is None:
             return
@@ -165,7 +164,6 @@ class ConnectionTable(Generic[Key]):
         return None if entry is None else entry.refusal
 
     def close(self, key: Key) -> None:
-        """Remove a connection. Do nothing if it is not in the table."""
         self.busy(key)
         entry = self._entries.pop(key, None)
         if entry is None:

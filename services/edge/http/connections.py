@@ -96,7 +96,6 @@ class Connections:
 
     @property
     def handshake_s(self) -> float:
-        """Maximum seconds for the TLS handshake."""
         return self._timeouts.request_s
 
     def open(self, handler: "LimitedHandler", address: str, now_s: float) -> None:
@@ -144,7 +143,6 @@ class Connections:
         self.wait(handler, "next", now_s)
 
     def tick(self, now_s: float) -> None:
-        """Close the connections whose deadline has passed, and update the metric of open connections."""
         for handler, what in self._table.expire(now_s):
             self._close(handler, what, _too_late(what, self._timeouts.seconds(what)), now_s)
         for handler, (transport, until_s) in list(self._closing.items()):
@@ -277,11 +275,9 @@ class LimitedHandler(web.RequestHandler):
         self._connections.answered(self, self._loop.time())
 
     def wait(self, what: Wait) -> None:
-        """Start the deadline by which the client must send ``what``."""
         self._connections.wait(self, what, self._loop.time())
 
     def upgrade(self, response: web.WebSocketResponse) -> None:
-        """Record that the connection is a websocket now."""
         self._websocket = response
         self._count_sent_ahead()
         self._ahead = 0  # these bytes still count, as parts of incomplete messages
@@ -289,7 +285,6 @@ class LimitedHandler(web.RequestHandler):
         self._connections.upgrade(self)
 
     def let_go_of_messages(self) -> None:
-        """Free the memory of incomplete messages."""
         self._message_tail = b""
         parser, self._payload_parser = self._payload_parser, None
         if parser is not None:
@@ -320,7 +315,6 @@ class LimitedHandler(web.RequestHandler):
         self._connections.bodies.add(self, count)
 
     def body_failed(self) -> None:
-        """Stop counting the bytes of a body that will never be complete."""
         self._connections.bodies.forget(self)
 
     def body_taken(self, count: int) -> None:
@@ -328,7 +322,6 @@ class LimitedHandler(web.RequestHandler):
         self._connections.bodies.subtract(self, count)
 
     def body_turn(self, count: int) -> BodyTurn:
-        """Return a context manager for the processing of a complete body or message of ``count`` bytes."""
         return self._connections.bodies.turn(count)
 
     def busy(self) -> None:

@@ -21,8 +21,6 @@ class LedgerEndpoint:
     """The handler of ``/ledger/data``.
 
     Args:
-        reader: Reads the ledger's windows.
-        keys: The valid API keys.
         readers_of_all: Tenants whose keys may see the sums of every tenant. Other keys see only their tenant's sums.
     """
 
@@ -37,7 +35,8 @@ class LedgerEndpoint:
     async def data(self, request: web.Request) -> web.Response:
         """Return the ledger's sums of the last hour as JSON. ``minutes``, ``tenant`` and ``class`` restrict them.
 
-        Where keys are required, a key sees only its tenant's sums, unless ``RAILBUS_METRICS_TENANTS`` names the tenant.
+        If the edge has API keys, a key sees only its tenant's sums, unless ``RAILBUS_METRICS_TENANTS`` names the
+        tenant.
         """
         tenant = self._keys.tenant_of(request.headers)
         sees_all = self._keys.allows_anonymous or tenant in self._readers_of_all

@@ -23,8 +23,6 @@ class StatusEndpoint:
     """The handlers of health, readiness, metrics and models.
 
     Args:
-        hub: The open streams.
-        keys: The valid API keys.
         reachable: Returns whether the edge can accept requests.
         metrics_readers: Tenants that may read the metrics; empty if every tenant may.
     """
@@ -58,10 +56,10 @@ class StatusEndpoint:
         return web.Response(text="not ready: the log is unreachable or not followed yet\n", status=503)
 
     async def metrics(self, request: web.Request) -> web.Response:
-        """Return the metrics in Prometheus' text format. A key is needed where keys are required.
+        """Return the metrics in Prometheus' text format. If the edge has API keys, a key is needed.
 
-        The metrics are sums over all tenants and contain no tenant's name. ``RAILBUS_METRICS_TENANTS`` restricts
-        who may read them.
+        The metrics are sums over all tenants and contain no tenant's name. ``RAILBUS_METRICS_TENANTS`` restricts who
+        may read them.
         """
         tenant = self._keys.tenant_of(request.headers)
         if self._metrics_readers and tenant not in self._metrics_readers:

@@ -63,8 +63,6 @@ SERVER_MESSAGES: Final[Mapping[str, str]] = {
 
 
 class WebSocketEndpoint:
-    """The handler of ``/v1/stream``."""
-
     def __init__(self, request_service: RequestService, keys: ApiKeys, settings: Settings) -> None:
         self._request_service = request_service
         self._keys = keys

@@ -54,7 +54,7 @@ class Activity:
             recalls.append(_Recall(min(each.appended_at, now_us), *about, each.action, each.category, each.rule))
 
     def recalls(self, tenant: str | None, since_at: int) -> list[dict[str, Any]]:
-        """Return the recalls after ``since_at``, newest first, of ``tenant`` or, if it is None, of all tenants."""
+        """Return the recalls of a tenant after ``since_at``, newest first. None means all tenants."""
         chosen = self._recalls.values() if tenant is None else [self._recalls.get(tenant, ())]
         found = sorted((recall for each in chosen for recall in each if recall.at > since_at), reverse=True)
         return [recall._asdict() for recall in found[:MOST_RECALLS]]
@@ -62,7 +62,7 @@ class Activity:
     def breaker(self, since_at: int) -> dict[str, Any] | None:
         """Return the worst breaker state of all routers, and how many routers are in this state.
 
-        States that were reported before ``since_at`` are ignored. Return None if there are no others.
+        States that were reported before ``since_at`` are ignored. Return None if no state remains.
         """
         states = [(state, at) for at, state in self._breakers.values() if at > since_at]
         for worst in _WORST:

@@ -56,7 +56,6 @@ class WindowReader:
     """Reads the ledger's windows and makes reports on them.
 
     Args:
-        settings: How to reach the broker.
         idle_s: Seconds without a report after which reading stops.
     """
 
@@ -80,11 +79,7 @@ class WindowReader:
         return self._asked.is_set()
 
     async def run(self) -> None:
-        """Read the topics while reports are requested, until cancelled.
-
-        If the broker refuses access, reading pauses for at least ``RETRY_S``, and starts again with the next request
-        for a report.
-        """
+        """Read the topics while reports are requested, until cancelled."""
         while True:
             await self._asked.wait()
             try:
@@ -100,7 +95,7 @@ class WindowReader:
                 self._reports.clear()
 
     async def report(self, tenant: str | None, query: Query) -> bytes:
-        """Return a report as JSON, on one tenant or, if ``tenant`` is None, on all tenants.
+        """Return a report as JSON. If ``tenant`` is None, the report covers all tenants.
 
         Raises:
             ApiError: 503, if too many users wait for a report.

@@ -118,7 +118,7 @@ class WindowStore:
             self._drop(key)
 
     def windows(self, tenant: str | None = None) -> list[tuple[WindowKey, Totals]]:
-        """Return the windows of ``tenant`` or, if it is None, of all tenants.
+        """Return the windows of one tenant, or of all tenants if ``tenant`` is None.
 
         Records that are added later change the returned sums.
         """

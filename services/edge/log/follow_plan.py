@@ -11,7 +11,7 @@ MAX_TRIES: Final = 512
 
 
 class FollowPlan:
-    """The partitions that an edge reads from their end ("follows").
+    """The partitions that an edge follows, that is, reads from their end.
 
     A partition is followed while it is a home partition, will become one, or is held by a stream.
 
@@ -32,7 +32,6 @@ class FollowPlan:
         self._wanted = wanted
 
     def missing(self) -> frozenset[int]:
-        """Return the next home partitions that are not followed yet."""
         return self._wanted - self.followed
 
     def switch_homes(self) -> bool:
@@ -57,7 +56,6 @@ class FollowPlan:
             del self._holds[partition]
 
     def unneeded(self) -> frozenset[int]:
-        """Return the followed partitions that may be unfollowed."""
         return frozenset(self.followed - self.homes - self._wanted - self._holds.keys())
 
 
@@ -84,7 +82,7 @@ def new_local_request_id(
 
 
 def home_partitions_for(assigned: frozenset[int], instance: str, partitions: int) -> frozenset[int]:
-    """Return the assigned partitions or, if there are none, one partition that a hash of ``instance`` selects."""
+    """Return ``assigned``, or one partition chosen by a hash of ``instance`` if ``assigned`` is empty."""
     return assigned or frozenset({fnv1a_32(instance) % partitions})
 
 

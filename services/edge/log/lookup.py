@@ -60,8 +60,6 @@ class FoundRequest(NamedTuple):
 
 
 class LookupReader:
-    """Reads partitions one after the other. Each ``ScanTurn`` says which partition, and from which offset."""
-
     def __init__(self, settings: BusSettings) -> None:
         self._turn: ScanTurn | None = None
         self.tail = TailReader(settings, handler=self._take, record_filter=self._wants, include_newer=True)
@@ -90,7 +88,6 @@ class LogLookup:
     """Finds requests and their events on the log, with a pool of readers that the tenants use in turn.
 
     Args:
-        settings: How to reach the broker.
         index: The known offsets of recent requests and their events.
     """
 
@@ -104,7 +101,6 @@ class LogLookup:
         self._under_way: Counter[str] = Counter()
 
     async def run(self) -> None:
-        """Serve the look-ups until cancelled."""
         async with asyncio.TaskGroup() as group:
             for reader in self._readers:
                 group.create_task(reader.tail.run())
@@ -165,7 +161,6 @@ class LogLookup:
         ]
 
     async def end_offset(self, partition: int) -> int:
-        """Return the end offset of a partition of the stream log."""
         with _in_time():
             async with asyncio.timeout(LOOKUP_TIMEOUT_S):
                 return await self._readers[0].tail.end_offset(STREAMS, partition)

@@ -40,7 +40,6 @@ class PartitionFollower:
     A consumer group assigns the home partitions.
 
     Args:
-        settings: How to reach the broker.
         handler: Gets the records.
         wants: Returns whether a record must be decoded and passed to ``handler``.
         instance: Name of this edge process.
@@ -76,7 +75,6 @@ class PartitionFollower:
         return self._plan.homes
 
     async def run(self) -> None:
-        """Read the partitions that this edge needs, until cancelled."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self._tail.run())
             group.create_task(self._group.run())
@@ -108,7 +106,6 @@ class PartitionFollower:
         return hold
 
     def release(self, partition: int) -> None:
-        """End one hold of a partition. Only ``PartitionHold`` calls this."""
         self._plan.release(partition)
         if partition not in self._plan.homes:  # a home partition is followed without a hold
             self._changed.set()

@@ -1,4 +1,4 @@
-"""Positions of events and ops on the stream log, and the parsing of positions and request ids."""
+"""Positions of events and ops on the stream log. Also parses request ids."""
 
 import re
 from typing import Final, NamedTuple

@@ -62,7 +62,6 @@ class RequestIndex:
             entry.posted = RequestPosition(topic, offset)
 
     def note_event(self, key: bytes, offset: int) -> None:
-        """Record the offset of a new event of the request."""
         entry = self._entries.get(key)
         if entry is None:
             return
@@ -83,7 +82,6 @@ class RequestIndex:
             entry.last = max(offsets[-1], entry.last)
 
     def request(self, key: bytes) -> RequestPosition | None:
-        """Return the position of the ``Request`` event, or None if it is not known."""
         entry = self._entries.get(key)
         return None if entry is None else entry.posted
 
@@ -100,6 +98,5 @@ class RequestIndex:
         return span if span is not None and (after is None or after < span.end) else None
 
     def drop_partition(self, partition: int) -> None:
-        """Forget the requests of a partition that will no longer be read."""
         for key in [key for key, entry in self._entries.items() if entry.partition == partition]:
             del self._entries[key]

@@ -1,6 +1,6 @@
 """Schedule look-ups, each of which searches one partition for the records of one request.
 
-Look-ups that search the same partition share the records that are read, so that many look-ups read it about once.
+Look-ups of the same partition share the records that are read from it.
 """
 
 from collections import Counter, deque
@@ -27,8 +27,6 @@ class Scan:
     """The progress of one look-up through a partition.
 
     Args:
-        tenant: The tenant for which the partition is searched.
-        place: The partition.
         key: Key of the wanted records.
         kinds: Kinds of the wanted records.
         begin: The first offset to search.
@@ -54,7 +52,6 @@ class Scan:
 
     @property
     def complete(self) -> bool:
-        """Whether the look-up needs no further records."""
         return self.position >= self.end or bool(self._first_only and self.found)
 
     def rewind(self, offset: int) -> None:
@@ -105,11 +102,9 @@ class ScanTurn:
                 del self._joined[scan.key]
 
     def wants(self, kind: str, key: bytes | None) -> bool:
-        """Return whether one of the look-ups needs a record of this kind and key."""
         return key is not None and any(kind in scan.kinds for scan in self._joined.get(key, ()))
 
     def take(self, records: Sequence[Received | UnreadableRecord]) -> None:
-        """Give each record to the look-ups that need it."""
         for record in records:
             if record.offset <= self._last:
                 self._rewind(record.offset)
@@ -151,7 +146,6 @@ class ScanQueue:
         self._by_tenant.setdefault(scan.tenant, deque()).append(scan)
 
     def remove(self, scan: Scan) -> None:
-        """Remove a look-up. Do nothing if it was removed already."""
         scans = self._by_tenant.get(scan.tenant)
         if scans is not None and scan in scans:
             scans.remove(scan)
@@ -204,7 +198,6 @@ class ScanQueue:
         del self._turns[turn.place]
 
     def others_wait(self) -> bool:
-        """Return whether a look-up waits for a turn."""
         return any(scan not in self._turns.get(scan.place, ()) for scan in self._all())
 
     def _all(self) -> Iterator[Scan]:

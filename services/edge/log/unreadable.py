@@ -16,7 +16,6 @@ def takes_text_back(record: UnreadableRecord) -> bool:
 
 
 def newer_version() -> ApiError:
-    """Return the error that ends a stream when a record that may take text back cannot be decoded."""
     return ApiError(
         503, "The log has a decision about this answer that this server is too old to read: resume at another server.",
         code="newer_version", retry_after_s=1,

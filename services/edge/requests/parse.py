@@ -49,7 +49,6 @@ class ParsedRequest:
 
     Attributes:
         template: The event for the log, with empty id, tenant, time and source.
-        stream: Whether the answer is streamed.
         include_usage: Whether a stream ends with the token counts.
         on_restart: What an OpenAI-style stream does if another attempt takes over after text was sent.
         ignored: Names of unknown parameters in the body.
@@ -64,12 +63,8 @@ class ParsedRequest:
     def request(self, *, request_id: str, tenant: str, at_us: int, source: str, waited_us: int = 0) -> Request:
         """Build the event to put on the log.
 
-        Args:
-            request_id: Id of the request.
-            tenant: The tenant that sent the request.
-            at_us: When the request reached this host, in microseconds since the epoch.
-            source: Name of this edge.
-            waited_us: Microseconds since the edge read the request.
+        ``at_us`` is the time at which the request reached this host, in microseconds since the epoch. ``waited_us`` is
+        the time since the edge read the request.
         """
         waited_ms = min(max(0, waited_us) / 1_000, MAX_WAITED_MS)
         return dataclasses.replace(
@@ -103,13 +98,9 @@ def parse_chat_request(
     tenant: str = "",
     class_header: str | None = None,
 ) -> ParsedRequest:
-    """Validate the body of a chat request. Its class sets the default deadlines, and the bounds of deadlines.
+    """Validate the body of a chat request. The request's class sets default deadlines and their bounds.
 
-    Args:
-        body: The JSON object.
-        classes: The policy's classes.
-        tenant: The tenant that sent the body.
-        class_header: The value of the header ``X-Railbus-Class``, if any.
+    ``class_header`` is the value of the header ``X-Railbus-Class``, if any.
 
     Raises:
         ApiError: 400, if a field is not valid; 403, if the client may not use the class.

@@ -19,7 +19,7 @@ class Rate:
     burst: int
 
     def cost_us(self, units: int = 1) -> int:
-        """Return the microseconds in which the average rate allows the units, or ``burst`` units if those are fewer."""
+        """Return how many microseconds the units take at the average rate. At most ``burst`` units are counted."""
         return min(units, self.burst) * 60_000_000 // self.per_minute
 
     @property

@@ -67,16 +67,12 @@ class RequestService:
         self._giving_back: set[asyncio.Task[None]] = set()
 
     async def watch_classes(self) -> None:
-        """Reload the policy's classes whenever they change, until cancelled."""
         await self._classes.watch()
 
     def parse(self, body: dict[str, Any], tenant: str, class_header: str | None = None) -> ParsedRequest:
-        """Validate the body of a chat request against the policy's present classes.
+        """Validate the body of a chat request.
 
-        Args:
-            body: The JSON object.
-            tenant: The tenant that sent the body.
-            class_header: The value of the header ``X-Railbus-Class``, if any.
+        ``class_header`` is the value of the header ``X-Railbus-Class``, if any.
 
         Raises:
             ApiError: 400, if a field is not valid; 403, if the client may not use the class.
@@ -95,7 +91,7 @@ class RequestService:
             parsed: The validated request.
             client: The client that sent the request.
             arrival: When the request arrived.
-            on_posted: Called when only the broker's acknowledgement is missing.
+            on_posted: Called when the producer has taken the request and only the broker's acknowledgement is missing.
             idempotency_key: A later request with the same key and body gets the answer to this request.
             traceparent: The client's W3C trace context, if any.
 

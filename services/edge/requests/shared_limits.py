@@ -109,7 +109,6 @@ class SharedLimits:
         return self._limiters[quota].wait_us(tenant, now_us, units)
 
     async def give_back(self, quota: Quota, tenant: str, now_us: int, units: int) -> None:
-        """Undo the charge for ``units`` that the tenant did not use."""
         rate = self._rates.get(quota)
         if rate is None or units <= 0:
             return
@@ -136,7 +135,6 @@ class SharedLimits:
         return self._records.claim(name, record, now_us)
 
     async def forget(self, tenant: str, key: str, now_us: int) -> None:
-        """Delete the idempotency key of a request that did not reach the log."""
         name = _redis_key(tenant, key)
         self._records.forget(name)
         if self._usable(now_us):

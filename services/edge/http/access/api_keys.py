@@ -56,11 +56,6 @@ class ApiKeys:
         return found
 
     def tenant_of(self, headers: Mapping[str, str]) -> str:
-        """Return the tenant of the key in the header ``Authorization``.
-
-        Raises:
-            ApiError: 401, if the key is missing or not valid.
-        """
         return self.tenant(bearer_token(headers))
 
 
