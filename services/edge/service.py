@@ -128,7 +128,7 @@ class EdgeService:
                     task.cancel()
 
     async def _stop(self) -> None:
-        self._partitions.retire()
+        self._partitions.retire()  # the partitions are still read, so that open streams can end
         await self._hub.stop(self._settings.edge_drain_ms)
         await self._sockets.stop()
         try:

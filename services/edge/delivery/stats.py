@@ -35,12 +35,12 @@ _ShownSpan = tuple[int, int, float]
 class DeliveryStats:
     """Statistics of the ops sent on one connection, for its receipt.
 
-    They include a SHA-256 hash of the sent ops, as JSON lines.
+    They include a SHA-256 hash of the JSON lines of the sent ops.
 
     Attributes:
         ops: Number of ops sent.
         visible: Number of characters that the client shows now.
-        exposed_tokens: The largest number of tokens that were visible and not cleared at one moment.
+        exposed_tokens: The largest number of tokens that were visible and not yet checked at one moment.
     """
 
     __slots__ = ("_exposure_us", "_first_text_us", "_hash", "_last", "_recalled_tokens", "_shown", "exposed_tokens",
@@ -50,7 +50,7 @@ class DeliveryStats:
         self.visible = 0
         self.exposed_tokens = 0
         self.ops = 0
-        self._hash = hashlib.sha256()
+        self._hash = hashlib.sha256()  # a replay of the log gives the same lines, so an auditor can check the hash
         self._last: OpId | None = None
         self._first_text_us: int | None = None
         self._exposure_us = 0

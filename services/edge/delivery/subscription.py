@@ -123,7 +123,10 @@ class Subscription:
         return self._writer is not None and self._writer.has_begun
 
     def expired(self, at_us: int) -> bool:
-        """Return whether the request's total deadline has passed. Always False while ``history`` is being sent."""
+        """Return whether the total deadline passed at least ``EXPIRY_MARGIN_US`` ago.
+
+        Always return False while ``history`` is being sent.
+        """
         deadline_us = self.opened_us + self.request.total_ms * 1_000
         return self._held is None and at_us >= deadline_us + EXPIRY_MARGIN_US
 
@@ -212,6 +215,7 @@ class Subscription:
             withhold: Whether to drop the pending ops.
         """
         if self.reason is not None:
+            # The client has disconnected after its answer was complete and before the answer was written.
             if self.reason == "complete" and reason == "gone" and self._on_detached is not None:
                 self.reason = reason
                 self._detached()

@@ -69,7 +69,7 @@ class ChatChunkEncoder:
     def catch_up(self, caught_up: CatchUpOps) -> Iterable[EncodedOps]:
         for op in caught_up.already_sent:
             self._role_sent = self._content_of(op) is not None or self._role_sent
-        if caught_up.splittable:
+        if caught_up.splittable:  # a generator, because a recall may replace ops that are not encoded yet
             return (((item,), self.encode(item)) for item in caught_up.ops if self.error is None)
         parts = [part for item in caught_up.ops if (part := self._content_of(item.op)) is not None]
         merged = ChunkContent(

@@ -14,6 +14,7 @@ RESUMABLE_CODES: Final = frozenset({"slow_client", "server_stopping"})
 """Codes of errors that end the connection. The close frame reports them, and the client can resume its requests."""
 
 
+# The web framework's functions for frames are coroutines. With these functions, an op needs one plain write.
 def text_frame(payload: bytes) -> bytes:
     """Format a text message as one unmasked frame (RFC 6455, section 5.2)."""
     size = len(payload)

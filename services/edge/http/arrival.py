@@ -94,7 +94,7 @@ class TimedProtocol(asyncio.BufferedProtocol):
             self._handler.connection_made(transport)
 
     def get_buffer(self, sizehint: int) -> bytearray:  # noqa: ARG002 - asyncio's signature
-        read_us = now_us()
+        read_us = now_us()  # the event loop reads after this call, and then the kernel's timestamp is lost
         self._since_us = read_us if self._socket is None else unread_since_us(self._socket, read_us)
         return _read_buffer
 

@@ -103,7 +103,7 @@ def _idempotency_key(request: web.Request) -> str | None:
 def _is_utf8(header: str) -> bool:
     try:
         header.encode()
-    except UnicodeEncodeError:
+    except UnicodeEncodeError:  # the web framework decodes bytes that are not UTF-8 to surrogates
         return False
     return True
 

@@ -58,6 +58,7 @@ class _Entry:
 @dataclass(slots=True)
 class _Group(Generic[Key]):
     count: int = 0
+    # Connections that wait for their client, the longest wait first.
     waiting: OrderedDict[Key, None] = field(default_factory=OrderedDict)
 
 

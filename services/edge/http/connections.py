@@ -285,6 +285,7 @@ class LimitedHandler(web.RequestHandler):
         self._connections.upgrade(self)
 
     def let_go_of_messages(self) -> None:
+        # At once, because one event loop iteration may drop many connections.
         self._message_tail = b""
         parser, self._payload_parser = self._payload_parser, None
         if parser is not None:

@@ -37,6 +37,7 @@ async def json_body(request: web.Request) -> bytes:
 
 
 async def _read(request: web.Request) -> bytes:
+    # The web framework's ``read`` would keep the body in memory until the request is answered.
     if (request.content_length or 0) > MAX_BODY_BYTES:
         raise body_too_large()
     if request.content.is_eof():  # the complete body has arrived

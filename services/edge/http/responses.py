@@ -117,17 +117,17 @@ class EventStreamResponse(web.StreamResponse):
 
     @property
     def prepared(self) -> bool:
-        return True
+        return True  # so that the web framework sends no other response
 
     @property
     def keep_alive(self) -> bool:
         return self._stays_open and super().keep_alive is not False
 
     async def prepare(self, request: web.BaseRequest) -> None:
-        pass
+        pass  # a ``ClientWriter`` writes the head
 
     async def write_eof(self, data: bytes = b"") -> None:
-        pass
+        pass  # a ``ClientWriter`` writes the end of the body
 
 
 def _head(status: HTTPStatus, headers: Mapping[str, str]) -> bytes:

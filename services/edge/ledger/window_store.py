@@ -45,6 +45,7 @@ class _Sums:
 
     def __init__(self) -> None:
         self.end_at = 0
+        # By partition number. Encoded, because 20,000 objects with histograms would make garbage collection slow.
         self.parts: dict[int, bytes] = {}
         self.total = Totals()
 

@@ -82,6 +82,7 @@ class PartitionFollower:
 
     def reserve_request_id(self, now_ms: int) -> tuple[str, PartitionHold] | None:
         """Create a new request's id and hold its partition. Return None if no id for a home partition was found."""
+        # Without an ``await``, because a rebalance before the hold could unfollow the partition.
         request_id = new_local_request_id(
             self.homes,
             partition_of=lambda request_id: partition_for(request_id, self._settings.partitions),

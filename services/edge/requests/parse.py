@@ -162,6 +162,7 @@ def _template(
 
 
 def _must_name(classes: ServiceClasses, chosen: ServiceClass, tenant: str, model: str | None) -> bool:
+    # A reader of an event without a class assumes the usual class.
     usual = classes.default(tenant, model or DEFAULT_MODEL)
     return chosen is not (usual if usual.lane == chosen.lane else classes.of(None, chosen.lane))
 
@@ -182,6 +183,7 @@ def _refuse_unknown_extension(extension: Any) -> None:
     for name, cls in _NESTED.items():
         given = extension.get(name)
         known = {field.name for field in dataclasses.fields(cls)}
+        # A misspelt safety setting must not be ignored.
         if isinstance(given, dict) and (unknown := sorted(given.keys() - known)):
             raise ApiError(
                 400, f"Unknown field {unknown[0][:64]!r}: the fields of {name} are {', '.join(sorted(known))}.",

@@ -234,6 +234,7 @@ class RequestService:
     async def _again(
         self, known: IdempotencyRecord, record: IdempotencyRecord, client: ClientContext, key: str
     ) -> Subscription:
+        # The answer can be read for as long as the key is kept, even if ``resume_ms`` has passed.
         readable_ms = max(IDEMPOTENCY_TTL_MS, self._settings.resume_ms)
         if known.body_hash != record.body_hash:
             raise ApiError(
@@ -247,7 +248,7 @@ class RequestService:
                 if error.status != 404:
                     raise
             await asyncio.sleep(wait_s)
-        if now_ms() - time_ms(known.request_id) > LATE_MS:
+        if now_ms() - time_ms(known.request_id) > LATE_MS:  # the request never reached the log
             await self._shared_limits.forget(client.tenant, key, now_us())
         raise ApiError(
             409, "The first request with this Idempotency-Key is not on the log: try again, or use another key.",
@@ -346,6 +347,7 @@ def _topic_of(request: Request) -> Topic:
     return REQUESTS_BATCH if request.lane == "batch" else REQUESTS
 
 
+# The request is not on the log and never will be. Its charge and its idempotency key are undone.
 class _NotTaken(ApiError):
     def __init__(self, error: ApiError) -> None:
         super().__init__(error.status, error.message, code=error.code, retry_after_s=error.retry_after_s)
@@ -358,7 +360,7 @@ async def _wait_until_on_log(stream: Subscription, acknowledged: asyncio.Future[
     ends_s = loop.time() + (ends_us - steady_us()) / 1e6
     late = loop.call_at(ends_s, stream.on_log.set)
     try:
-        await stream.on_log.wait()
+        await stream.on_log.wait()  # an event about the request also proves that it is on the log
     finally:
         late.cancel()
     if not acknowledged.done() and loop.time() >= ends_s:

@@ -33,4 +33,4 @@ def tls_context(certificate: Path | None, key: Path | None) -> ssl.SSLContext | 
 
 
 def _no_password() -> str:
-    return ""
+    return ""  # without a password function, OpenSSL would ask for a password on the terminal
