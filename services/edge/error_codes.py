@@ -7,14 +7,6 @@ from typing import Final
 
 @dataclass(frozen=True, slots=True)
 class ErrorDescription:
-    """The meaning of an error code.
-
-    Attributes:
-        statuses: The HTTP statuses of errors with this code.
-        meaning: What happened.
-        remedy: What the client or the operator can do.
-    """
-
     statuses: tuple[int, ...]
     meaning: str
     remedy: str

@@ -66,7 +66,6 @@ class ApiError(Exception):
 
 
 def error_for_close(close: Close, failure: Failed | None) -> ApiError | None:
-    """Return the error of a closed request, or None if the request did not end with an error."""
     known = _CODES_OF_OUTCOMES.get(close.outcome)
     if known is None:
         return None

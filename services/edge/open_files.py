@@ -71,7 +71,6 @@ def connections_that_fit(limit: int, wanted: int) -> int:
 
 
 def backlog_that_fits(limit: int, connections: int) -> int:
-    """Return the longest listen backlog that this limit of open files allows beside the connections."""
     if limit == resource.RLIM_INFINITY:
         return MAX_BACKLOG
     return min(MAX_BACKLOG, limit - connections - OWN_FILES - MAX_REFUSED)

@@ -29,9 +29,9 @@ class VertexClient:
             location=settings.vertex_location,
             http_options=types.HttpOptions(aiohttp_client=self._session, base_url=settings.vertex_url),
         )
-        # No other module uses private methods of ``google-genai``. Its version is pinned below 4. The public methods take
-        # 4 ms of CPU per call and 0.25 ms per frame. They close an abandoned stream only when the garbage collector
-        # finds it, and until then Vertex AI generates tokens that must be paid for.
+        # No other module uses private methods of ``google-genai``. Its version is pinned below 4. The public methods
+        # take 4 ms of CPU per call and 0.25 ms per frame. They close an abandoned stream only when the garbage
+        # collector finds it, and until then Vertex AI generates tokens that must be paid for.
         self._api: Any = client._api_client  # noqa: SLF001
 
     async def stream(self, model: str, body: dict[str, Any]) -> AsyncGenerator[str, None]:

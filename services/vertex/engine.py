@@ -35,8 +35,6 @@ _CLIENT_ERRORS: Final = (errors.APIError, aiohttp.ClientError, GoogleAuthError, 
 
 
 class VertexEngine:
-    """Generates answers with one model on Vertex AI."""
-
     name = "vertex"
 
     def __init__(self, settings: VertexSettings) -> None:

@@ -50,7 +50,6 @@ class ClientWriter:
         return not self._head
 
     def begin(self) -> None:
-        """Send the head of the response, unless it was sent already."""
         if self._head and not self._transport.is_closing():
             self._transport.write(self._head)
         self._head = b""

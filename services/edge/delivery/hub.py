@@ -135,7 +135,6 @@ class Hub:
         stream.end("error", ApiError(500, "The server failed to deliver the answer.", code="internal"))
 
     def models(self, tenant: str) -> list[str]:
-        """Return the models that answered this tenant recently, newest first."""
         return [model for owner, model in reversed(self._models) if owner == tenant]
 
     def _remember(self, tenant: str, model: str) -> None:

@@ -39,8 +39,6 @@ EncodedOps = tuple[tuple[PositionedOp, ...], bytes]
 
 
 class Encoder(Protocol):
-    """Encodes ops in one of the formats for clients."""
-
     @property
     def buffered(self) -> bool:
         """Whether the whole answer is sent at once, at the end of the stream."""

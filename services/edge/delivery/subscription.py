@@ -172,7 +172,6 @@ class Subscription:
             self._detached()
 
     def written_whole(self) -> None:
-        """Record that the caller writes the whole answer now. Call this only for a stream without a writer."""
         self.ended_us = now_us()
         self._detached()
 

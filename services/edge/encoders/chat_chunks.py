@@ -34,12 +34,6 @@ class ChunkContent:
 
 
 class ChatChunkEncoder:
-    """Encodes the ops of one request as chat completion chunks.
-
-    Attributes:
-        error: The error that ends the stream; None if there is none.
-    """
-
     buffered: ClassVar[bool] = False
     __slots__ = ("_created", "_finish", "_head", "_include_usage", "_mid", "_model", "_on_restart", "_recalled",
                  "_role_sent", "_session", "_usage", "_visible", "error")  # fmt: skip

@@ -36,11 +36,7 @@ def close_frame(code: int, reason: bytes) -> bytes:
 
 
 class WebSocketEncoder:
-    """Encodes each op as a text frame with the JSON ``{"request_id":..., "id":..., "op":...}``.
-
-    Attributes:
-        error: The error that ends the request's stream; None if there is none.
-    """
+    """Encodes each op as a text frame with the JSON ``{"request_id":..., "id":..., "op":...}``."""
 
     buffered: ClassVar[bool] = False
     __slots__ = ("_head", "error")

@@ -100,7 +100,6 @@ class BodyRoom(Generic[Key]):
             self._drop_oldest(but=key)
 
     def subtract(self, key: Key, count: int) -> None:
-        """Stop counting a message of ``count`` bytes that is complete now."""
         arrived = self._incoming.pop(key, 0)
         left = arrived - count
         if left > SLACK_BYTES:

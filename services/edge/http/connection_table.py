@@ -125,10 +125,10 @@ class ConnectionTable(Generic[Key]):
                 self._groups[entry.group].waiting.pop(key, None)
 
     def move(self, key: Key, address: str) -> ConnectionAdmission[Key]:
-        """Count a trusted proxy's connection under another address.
+        """Count a trusted proxy's connection under the address of the client whose request the connection carries.
 
-        ``address`` is the address of the client whose request the connection carries, or ``PROXIED`` between requests.
-        If this client has too many connections and none can be evicted, the result has a ``refusal``.
+        Between requests, ``address`` is ``PROXIED``. The result has a ``refusal`` if the client has too many
+        connections and none of them can be evicted.
         """
         entry, name = self._entries.get(key), address_group(address)
         if entry is None or entry.refusal is not None or entry.group == name:

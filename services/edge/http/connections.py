@@ -80,8 +80,6 @@ _NO_PROXIES: Final = TrustedProxies()
 
 
 class Connections:
-    """All connections of the server. It closes those that exceed a limit or a deadline."""
-
     def __init__(
         self, most: int, most_per_address: int, most_body_bytes: int, timeouts: ConnectionTimeouts,
         proxies: TrustedProxies = _NO_PROXIES,
@@ -297,7 +295,6 @@ class LimitedHandler(web.RequestHandler):
 
     @property
     def has_sent_ahead(self) -> bool:
-        """Whether bytes of a later request have arrived before the present request is answered."""
         return self._ahead > 0
 
     def _count_sent_ahead(self) -> None:

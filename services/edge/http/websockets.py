@@ -123,7 +123,6 @@ class WebSocketConnection:
         self._too_slow = False  # whether too many bytes wait for the client; if so, nothing more is written or read
 
     async def serve(self) -> None:
-        """Handle messages until the client disconnects or reads too slowly."""
         try:
             async for message in self._response:
                 size = _bytes_of(message.data)

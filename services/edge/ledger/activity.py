@@ -24,8 +24,6 @@ class _Recall(NamedTuple):
 
 
 class Activity:
-    """The newest recalls of each tenant, and the last known circuit breaker state of each router."""
-
     def __init__(self) -> None:
         self.clear()
 

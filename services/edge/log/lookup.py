@@ -65,7 +65,6 @@ class LookupReader:
         self.tail = TailReader(settings, handler=self._take, record_filter=self._wants, include_newer=True)
 
     async def start(self, turn: ScanTurn) -> int:
-        """Start to read the partition of a turn. Return the offset of the first record that will be read."""
         self._turn = turn
         return await self.tail.follow(turn.place.topic, turn.place.partition, turn.begin)
 

@@ -71,7 +71,6 @@ class PartitionFollower:
 
     @property
     def homes(self) -> frozenset[int]:
-        """The partitions into which this edge puts new requests."""
         return self._plan.homes
 
     async def run(self) -> None:

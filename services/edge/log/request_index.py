@@ -30,8 +30,6 @@ class _Entry:
 
 
 class RequestIndex:
-    """The offsets of recent requests and their events, for at most ``size`` requests."""
-
     def __init__(self, size: int = MAX_REQUESTS) -> None:
         self._size = size
         self._entries: OrderedDict[bytes, _Entry] = OrderedDict()
@@ -86,7 +84,7 @@ class RequestIndex:
         return None if entry is None else entry.posted
 
     def span(self, key: bytes) -> EventSpan | None:
-        """Return the span of all events of a request so far, or None if some of their offsets may be unknown."""
+        """Return the offsets of all events of a request so far, or None if some of the offsets may be unknown."""
         entry = self._entries.get(key)
         if entry is None or not entry.whole:
             return None

@@ -84,7 +84,6 @@ class ScanTurn:
 
     @property
     def over(self) -> bool:
-        """Whether the owner has left the turn."""
         return self.owner not in self
 
     @property
@@ -184,7 +183,7 @@ class ScanQueue:
     def advance(self, turn: ScanTurn, reader_position: int) -> list[Scan]:
         """Record the next offset of a turn's reader. Remove and return the look-ups that are complete.
 
-        Look-ups of the same partition at or beyond this offset join the turn.
+        A look-up of the same partition joins the turn if the reader has not passed the next offset of the look-up.
         """
         for scan in self._all():
             if scan.place == turn.place and scan.position >= reader_position and scan not in turn:
