@@ -80,7 +80,8 @@ class ClientWriter:
         """Wait until most of the written bytes have left the buffer.
 
         Returns:
-            None if they have. ``gone`` if the client has disconnected. ``slow`` if ``DRAIN_TIMEOUT_S`` has passed.
+            None if this succeeds. ``gone`` if the client has disconnected. ``slow`` if it takes longer than
+                ``DRAIN_TIMEOUT_S``.
         """
         for _ in range(int(DRAIN_TIMEOUT_S / _POLL_S)):
             if self._transport.is_closing():

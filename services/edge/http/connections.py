@@ -102,7 +102,7 @@ class Connections:
         self._make_room(self._table.open(handler, counted, now_s + self._timeouts.request_s), now_s)
 
     def move(self, handler: "LimitedHandler", address: str, now_s: float) -> Refusal | None:
-        """Count a proxy's connection under ``address``. Return the limit that forbids this, or None if none does."""
+        """Count a proxy's connection under ``address``. If a limit forbids this, return the limit; otherwise None."""
         admission = self._table.move(handler, address)
         self._make_room(admission, now_s)
         return admission.refusal
@@ -234,7 +234,6 @@ class LimitedHandler(web.RequestHandler):
 
     @property
     def arrival(self) -> ArrivalTimes:
-        """When the newest bytes arrived and were read. Both times are at or after the end of the previous answer."""
         read_us = min(now_us(), max(self._read_us, self._answered_us))  # the time of day may have been set back
         return ArrivalTimes(min(read_us, max(self._bytes_us, self._answered_us)), read_us)
 

@@ -18,7 +18,7 @@ _WINDOW_BITS: Final = {"gzip": 16 + zlib.MAX_WBITS, "deflate": zlib.MAX_WBITS}
 async def json_body(request: web.Request) -> bytes:
     """Read and decompress the body. ``MAX_BODY_BYTES`` limits its size before and after decompression.
 
-    Enter ``LimitedHandler.body_turn`` before you parse the result.
+    The caller must parse the result inside the context manager ``LimitedHandler.body_turn``.
 
     Raises:
         ApiError: 400, if the body cannot be decompressed; 413, if it is too large; 415, if its type is not JSON or its

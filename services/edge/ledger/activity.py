@@ -52,7 +52,7 @@ class Activity:
             recalls.append(_Recall(min(each.appended_at, now_us), *about, each.action, each.category, each.rule))
 
     def recalls(self, tenant: str | None, since_at: int) -> list[dict[str, Any]]:
-        """Return the recalls of a tenant after ``since_at``, newest first. None means all tenants."""
+        """Return a tenant's recalls after ``since_at``, newest first, or those of all tenants if ``tenant`` is None."""
         chosen = self._recalls.values() if tenant is None else [self._recalls.get(tenant, ())]
         found = sorted((recall for each in chosen for recall in each if recall.at > since_at), reverse=True)
         return [recall._asdict() for recall in found[:MOST_RECALLS]]

@@ -91,7 +91,7 @@ class RequestIndex:
         return EventSpan(0, 0) if entry.first is None else EventSpan(entry.first, entry.last + 1)
 
     def history_span(self, key: bytes, after: int | None) -> EventSpan | None:
-        """Return the same as ``span``. Return None also if the offset ``after`` is at or beyond the end of the span."""
+        """Return the same as ``span``. If the offset ``after`` is not below the end of the span, return None."""
         span = self.span(key)
         return span if span is not None and (after is None or after < span.end) else None
 

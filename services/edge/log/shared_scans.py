@@ -173,7 +173,7 @@ class ScanQueue:
     def start(self, turn: ScanTurn, reader_position: int) -> list[Scan]:
         """Record the first offset of a turn's reader. Remove and return the look-ups that are complete.
 
-        The offset is above ``turn.begin`` if the log no longer has the records before it.
+        This offset is above ``turn.begin`` if the log no longer has the records between the two offsets.
         """
         for scan in self._all():
             if scan.place == turn.place and scan.position >= turn.begin:
@@ -183,7 +183,7 @@ class ScanQueue:
     def advance(self, turn: ScanTurn, reader_position: int) -> list[Scan]:
         """Record the next offset of a turn's reader. Remove and return the look-ups that are complete.
 
-        A look-up of the same partition joins the turn if the reader has not passed the next offset of the look-up.
+        A look-up of the same partition joins the turn if the reader has not passed ``Scan.position``.
         """
         for scan in self._all():
             if scan.place == turn.place and scan.position >= reader_position and scan not in turn:

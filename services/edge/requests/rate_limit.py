@@ -24,7 +24,6 @@ class Rate:
 
     @property
     def tolerance_us(self) -> int:
-        """The microseconds by which units may come earlier than the average rate allows."""
         return self.cost_us(self.burst)
 
 
