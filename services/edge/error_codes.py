@@ -1,4 +1,4 @@
-"""The codes of the edge's errors: what each code means, and what can be done about it."""
+"""The error codes of the edge: what each code means, and what can be done about it."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -7,14 +7,6 @@ from typing import Final
 
 @dataclass(frozen=True, slots=True)
 class ErrorDescription:
-    """The meaning of an error code, and what can be done about it.
-
-    Attributes:
-        statuses: The HTTP statuses of errors with this code.
-        meaning: What happened.
-        remedy: What the client, or the operator, can do.
-    """
-
     statuses: tuple[int, ...]
     meaning: str
     remedy: str

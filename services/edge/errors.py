@@ -1,4 +1,4 @@
-"""Errors for clients, with their HTTP status, in the JSON format of OpenAI's API."""
+"""Errors for clients, in the JSON format of OpenAI's API."""
 
 from typing import Final
 
@@ -31,12 +31,11 @@ class ApiError(Exception):
     """An error that is sent to a client.
 
     Attributes:
-        status: HTTP status.
         message: What is wrong and what the client can do. It never contains text of a prompt.
         code: A code for programs, one of ``services.edge.error_codes.ERROR_CODES``.
-        param: Path of the wrong field in the body, such as ``messages[0].role``, or the name of the wrong header or
-            parameter; None if the error concerns none of them.
-        retry_after_s: Seconds after which the client should try again; None if the edge names no time.
+        param: The wrong field of the body, such as ``messages[0].role``, or the wrong header or parameter; None if
+            there is none.
+        retry_after_s: Seconds after which the client should try again; None if not known.
     """
 
     def __init__(
@@ -51,7 +50,6 @@ class ApiError(Exception):
 
     @property
     def type(self) -> str:
-        """The error type of OpenAI's API."""
         if self.status == 401:
             return "authentication_error"
         if self.status == 429:
@@ -60,17 +58,14 @@ class ApiError(Exception):
 
     @property
     def body(self) -> dict[str, str | None]:
-        """The object in the field ``error`` of the response."""
         return {"message": self.message, "type": self.type, "param": self.param, "code": self.code}
 
     @property
     def envelope(self) -> bytes:
-        """The JSON body of the response."""
         return orjson.dumps({"error": self.body})
 
 
 def error_for_close(close: Close, failure: Failed | None) -> ApiError | None:
-    """Return the error to send for this ``Close`` op, or None if the request did not end with an error."""
     known = _CODES_OF_OUTCOMES.get(close.outcome)
     if known is None:
         return None
@@ -81,7 +76,6 @@ def error_for_close(close: Close, failure: Failed | None) -> ApiError | None:
 
 
 def error_for_failure(failure: Failed) -> ApiError:
-    """Return the error to send for an attempt that failed."""
     status, code = CODES_OF_FAILURES[failure.error_class]
     param = failure.param if failure.error_class == "bad_request" else None
     if param == "model":

@@ -1,4 +1,4 @@
-"""Raise the process's limit of open files, and compute how many connections fit. Each connection is an open file."""
+"""Raise the process's limit of open files, and compute how many connections it allows."""
 
 import resource
 from typing import Final, NamedTuple
@@ -22,14 +22,12 @@ MIN_CONNECTIONS: Final = 16
 
 
 class ConnectionLimits(NamedTuple):
-    """The number of connections and the length of the listen backlog that the limit of open files allows."""
-
     connections: int
     backlog: int
 
 
 def connection_limits(wanted: int) -> ConnectionLimits:
-    """Raise the soft limit of open files for ``wanted`` connections. Return what the raised limit allows.
+    """Raise the limit of open files for ``wanted`` connections. Return what the raised limit allows.
 
     Raises:
         UserError: The hard limit of open files allows too few connections.
@@ -73,7 +71,6 @@ def connections_that_fit(limit: int, wanted: int) -> int:
 
 
 def backlog_that_fits(limit: int, connections: int) -> int:
-    """Return the longest listen backlog for which there are enough files when all of it is accepted at once."""
     if limit == resource.RLIM_INFINITY:
         return MAX_BACKLOG
     return min(MAX_BACKLOG, limit - connections - OWN_FILES - MAX_REFUSED)

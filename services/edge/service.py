@@ -38,8 +38,6 @@ FLUSH_S: Final = 3.0
 
 
 class EdgeService:
-    """One edge process with all its parts."""
-
     def __init__(self, settings: Settings) -> None:
         instance = secrets.token_hex(3)
         keys = load_keys(settings.api_keys_file)
@@ -130,8 +128,7 @@ class EdgeService:
                     task.cancel()
 
     async def _stop(self) -> None:
-        """End the streams and write their receipts. Until this returns, the edge must keep reading its partitions."""
-        self._partitions.retire()
+        self._partitions.retire()  # the partitions are still read, so that open streams can end
         await self._hub.stop(self._settings.edge_drain_ms)
         await self._sockets.stop()
         try:
@@ -167,7 +164,6 @@ class EdgeService:
 
 
 async def _close_late(connections: Connections) -> None:
-    """Close connections whose deadline has passed, until cancelled."""
     loop = asyncio.get_running_loop()
     while True:
         await asyncio.sleep(TICK_S)

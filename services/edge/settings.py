@@ -150,11 +150,6 @@ class Settings:
     bus: BusSettings = field(default_factory=BusSettings)
 
     def __post_init__(self) -> None:
-        """Refuse malformed or contradictory settings.
-
-        Raises:
-            UserError: A setting is malformed, or two contradict each other.
-        """
         trusted_proxies(self.trusted_proxies, self.proxy_header)
         if self.api_keys_file is None and not is_loopback(self.edge_host):
             raise UserError(
@@ -168,7 +163,7 @@ class Settings:
 
     @property
     def rates(self) -> dict[Quota, Rate]:
-        """The rate limits that apply to each tenant. One of 0 per minute is left out, because it means no limit."""
+        """The rate limits that apply to each tenant. A limit of 0 per minute means no limit, and is left out."""
         limits: dict[Quota, tuple[int, int]] = {
             "requests": (self.rate_per_minute, self.rate_burst),
             "tokens": (self.tokens_per_minute, self.tokens_burst),

@@ -1,1 +1,1 @@
-"""The worker that runs fallback attempts on Vertex AI, with Google's own client."""
+"""The worker that answers requests with a model on Vertex AI."""

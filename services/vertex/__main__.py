@@ -1,4 +1,4 @@
-"""``python -m services.vertex``: start the Vertex AI worker."""
+"""Start the Vertex AI worker: ``python -m services.vertex``."""
 
 import asyncio
 
@@ -15,11 +15,6 @@ from services.worker.worker import WorkerService
 
 
 async def main() -> None:
-    """Find Google credentials, join the consumer group and process requests until cancelled.
-
-    Raises:
-        UserError: Google's client is not installed, there are no credentials, or a setting is wrong.
-    """
     try:
         from services.vertex.engine import VertexEngine
     except ModuleNotFoundError as error:

@@ -1,4 +1,4 @@
-"""The engine ``vertex``. It gets answers from Vertex AI through Google's own client."""
+"""The engine ``vertex``, which gets answers from Vertex AI."""
 
 import asyncio
 import contextlib
@@ -35,8 +35,6 @@ _CLIENT_ERRORS: Final = (errors.APIError, aiohttp.ClientError, GoogleAuthError, 
 
 
 class VertexEngine:
-    """The engine ``vertex``. It serves one model of Vertex AI. Its interface is ``services.worker.engine.Engine``."""
-
     name = "vertex"
 
     def __init__(self, settings: VertexSettings) -> None:
@@ -48,7 +46,7 @@ class VertexEngine:
         self._running = 0
 
     async def start(self) -> None:
-        """Find credentials and create the client. No request is sent to Vertex AI.
+        """Find Google credentials and create the client. No request is sent to Vertex AI yet.
 
         Raises:
             UserError: No credentials were found, or no project is set.
@@ -60,7 +58,7 @@ class VertexEngine:
         return self.model
 
     async def generate(self, job: Job) -> AsyncGenerator[EngineStep | GenerationResult, None]:
-        """Yield the steps, then the result. If the caller stops early, a closed connection ends the generation."""
+        """Yield the steps of the answer, then its result. If the caller stops early, the connection is closed."""
         if self._client is None:
             raise EngineError("internal", "the engine was not started", retryable=False)
         body = request_body(job.messages, job.sampling, self._settings.vertex_thinking_tokens)
@@ -87,7 +85,6 @@ class VertexEngine:
 
 
 async def _responses(client: VertexClient, job: Job, body: dict[str, Any]) -> AsyncGenerator[str, None]:
-    """Yield the responses of an answer. If the server is busy before the first one, retry until the request expires."""
     tries, received = 0, False
     while True:
         tries += 1

@@ -1,4 +1,4 @@
-"""Translate Google's errors into engine errors, and decide on retries. No I/O, no clock.
+"""Translate Google's errors into engine errors, and decide on retries.
 
 The messages of the engine errors contain no text of the prompt or of the server's response.
 """
@@ -33,7 +33,6 @@ class StatusMeaning(NamedTuple):
 
 
 def status_meaning(status: int) -> StatusMeaning:
-    """Return the meaning of an HTTP status, according to Google's API error codes."""
     match status:
         case 429:
             return StatusMeaning("overloaded", retryable=True, retry_same_server=True)
@@ -50,7 +49,6 @@ def status_meaning(status: int) -> StatusMeaning:
 
 
 def status_error(status: int) -> EngineError:
-    """Return the engine error for an HTTP status."""
     meaning = status_meaning(status)
     hint = ""
     if meaning.error_class == "auth":
@@ -65,8 +63,8 @@ def retry_wait_us(tries: int, headers: Any, details: Any, now_us: int, expires_u
 
     Args:
         tries: Number of requests sent so far.
-        headers: Headers of the error response. ``Retry-After`` is used if it is a number of seconds.
-        details: Body of the error response. ``google.rpc.RetryInfo`` is used if there is no such header.
+        headers: Headers of the error response. A ``Retry-After`` in seconds sets the wait.
+        details: Body of the error response. Without ``Retry-After``, its ``google.rpc.RetryInfo`` sets the wait.
         now_us: The current time, in microseconds since the epoch.
         expires_us: Time at which the request must be closed, in microseconds since the epoch.
     """

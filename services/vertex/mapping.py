@@ -1,4 +1,4 @@
-"""Convert between Railbus's types and the JSON of Vertex AI's ``streamGenerateContent``. No I/O, no clock."""
+"""Convert between Railbus's types and the JSON of Vertex AI's ``streamGenerateContent``."""
 
 from collections.abc import Sequence
 from typing import Any, Final
@@ -23,10 +23,8 @@ _ENDS: Final[dict[str, FinishReason]] = {"STOP": "stop", "MAX_TOKENS": "length"}
 def request_body(messages: Sequence[Message], sampling: Sampling, thinking_tokens: int) -> dict[str, Any]:
     """Return the body of a request.
 
-    System messages become ``systemInstruction``. If there are only system messages, they become the user's content.
-
     Raises:
-        EngineError: There are more stop strings than the API accepts. The error class is ``bad_request``.
+        EngineError: There are more than ``MAX_STOP_SEQUENCES`` stop strings.
     """
     if len(sampling.stop) > MAX_STOP_SEQUENCES:
         raise EngineError(
@@ -56,34 +54,26 @@ def request_body(messages: Sequence[Message], sampling: Sampling, thinking_token
 
 
 class CandidatePart(msgspec.Struct):
-    """A part of the content. If ``thought`` is true, its text does not belong to the answer."""
+    """A piece of generated text. If ``thought`` is true, it does not belong to the answer."""
 
     text: str = ""
     thought: bool = False
 
 
 class CandidateContent(msgspec.Struct):
-    """The content of a ``Candidate``: its text, in parts."""
-
     parts: list[CandidatePart] = []
 
 
 class Candidate(msgspec.Struct, rename="camel"):
-    """One of the requested answers. Railbus always requests exactly one."""
-
     content: CandidateContent | None = None
     finish_reason: str | None = None
 
 
 class PromptFeedback(msgspec.Struct, rename="camel"):
-    """The result of Google's safety filter for the prompt."""
-
     block_reason: str | None = None
 
 
 class UsageMetadata(msgspec.Struct, rename="camel"):
-    """Token counts of the request so far."""
-
     prompt_token_count: int = 0
     candidates_token_count: int = 0
     thoughts_token_count: int = 0
@@ -91,8 +81,6 @@ class UsageMetadata(msgspec.Struct, rename="camel"):
 
 
 class GenerateContentResponse(msgspec.Struct, rename="camel"):
-    """The fields of ``GenerateContentResponse`` that Railbus reads."""
-
     candidates: list[Candidate] = []
     prompt_feedback: PromptFeedback | None = None
     usage_metadata: UsageMetadata | None = None
@@ -102,8 +90,6 @@ _decoder: Final = msgspec.json.Decoder(GenerateContentResponse)
 
 
 class GenerateContentParser:
-    """The state of one answer while its responses are read."""
-
     __slots__ = ("_finish", "_usage")
 
     def __init__(self) -> None:
@@ -111,11 +97,10 @@ class GenerateContentParser:
         self._usage = Usage()
 
     def read(self, data: str) -> EngineStep | None:
-        """Return the step in the JSON of a response, or None if it has no text.
+        """Parse one response. Return its text as a step, or None if it has no text.
 
         Raises:
-            EngineError: Google's safety filter refused prompt or answer (``safety_block``), or the JSON is not a
-                response (``internal``).
+            EngineError: Google's safety filter refused the prompt or the answer, or the JSON is malformed.
         """
         try:
             response = _decoder.decode(data)
@@ -137,7 +122,7 @@ class GenerateContentParser:
         return EngineStep(text=text, tokens=max(1, len(text) // CHARS_PER_TOKEN)) if text else None
 
     def end(self) -> GenerationResult:
-        """Return the result of the answer. Call this after the end of the stream.
+        """Return the result of the answer. Call this after the last response.
 
         Raises:
             EngineError: The answer is incomplete.

@@ -10,7 +10,7 @@ from services.runtime.settings import is_loopback, setting
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VertexSettings:
-    """The settings of the Vertex AI worker, which runs attempts 2 and later.
+    """The settings of the Vertex AI worker.
 
     Attributes:
         vertex_project: Google Cloud project. If not set, the project of the Application Default Credentials is used.
@@ -23,11 +23,13 @@ class VertexSettings:
         vertex_instance: A name that no other Vertex worker has. A restart under the same name within the consumer
             group's session timeout causes no rebalance.
         vertex_slots: Maximum number of answers generated at the same time.
-        vertex_queue: Maximum number of accepted requests that wait for a slot. While this maximum is
-            reached, the worker reads no more requests.
+        vertex_queue: Maximum number of accepted requests that wait for a slot. While this maximum is reached, the
+            worker reads no more requests.
         vertex_drain_ms: Maximum time that running answers may take to finish after the worker was told to stop.
-        input_gate: The same as for the generator; see ``GeneratorSettings``.
-        output_check: The same as for the generator; see ``GeneratorSettings``.
+        input_gate: ``hold`` means that no text is shown before the verdict of a rails service. Set ``off`` only where
+            no rails service runs, and set it for the edges and routers too.
+        output_check: ``on`` means that a safety service checks the answers. Set ``off`` only where no safety service
+            runs, and set it for the edges and routers too.
     """
 
     vertex_project: str | None = setting(None, "Google Cloud project; default: the credentials' project")
@@ -43,11 +45,6 @@ class VertexSettings:
     output_check: Literal["on", "off"] = setting("on", "whether a safety service checks")
 
     def __post_init__(self) -> None:
-        """Refuse an unsafe or malformed ``vertex_url``.
-
-        Raises:
-            UserError: The URL is refused. The message names the environment variable and the remedy.
-        """
         if self.vertex_url is not None:
             parts = urlsplit(self.vertex_url)
             if parts.scheme not in {"http", "https"} or not parts.hostname:
@@ -59,7 +56,7 @@ class VertexSettings:
 
     @property
     def emulated(self) -> bool:
-        """Whether the server is on this machine. If so, no Google credentials are looked up or sent."""
+        """Whether ``vertex_url`` is on this machine. If so, no Google credentials are looked up or sent."""
         if self.vertex_url is None:
             return False
         return is_loopback(urlsplit(self.vertex_url).hostname or "")

@@ -1,4 +1,4 @@
-"""The files and batch jobs of tenants. Files are in a shared folder, and jobs on the topic ``railbus.batches``."""
+"""The files and batch jobs behind ``/v1/files`` and ``/v1/batches``."""
 
 import asyncio
 import secrets
@@ -30,15 +30,11 @@ _log = logger("edge")
 
 
 class JobService:
-    """The files and jobs behind ``/v1/files`` and ``/v1/batches``.
-
-    The topic ``railbus.batches`` is read only after the first call that needs jobs.
+    """Keeps the files of tenants in a folder, and their batch jobs on the topic ``railbus.batches``.
 
     Args:
         folder: Folder of the files; None turns files and batches off.
-        bus: How to reach the broker.
-        producer: Writes the events of jobs.
-        source: Name of this edge.
+        source: Name of this edge, for the events of jobs.
         file_bytes: Maximum size of a file, in bytes.
         tenant_files: Maximum number of files of a tenant.
         tenant_jobs: Maximum number of unfinished jobs of a tenant.
@@ -64,11 +60,7 @@ class JobService:
         self._uploads: dict[str, int] = {}
 
     async def run(self) -> None:
-        """Start to read the topic at the first call that needs it, and stop when cancelled.
-
-        If the broker refuses access to the topic, log a warning. Start again at the next call that needs the topic,
-        but not before ``RETRY_S`` has passed.
-        """
+        """Read the topic ``railbus.batches`` until cancelled. Reading starts with the first call that needs jobs."""
         while True:
             await self._asked.wait()
             self._reader = JobReader(self._bus, "edge")
@@ -84,7 +76,7 @@ class JobService:
 
     @property
     def store(self) -> FolderStore:
-        """The store of the files.
+        """The storage of the files.
 
         Raises:
             ApiError: 503, if files and batches are off.
@@ -151,11 +143,7 @@ class JobService:
         await asyncio.to_thread(self.store.delete, file.file_id)
 
     async def create(self, tenant: str, body: dict[str, Any]) -> JobState:
-        """Submit a job.
-
-        Args:
-            tenant: The owner of the job.
-            body: The JSON object in the request's body.
+        """Submit the job that the JSON object ``body`` describes.
 
         Raises:
             ApiError: 400, if a field is not valid; 404, if there is no such file; 429, if the tenant has too many jobs.
@@ -215,11 +203,6 @@ class JobService:
         return await self._tell(await self._jobs(), BatchControl(**self._about(batch_id, tenant), action="cancel"))
 
     async def _jobs(self) -> JobReader:
-        """Return the reader after it has read all records that are on the topic now.
-
-        Raises:
-            ApiError: 503, if this takes longer than ``ANSWER_S``.
-        """
         self._asked.set()
         try:
             async with asyncio.timeout(ANSWER_S):

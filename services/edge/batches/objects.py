@@ -1,4 +1,4 @@
-"""Convert files and batches to and from the objects of OpenAI's API. Pure."""
+"""Convert files and batches to and from the objects of OpenAI's API."""
 
 import re
 from collections.abc import Mapping
@@ -25,7 +25,7 @@ def file_object(file: StoredFile) -> dict[str, Any]:
 
 
 def batch_object(job: JobState) -> dict[str, Any]:
-    """Return a batch as OpenAI's object. A paused one is ``in_progress``, because OpenAI has no status ``paused``."""
+    """Return a batch in the format of OpenAI's API. A paused batch gets the status ``in_progress``."""
     created, end, totals, status = job.created, job.finished, job.totals, job.status
     ended_s = None if job.finished_ms is None else job.finished_ms // 1_000
     return {
@@ -53,10 +53,10 @@ def batch_object(job: JobState) -> dict[str, Any]:
 
 
 def page_of(objects: list[dict[str, Any]], query: Mapping[str, str]) -> dict[str, Any]:
-    """Return one page of a list: at most ``limit`` objects after the one with the id ``after``.
+    """Return one page of a list: at most ``limit`` objects, beginning after the object with the id ``after``.
 
     Raises:
-        ApiError: 400, if ``limit`` or ``after`` is not valid.
+        ApiError: 400, if the parameter ``limit`` or ``after`` in ``query`` is not valid.
     """
     limit = query.get("limit", "20")
     if not limit.isascii() or not limit.isdigit() or not 1 <= int(limit[:9]) <= 10_000:
@@ -78,10 +78,10 @@ def page_of(objects: list[dict[str, Any]], query: Mapping[str, str]) -> dict[str
 
 
 def parse_window(text: Any) -> int:
-    """Parse a completion window such as ``24h``. Return it in milliseconds.
+    """Convert a completion window, such as ``24h``, to milliseconds.
 
     Raises:
-        ApiError: 400, if the text is not a completion window.
+        ApiError: 400, if the text is not a window of at most 30 days.
     """
     match = _WINDOW.fullmatch(text) if isinstance(text, str) else None
     found = int(match[1]) * _UNIT_MS[match[2]] if match else 0
@@ -94,16 +94,15 @@ def parse_window(text: Any) -> int:
 
 
 def window_text(window_ms: int) -> str:
-    """Format a completion window in milliseconds as text, such as ``24h``."""
     unit = next(unit for unit in ("h", "m", "s") if window_ms % _UNIT_MS[unit] == 0 or unit == "s")
     return f"{max(1, window_ms // _UNIT_MS[unit])}{unit}"
 
 
 def parse_metadata(value: Any) -> tuple[tuple[str, str], ...]:
-    """Check and convert the field ``metadata`` of a new batch.
+    """Convert the field ``metadata`` of a new batch to pairs of key and value.
 
     Raises:
-        ApiError: 400, if it exceeds the limits of OpenAI's API.
+        ApiError: 400, if the field does not have the form that OpenAI's API prescribes.
     """
     if value is None:
         return ()

@@ -1,4 +1,4 @@
-"""Write to one client without waiting, and limit the bytes that are buffered for it."""
+"""Write to one client, and detect that the client reads too slowly."""
 
 import asyncio
 from collections.abc import Callable
@@ -20,16 +20,13 @@ _POLL_S: Final = 0.01
 
 
 class ClientWriter:
-    """Writes the bytes of streams to one connection.
+    """Writes bytes to one connection.
 
     Args:
-        transport: The connection's transport.
-        limit: Maximum number of written bytes that the transport may buffer because the client has not read them.
-        wrap: Function that frames each write, for example as a chunk of a chunked body.
-        head: Head of the response. It is sent in the same write as the first bytes. Until then, another response can
-            be sent instead.
-        terminator: End of the body. It is sent in the same write as the last bytes, so that the client gets both at
-            the same time.
+        limit: Maximum number of bytes that the transport may buffer for the client.
+        wrap: Frames the bytes of each write, for example as an HTTP chunk.
+        head: Head of the response. It is sent together with the first bytes.
+        terminator: End of the body. It is sent together with the last bytes.
     """
 
     __slots__ = ("_head", "_limit", "_terminator", "_transport", "_wrap")
@@ -46,7 +43,6 @@ class ClientWriter:
 
     @property
     def unread_bytes(self) -> int:
-        """Number of written bytes that the transport still buffers."""
         return self._transport.get_write_buffer_size()
 
     @property
@@ -54,22 +50,17 @@ class ClientWriter:
         return not self._head
 
     def begin(self) -> None:
-        """Send the head, unless it was sent already."""
         if self._head and not self._transport.is_closing():
             self._transport.write(self._head)
         self._head = b""
 
     def write(self, data: bytes, *, last: bool = False) -> WriteFailure | None:
-        """Write the bytes, unless the client is gone.
-
-        Args:
-            data: The bytes.
-            last: Whether the body ends with them.
+        """Write bytes without waiting. ``last`` marks the end of the body.
 
         Returns:
-            None if all is well. ``gone`` if the client has disconnected, so that nothing was written. ``slow`` if more
-            than ``limit`` bytes were buffered before this call. In that case ``data`` is still written, but the caller
-            must write nothing after it.
+            None if all is well. ``gone`` if the client has disconnected; nothing is written. ``slow`` if more than
+                ``limit`` bytes were buffered before this call; ``data`` is written, but the caller must write nothing
+                more.
         """
         if self._transport.is_closing():
             return "gone"
@@ -89,8 +80,8 @@ class ClientWriter:
         """Wait until most of the written bytes have left the buffer.
 
         Returns:
-            None if most bytes have left the buffer. ``gone`` if the client has disconnected. ``slow`` if neither has
-            happened within ``DRAIN_TIMEOUT_S``.
+            None if this succeeds. ``gone`` if the client has disconnected. ``slow`` if it takes longer than
+                ``DRAIN_TIMEOUT_S``.
         """
         for _ in range(int(DRAIN_TIMEOUT_S / _POLL_S)):
             if self._transport.is_closing():
@@ -101,7 +92,7 @@ class ClientWriter:
         return "slow"
 
     async def close(self) -> None:
-        """Wait until the buffer is empty. If that takes longer than ``CLOSE_TIMEOUT_S``, abort the connection."""
+        """Wait until the buffer is empty. Abort the connection if that takes longer than ``CLOSE_TIMEOUT_S``."""
         for _ in range(int(CLOSE_TIMEOUT_S / _POLL_S)):
             if not self.unread_bytes or self._transport.is_closing():
                 return

@@ -1,4 +1,4 @@
-"""Keep the events that arrive while a client is sent the history of its answer. Pure."""
+"""Keep new events of a request while the ops of earlier events are sent to its client."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -13,11 +13,10 @@ MAX_HELD_EVENTS: Final = 20_000
 
 
 class HeldEvents:
-    """Events of a request that are not folded yet, because the client has not read the ops of earlier events.
+    """New events of a request that wait until the ops of earlier events have been sent to a client.
 
     Attributes:
-        recall_pending: Whether one of the events is a recall. If so, the caller must call ``next_ops`` before it sends
-            more of the history, because the recall may take back text of the history that was not sent yet.
+        recall_pending: Whether one of the waiting events is a recall. If so, stop sending and call ``next_ops``.
     """
 
     __slots__ = ("_events", "recall_pending")
@@ -27,19 +26,18 @@ class HeldEvents:
         self.recall_pending = False
 
     def hold(self, logged: LoggedEvent) -> bool:
-        """Keep an event. Return False if there are more than ``MAX_HELD_EVENTS`` now."""
+        """Keep an event. Return False if more than ``MAX_HELD_EVENTS`` are kept now."""
         self._events.append(logged)
         self.recall_pending = self.recall_pending or type(logged.event) is Recall
         return len(self._events) <= MAX_HELD_EVENTS
 
     def next_ops(self, session: DeliverySession, unsent: Sequence[PositionedOp], end_offset: int) -> CatchUpOps | None:
-        """Fold the kept events. Return all ops that the client still lacks, or None if it lacks none.
+        """Apply the kept events to the session. Return all ops that must still be sent, or None if there are none.
 
         Args:
-            session: The fold of the request, which has taken the events of the history.
-            unsent: The ops of the history that were not sent, because a recall arrived.
-            end_offset: Offset of the first event after the history. Kept events with smaller offsets are in the history
-                already, and are left out.
+            session: The state of the request after the earlier events.
+            unsent: The ops of earlier events that were not sent.
+            end_offset: The offset after the last earlier event. Kept events below this offset are skipped.
         """
         events, self._events = self._events, []
         if not (events or unsent):

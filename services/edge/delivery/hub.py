@@ -34,8 +34,8 @@ class Hub:
     """All open streams of this process.
 
     Attributes:
-        index: The offsets of the events of recent requests on the stream log.
-        log_time: Converts this process's time (``steady_us``) to the broker's time.
+        index: The offsets of recent requests and their events.
+        log_time: An estimate of the broker's time.
     """
 
     def __init__(self) -> None:
@@ -56,7 +56,6 @@ class Hub:
         return self._by_tenant[tenant]
 
     def add(self, stream: Subscription) -> None:
-        """Add a stream. From now on it gets the events of its request."""
         self._streams.setdefault(stream.session.request_id.encode(), []).append(stream)
         self._count += 1
         self._by_tenant[stream.request.tenant] += 1
@@ -76,14 +75,11 @@ class Hub:
         labelled(STREAMS_ACTIVE, stream.connection.transport).dec()
 
     def wants(self, kind: str, key: bytes | None) -> bool:
-        """Return whether the edge needs a record.
-
-        Its kind must be one that the edge reads, and its request must have an open stream or be in the index.
-        """
+        """Return whether a record of this kind and key must be decoded."""
         return (key in self._streams or key in self.index) and kind in _KINDS
 
     def handle(self, records: Sequence[Received | UnreadableRecord]) -> None:
-        """Pass a batch of records to the streams. After the whole batch, each stream with new events writes once."""
+        """Pass records to the streams of their requests. Each of these streams then writes once to its client."""
         at_us = steady_us()
         touched: dict[Subscription, None] = {}
         for record in records:
@@ -109,7 +105,6 @@ class Hub:
         self.log_time.note(records[-1].timestamp_ms, at_us // 1_000)
 
     def tick(self, at_us: int) -> None:
-        """End expired streams, and update the metrics of open streams per tenant."""
         TENANTS_ACTIVE.set(len(self._by_tenant))
         TENANT_STREAMS_MOST.set(max(self._by_tenant.values(), default=0))
         for stream in self:
@@ -118,7 +113,7 @@ class Hub:
                 stream.end("error", ApiError(504, text, code="expired"))
 
     async def stop(self, drain_ms: int) -> None:
-        """Wait up to ``drain_ms`` for streams to end. End those that remain, so that their clients resume."""
+        """Wait up to ``drain_ms`` for streams to end. End the remaining ones, so that their clients resume."""
         for _ in range(drain_ms // 10):
             if not self._count:
                 return
@@ -128,7 +123,6 @@ class Hub:
             stream.end("shutdown", ApiError(503, text, code="server_stopping", retry_after_s=1))
 
     def _on_unreadable(self, record: UnreadableRecord) -> None:
-        """If an unreadable record may take text back, end the streams of its request."""
         if record.key is None or not takes_text_back(record):
             return
         self.index.note_event(record.key, record.offset)
@@ -141,7 +135,6 @@ class Hub:
         stream.end("error", ApiError(500, "The server failed to deliver the answer.", code="internal"))
 
     def models(self, tenant: str) -> list[str]:
-        """Return the models that answered a tenant recently, newest first."""
         return [model for owner, model in reversed(self._models) if owner == tenant]
 
     def _remember(self, tenant: str, model: str) -> None:

@@ -1,4 +1,4 @@
-"""Write receipts of connections to ``railbus.receipts``. A queue keeps unwritten ones, so that no stream waits."""
+"""Write the receipts of client connections to ``railbus.receipts``."""
 
 import asyncio
 from typing import Final
@@ -19,7 +19,10 @@ MAX_WAITING: Final = 20_000
 
 
 class ReceiptWriter:
-    """Writes the events ``Attached`` and ``Detached``. Its methods other than ``run`` and ``flush`` never wait."""
+    """Writes the events ``Attached`` and ``Detached``.
+
+    The ``record_`` methods never wait. They queue an event that the producer cannot take at once.
+    """
 
     def __init__(self, producer: Producer, source: str) -> None:
         self._producer = producer
@@ -30,12 +33,11 @@ class ReceiptWriter:
         self._attached: set[str] = set()
 
     async def run(self) -> None:
-        """Write the queued receipts, until cancelled."""
         while True:
             await self._write(await self._waiting.get())
 
     async def flush(self) -> None:
-        """Write all queued receipts. Call this before the process ends."""
+        """Write all queued events. Call this before the process ends."""
         while not self._waiting.empty():
             await self._write(self._waiting.get_nowait())
 
@@ -53,7 +55,7 @@ class ReceiptWriter:
         )
 
     def record_detached(self, stream: Subscription) -> None:
-        """Write the receipt ``Detached`` of an ended stream, or queue it. A stream without ``Attached`` gets none."""
+        """Write the event ``Detached`` of an ended stream, if the stream had an event ``Attached``."""
         if stream.connection.name not in self._attached:
             return
         self._attached.discard(stream.connection.name)

@@ -1,4 +1,4 @@
-"""The fold of one request for one client, and the ops that this client still lacks. No I/O, no clock."""
+"""Turn the events of one request into the ops for one client."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -20,13 +20,13 @@ ANSWER_ENDING_OPS: Final = (Finish, Withdraw, Refuse, Close)
 
 @dataclass(frozen=True, slots=True)
 class CatchUpOps:
-    """The ops of a request's history: those that the client has, and those that it lacks.
+    """The ops of a request so far.
 
     Attributes:
         already_sent: The ops that the client has, in order.
-        ops: The ops that the client lacks, in order.
-        splittable: Whether the ops may be sent one by one. If False, because text was taken back, the client must get
-            all of ``ops`` in one message, whose position is that of the last op.
+        ops: The ops that the client needs, in order.
+        splittable: Whether ``ops`` may be sent one by one. If False, all of them must be sent in one message, with the
+            position of the last op.
     """
 
     already_sent: tuple[Op, ...]
@@ -39,38 +39,34 @@ EncodedOps = tuple[tuple[PositionedOp, ...], bytes]
 
 
 class Encoder(Protocol):
-    """Encodes ops in the format of one kind of client."""
-
     @property
     def buffered(self) -> bool:
-        """Whether nothing is sent before the end of the stream."""
+        """Whether the whole answer is sent at once, at the end of the stream."""
         ...
 
     error: ApiError | None
 
     def encode(self, item: PositionedOp) -> bytes:
-        """Encode one op. The result is empty if nothing has to be sent for it now."""
+        """Encode one op. The result is empty if the format has nothing to send for this op."""
         ...
 
     def catch_up(self, caught_up: CatchUpOps) -> Iterable[EncodedOps]:
-        """Encode a history lazily, because a recall may replace ops of it that are not sent yet."""
+        """Encode ``caught_up.ops``. Each item of the result has some of these ops and the bytes to send for them."""
         ...
 
     def encode_end(self) -> bytes:
-        """Encode the stream's error. If there is none, return what the format requires at the end."""
+        """Encode the error if there is one. Otherwise return the end mark of the format, which may be empty."""
         ...
 
 
 class DeliverySession:
-    """The fold of one request. It takes the request's events in log order, and returns the ops to send.
+    """Applies the events of one request in the order of the log, and returns the ops to send to one client.
 
     Attributes:
-        partition: The partition number of the request's events on the stream log.
-        stats: Statistics of the ops sent to this client.
-        failure: The last ``Failed`` event. If the request closes as failed, it explains why.
+        failure: The last ``Failed`` event; None if there was none.
         usage: Token counts of the prompt and the answer; None before the op ``finish``.
         refused: Whether the policy denied the prompt.
-        answered: Whether the answer is complete. After it only the op ``close`` or the ops of a recall can follow.
+        answered: Whether the answer is complete. Only ``close`` and the ops of a recall can follow.
         closed: Whether the op ``close`` was returned.
     """
 
@@ -91,21 +87,21 @@ class DeliverySession:
 
     @property
     def visible(self) -> str:
-        """The text that a client shows after it has applied every op."""
         return self._screen.visible
 
     def feed(self, logged: LoggedEvent) -> list[PositionedOp]:
-        """Fold one new event. Return its ops."""
         items = self._fold(logged)
         if items:
             self.stats.exposed_tokens = max(self.stats.exposed_tokens, self._screen.exposed_tokens)
         return items
 
     def resume(self, history: Sequence[LoggedEvent], after: OpId | None) -> CatchUpOps:
-        """Fold the whole history. Return the ops that follow ``after``, the last op that the client has.
+        """Apply all events so far. Return the ops up to ``after``, the last op that the client has, and the later ones.
+
+        If ``after`` is None, the client has no ops.
 
         Raises:
-            ApiError: 400, if no op of this request has that position.
+            ApiError: 400, if no op of this request has the position ``after``.
         """
         already_sent: list[Op] = []
         rest: list[PositionedOp] = []
@@ -126,7 +122,7 @@ class DeliverySession:
         return self._caught_up(tuple(already_sent), rest)
 
     def shorten(self, unsent: Sequence[PositionedOp]) -> CatchUpOps:
-        """Return ops that have the same effect as ``unsent``, without text that is both shown and taken back in it."""
+        """Return ops with the same result as ``unsent``, without text that ``unsent`` shows and later takes back."""
         return self._caught_up((), unsent)
 
     def _caught_up(self, already_sent: tuple[Op, ...], rest: Sequence[PositionedOp]) -> CatchUpOps:

@@ -1,4 +1,4 @@
-"""Statistics of the ops sent on one connection, for its receipt. Pure."""
+"""Statistics of the ops sent on one connection."""
 
 import hashlib
 import math
@@ -14,11 +14,9 @@ class PositionedOp(NamedTuple):
     """An op with its position on the log and its JSON.
 
     Attributes:
-        op_id: The op's position on the log.
-        op: The op.
-        line: The op as one line of JSON, without a newline.
-        recalled_at: For an op that a recall causes, the index in the visible text of the first code point that the
-            recall takes back. Otherwise 0.
+        line: The op as JSON, without a newline.
+        recalled_at: If a recall caused the op, the index of the first recalled character in the visible text; otherwise
+            0.
     """
 
     op_id: OpId
@@ -35,16 +33,14 @@ _ShownSpan = tuple[int, int, float]
 
 
 class DeliveryStats:
-    """Statistics of the ops sent on one connection.
+    """Statistics of the ops sent on one connection, for its receipt.
 
-    They include a SHA-256 hash over the JSON lines of the ops in the order sent, with a newline after each. An auditor
-    can check it, because a replay of the log from ``resumed_from`` (in ``Attached``) to ``last`` (in ``Detached``)
-    gives the same lines.
+    They include a SHA-256 hash of the JSON lines of the sent ops.
 
     Attributes:
         ops: Number of ops sent.
-        visible: Number of code points that the client shows at present.
-        exposed_tokens: The largest number of tokens that were visible at one time and not cleared.
+        visible: Number of characters that the client shows now.
+        exposed_tokens: The largest number of tokens that were visible and not yet checked at one moment.
     """
 
     __slots__ = ("_exposure_us", "_first_text_us", "_hash", "_last", "_recalled_tokens", "_shown", "exposed_tokens",
@@ -54,7 +50,7 @@ class DeliveryStats:
         self.visible = 0
         self.exposed_tokens = 0
         self.ops = 0
-        self._hash = hashlib.sha256()
+        self._hash = hashlib.sha256()  # a replay of the log gives the same lines, so an auditor can check the hash
         self._last: OpId | None = None
         self._first_text_us: int | None = None
         self._exposure_us = 0
@@ -70,13 +66,12 @@ class DeliveryStats:
         self.record_applied(item.op, now_us, item.recalled_at)
 
     def record_applied(self, op: Op, at_us: int, recalled_at: int = 0) -> None:
-        """Update the statistics of visible text for one op. It may have been sent on an earlier connection.
+        """Update the statistics for an op that the client has applied, on this connection or on an earlier one.
 
         Args:
             op: The op.
-            at_us: The time at which the client applied the op, in microseconds since the epoch.
-            recalled_at: The index in the visible text of the first code point that is taken back. It is used only if
-                the op is ``withdraw`` or ``refuse``.
+            at_us: When the client got the op, in microseconds since the epoch.
+            recalled_at: The index of the first recalled character. Used only for ``Withdraw`` and ``Refuse``.
         """
         if type(op) is Show:
             self.visible += len(op.text)
@@ -106,10 +101,6 @@ class DeliveryStats:
         )
 
     def _recall(self, start: int, end: int, at_us: int) -> None:
-        """Count the code points [start, end) of the visible text as recalled.
-
-        The receipt's ``exposure_ms`` is the longest time for which any recalled text was visible.
-        """
         position, tokens = 0, 0.0
         for length, shown_us, worth in self._shown:
             overlap = min(position + length, end) - max(position, start)

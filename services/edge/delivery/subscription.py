@@ -1,4 +1,4 @@
-"""The delivery of one request's answer to one client, from events to bytes."""
+"""Deliver the answer to one request to one client."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -28,11 +28,10 @@ SLOW_CLIENT_ERROR: Final = ApiError(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientConnection:
-    """What a stream needs to know of the client's connection.
+    """The connection over which a stream is sent.
 
     Attributes:
-        name: A name that no other stream has. Two streams on one websocket have two names.
-        transport: The kind of connection, as receipts record it.
+        name: A name that is unique for each stream, even on the same websocket.
         until_closed: Whether the stream ends with the op ``close``. Otherwise it ends when the answer is complete.
         resumed_from: Position of the last op that the client had before; None if it had none.
     """
@@ -45,14 +44,12 @@ class ClientConnection:
 
 @dataclass(frozen=True, slots=True)
 class OpenRequest:
-    """What a stream needs to know of its request. The prompt is left out, because it may be large.
+    """The request of an open stream, without the prompt.
 
     Attributes:
-        request_id: Id of the request.
-        tenant: The tenant that sent it.
-        at: The time at which it arrived, in microseconds since the epoch.
-        waited_ms: Milliseconds between its arrival and its write to the log.
-        total_ms: Its total deadline, in milliseconds.
+        at: The time at which the request arrived, in microseconds since the epoch.
+        waited_ms: Milliseconds between the arrival of the request and its write to the log.
+        total_ms: The total deadline of the request, in milliseconds.
     """
 
     request_id: str
@@ -63,14 +60,11 @@ class OpenRequest:
 
     @classmethod
     def of(cls, request: Request, unread_us: int = 0) -> Self:
-        """Create it for a request whose bytes had arrived ``unread_us`` microseconds before the edge read them."""
         waited_ms = request.waited_ms + unread_us / 1_000
         return cls(request.request_id, request.tenant, request.at, waited_ms, request.deadlines.total_ms)
 
 
 class History(NamedTuple):
-    """The ops of a request's events before ``end_offset``: those that the client has, and those that it lacks."""
-
     ops: CatchUpOps
     end_offset: int
 
@@ -78,18 +72,18 @@ class History(NamedTuple):
 class Subscription:
     """The stream of one request's ops to one client.
 
+    Args:
+        catching_up: Whether ``history`` will be set. If so, new events are kept until the history is sent.
+        on_end: Called once, when the stream has ended.
+        on_detached: Called once, when the last bytes have been written or can no longer be written.
+
     Attributes:
         history: The ops to send first; None for a new request.
-        on_log: Set when the first of these happens: the broker acknowledges the request, the write of the request
-            fails, an event of the request is read, the stream ends, or the maximum wait is over.
-        ended: Set when the stream ends.
-        reason: Why the stream ended; None before.
-        ended_us: 0 until the stream ends. Then it is the time of the end, in microseconds since the epoch. When the
-            last bytes are written, it is replaced by the time just before that write, which may be later. For example,
-            the stream of a denied prompt ends before it has a writer.
+        on_log: Set when the request is on the log, or when waiting for that is over.
+        reason: Why the stream ended; None while it is open.
+        ended_us: The time of the end of the stream, in microseconds since the epoch; 0 while it is open.
         quiet_since_us: The time of the last write to the client, by ``steady_us``.
-        opened_us: The time at which the stream was opened, by ``steady_us``. The edge counts the total deadline
-            from this time. Times of other hosts are not used, because clocks differ.
+        opened_us: The time at which the stream was opened, by ``steady_us``.
     """
 
     __slots__ = ("_buffered", "_held", "_is_on_log", "_on_detached", "_on_end", "_out", "_staged", "_writer",
@@ -100,17 +94,6 @@ class Subscription:
         self, *, request: OpenRequest, session: DeliverySession, encoder: Encoder, connection: ClientConnection,
         catching_up: bool, on_end: Callable[["Subscription"], None], on_detached: Callable[["Subscription"], None],
     ) -> None:  # fmt: skip
-        """Open the stream.
-
-        Args:
-            request: The request whose answer is delivered.
-            session: The fold of that request.
-            encoder: Encodes ops as bytes.
-            connection: The connection of the client.
-            catching_up: Whether a history will be sent first.
-            on_end: Called once, when the stream has ended, to free its resources.
-            on_detached: Called once, when the last bytes were written, or when it is certain that they never will be.
-        """
         self.request = request
         self.session = session
         self.encoder = encoder
@@ -140,12 +123,15 @@ class Subscription:
         return self._writer is not None and self._writer.has_begun
 
     def expired(self, at_us: int) -> bool:
-        """Return whether the stream's deadline has passed. It is always False before the history was sent."""
+        """Return whether the total deadline passed at least ``EXPIRY_MARGIN_US`` ago.
+
+        Always return False while ``history`` is being sent.
+        """
         deadline_us = self.opened_us + self.request.total_ms * 1_000
         return self._held is None and at_us >= deadline_us + EXPIRY_MARGIN_US
 
     def push(self, logged: LoggedEvent, at_us: int) -> None:
-        """Fold an event of the request. Its ops are sent by the next ``flush``."""
+        """Take an event of the request. Its ops are sent by a later ``flush``."""
         if not self._is_on_log:
             self._is_on_log = True
             self.on_log.set()
@@ -159,17 +145,16 @@ class Subscription:
         self._end_if_over()
 
     def flush(self) -> None:
-        """Send all pending ops in one write, unless the history must be sent first."""
+        """Send all pending ops in one write. Do nothing while ``history`` is being sent."""
         if self._out and self._held is None:
             self._write()
 
     async def serve(self, writer: ClientWriter | None, keepalive: bytes = b"") -> None:
-        """Send the history, then the ops of new events. Return when the stream has ended.
+        """Send ``history``, then the ops of new events. Return when the stream has ended.
 
         Args:
-            writer: Writes to the client. Ignored if a writer is attached already. None for a completion, which the
-                caller sends as a whole after the end.
-            keepalive: The bytes to send as a keep-alive; empty if the connection has another keep-alive.
+            writer: Writes to the client; None if the caller sends the whole answer after the end.
+            keepalive: The bytes to send after ``KEEPALIVE_S`` without a write; empty for none.
         """
         if writer is not None and self._writer is None:
             self.attach(writer)
@@ -180,7 +165,6 @@ class Subscription:
             self._keep_alive(keepalive)
 
     def attach(self, writer: ClientWriter) -> None:
-        """Set the writer of the client's connection, and write the pending ops to it."""
         self._writer = writer
         if self._out and (self._held is None or self.reason is not None):
             self._write()
@@ -188,15 +172,13 @@ class Subscription:
             self._detached()
 
     def written_whole(self) -> None:
-        """Record that the caller now writes the completion. Call this only for a stream without a writer."""
         self.ended_us = now_us()
         self._detached()
 
     async def catch_up(self, caught_up: CatchUpOps, end_offset: int) -> None:
-        """Send the history as fast as the client reads it, then the ops of the events that arrived meanwhile.
+        """Send a history as fast as the client reads it, then the ops of the events that have arrived meanwhile.
 
-        As soon as a recall arrives, no text that it takes back is sent any more. Before the unsent ops of the history
-        and of the newer events are sent, that text is removed from them.
+        If one of these events is a recall, the text that it takes back is not sent any more.
 
         Args:
             caught_up: The ops of the history.
@@ -213,7 +195,6 @@ class Subscription:
             self._end_if_over()
 
     async def _send(self, caught_up: CatchUpOps, held: HeldEvents) -> tuple[PositionedOp, ...]:
-        """Send the ops, but stop when a recall arrives. Return the unsent ops."""
         pieces, done = iter(self.encoder.catch_up(caught_up)), 0
         while not held.recall_pending and self.reason is None and (piece := next(pieces, None)) is not None:
             items, data = piece
@@ -223,17 +204,17 @@ class Subscription:
         return () if self.encoder.error is not None else caught_up.ops[done:]
 
     def end(self, reason: DetachReason, error: ApiError | None = None, *, withhold: bool = False) -> None:
-        """End the stream and send the pending ops and the error. Only the first call has an effect, with one exception.
+        """End the stream. Send the pending ops and the error.
 
-        The exception is a client that disconnects after its answer was complete and before the answer was written. The
-        reason is then changed from ``complete`` to ``gone``.
+        A second call has no effect, except that it can change the reason from ``complete`` to ``gone``.
 
         Args:
             reason: Why the stream ends.
             error: The error to send to the client.
-            withhold: Whether to drop the pending ops, because their text may have been taken back.
+            withhold: Whether to drop the pending ops.
         """
         if self.reason is not None:
+            # The client has disconnected after its answer was complete and before the answer was written.
             if self.reason == "complete" and reason == "gone" and self._on_detached is not None:
                 self.reason = reason
                 self._detached()
@@ -288,10 +269,6 @@ class Subscription:
             self.end("complete")
 
     async def _drain(self) -> None:
-        """Write the next piece of the history, and wait until the client has read most of it.
-
-        Do nothing before ``CATCH_UP_BATCH_BYTES`` of it are ready.
-        """
         if self._staged < CATCH_UP_BATCH_BYTES or self._writer is None or self.reason is not None:
             return
         self._write(draining=True)
@@ -319,7 +296,6 @@ class Subscription:
 
 
 async def is_set_within(event: asyncio.Event, seconds: float) -> bool:
-    """Wait for the event for at most ``seconds``. Return whether it is set."""
     if event.is_set():
         return True
     try:

@@ -1,13 +1,8 @@
-"""Encode ops as OpenAI's chat completion chunks. Pure: the bytes depend only on the log and the client's options.
+"""Encode ops as OpenAI's chat completion chunks.
 
-An OpenAI-style stream can only append text. So an op that takes text back is sent in an extra field ``railbus``:
-
-- If the answer is withdrawn or refused before text was sent, the replacement is sent as ordinary text, and
-  ``finish_reason`` is ``content_filter``.
-- If the whole answer is withdrawn after text was sent, the stream ends with ``content_filter`` and adds no text.
-- If sent text is redacted, the redaction is sent only in the field ``railbus``, and the answer ends with
-  ``content_filter``.
-- If the answer restarts after text was sent, the stream ends with an error, unless the client chose a marker.
+Chunks can only append text. An op that takes text back is sent in the extra field ``railbus``, and the
+``finish_reason`` of the answer is then ``content_filter``. If the answer restarts after text was sent, the stream ends
+with an error, unless the request has set ``railbus.restart`` to ``marker``.
 """
 
 from collections.abc import Iterable, Sequence
@@ -33,26 +28,12 @@ OnRestart = Literal["error", "marker"]
 
 @dataclass(slots=True)
 class ChunkContent:
-    """The content of one chunk.
-
-    Attributes:
-        content: The text to append.
-        finish: The ``finish_reason``, if the chunk ends the answer.
-        ops: The ops in the chunk's field ``railbus``.
-    """
-
     content: str = ""
     finish: str | None = None
     ops: tuple[Op, ...] = ()
 
 
 class ChatChunkEncoder:
-    """Encodes one request's ops as chat completion chunks.
-
-    Attributes:
-        error: The error that ends the stream, after the bytes that were returned so far; None if there is none.
-    """
-
     buffered: ClassVar[bool] = False
     __slots__ = ("_created", "_finish", "_head", "_include_usage", "_mid", "_model", "_on_restart", "_recalled",
                  "_role_sent", "_session", "_usage", "_visible", "error")  # fmt: skip
@@ -72,7 +53,6 @@ class ChatChunkEncoder:
         self._set_model(model)
 
     def encode(self, item: PositionedOp) -> bytes:
-        """Encode one op. Return no bytes for an op that OpenAI's format cannot express."""
         op = item.op
         if type(op) is Show and self._role_sent:  # the fast path, for almost every op
             self._visible += len(op.text)
@@ -81,10 +61,9 @@ class ChatChunkEncoder:
         return b"" if content is None else self._chunk(item, content)
 
     def catch_up(self, caught_up: CatchUpOps) -> Iterable[EncodedOps]:
-        """Encode a history. Ops that must arrive together become one chunk."""
         for op in caught_up.already_sent:
             self._role_sent = self._content_of(op) is not None or self._role_sent
-        if caught_up.splittable:
+        if caught_up.splittable:  # a generator, because a recall may replace ops that are not encoded yet
             return (((item,), self.encode(item)) for item in caught_up.ops if self.error is None)
         parts = [part for item in caught_up.ops if (part := self._content_of(item.op)) is not None]
         merged = ChunkContent(
@@ -95,7 +74,6 @@ class ChatChunkEncoder:
         return [(caught_up.ops, self._chunk(caught_up.ops[-1], merged) if parts else b"")]
 
     def encode_end(self) -> bytes:
-        """Encode the error if there is one. Otherwise encode the usage, if the client wants it, and ``[DONE]``."""
         if self.error is not None:
             return sse_event(self.error.envelope)
         if not self._include_usage:
@@ -186,12 +164,12 @@ class ChatChunkEncoder:
 
 
 def railbus_field(ops: Sequence[Op]) -> Any:
-    """Build the field ``railbus``. Several ops are wrapped in one ``catch_up`` op."""
+    """Build the field ``railbus``: a single op itself, or an op ``catch_up`` that contains several ops."""
     return ops[0] if len(ops) == 1 else {"op": "catch_up", "ops": ops}
 
 
 def usage_of(finish: Finish | None) -> dict[str, Any]:
-    """Build OpenAI's ``usage`` object. Without the op ``finish``, all counts are 0."""
+    """Build OpenAI's ``usage`` object. If ``finish`` is None, all counts are 0."""
     usage = Usage() if finish is None else finish.usage
     return {
         "prompt_tokens": usage.prompt_tokens,

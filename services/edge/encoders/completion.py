@@ -1,4 +1,4 @@
-"""Encode an answer as one OpenAI chat completion, for clients that do not stream. Pure."""
+"""Encode an answer as one OpenAI chat completion, for clients that do not stream."""
 
 from collections.abc import Iterable
 from typing import Any, ClassVar
@@ -15,7 +15,7 @@ from services.stream import Begin, Close, Finish, Op, Refuse, Replace, Withdraw
 
 
 class CompletionEncoder:
-    """Collects one request's ops and encodes them as one completion at the end.
+    """Collects the ops of one request, and encodes them at the end as one chat completion.
 
     Attributes:
         error: The error that is sent instead of the answer; None if there is none.
@@ -57,7 +57,6 @@ class CompletionEncoder:
         return [(caught_up.ops, b"")]
 
     def encode_end(self) -> bytes:
-        """Encode the response body, which is the completion or the error."""
         if self.error is not None:
             return self.error.envelope
         choice = {

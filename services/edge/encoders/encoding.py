@@ -1,4 +1,4 @@
-"""Choose the format in which a client gets its answer. Pure."""
+"""Choose the format in which a client gets its answer."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -19,7 +19,7 @@ class Encoding:
         kind: ``chunks`` is OpenAI's streamed format, and ``completion`` is OpenAI's format for a whole answer.
             ``op_events`` means ops as server-sent events, and ``op_frames`` means ops as websocket frames.
         include_usage: Whether a stream of chunks ends with the token counts.
-        on_restart: What a stream of chunks does if the answer restarts after text was sent.
+        on_restart: What a stream of chunks does if another attempt takes over after text was sent.
     """
 
     kind: Literal["chunks", "completion", "op_events", "op_frames"]
@@ -42,7 +42,6 @@ class Encoding:
         return self.kind in {"op_events", "op_frames"}
 
     def encoder(self, session: DeliverySession, model: str) -> Encoder:
-        """Create the encoder of one stream. ``model`` is the model that the request names."""
         match self.kind:
             case "chunks":
                 return ChatChunkEncoder(session, model, include_usage=self.include_usage, on_restart=self.on_restart)
@@ -56,7 +55,5 @@ class Encoding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientContext:
-    """A client's tenant, and the format in which the client gets its answer."""
-
     tenant: str
     encoding: Encoding

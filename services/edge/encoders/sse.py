@@ -1,4 +1,4 @@
-"""Encode ops as server-sent events. Pure."""
+"""Encode ops as server-sent events."""
 
 from collections.abc import Iterable
 from typing import ClassVar, Final
@@ -19,11 +19,7 @@ def sse_event(data: bytes, event_id: bytes | None = None) -> bytes:
 
 
 class SseEncoder:
-    """Encodes each op as a server-sent event. The data is the op's JSON, and the id is its position on the log.
-
-    Attributes:
-        error: The error that ends the stream; None if there is none.
-    """
+    """Encodes each op as a server-sent event. The data is the op's JSON, and the id is the op's position on the log."""
 
     buffered: ClassVar[bool] = False
     __slots__ = ("error",)
@@ -35,16 +31,13 @@ class SseEncoder:
         return b"id: %d:%d:%d\ndata: %b\n\n" % (*item.op_id, item.line)
 
     def catch_up(self, caught_up: CatchUpOps) -> Iterable[EncodedOps]:
-        """Encode a history. Ops that must arrive together become one event."""
         if caught_up.splittable or not caught_up.ops:
             return (((item,), self.encode(item)) for item in caught_up.ops)
         return [(caught_up.ops, sse_event(catch_up_json(caught_up), str(caught_up.ops[-1].op_id).encode()))]
 
     def encode_end(self) -> bytes:
-        """Encode the error. If there is none, return no bytes, because the op ``close`` was the end of the stream."""
         return b"" if self.error is None else sse_event(self.error.envelope)
 
 
 def catch_up_json(caught_up: CatchUpOps) -> bytes:
-    """Wrap ops that must arrive together in one op ``catch_up``, and return its JSON."""
     return b'{"op":"catch_up","ops":[%b]}' % b",".join(item.line for item in caught_up.ops)

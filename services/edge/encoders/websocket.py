@@ -1,7 +1,4 @@
-"""Encode ops as websocket text frames. Pure.
-
-The frames are built here, so that an op needs one plain write. The web framework's functions for this are coroutines.
-"""
+"""Encode ops as websocket text frames."""
 
 from collections.abc import Iterable
 from typing import ClassVar, Final
@@ -17,8 +14,9 @@ RESUMABLE_CODES: Final = frozenset({"slow_client", "server_stopping"})
 """Codes of errors that end the connection. The close frame reports them, and the client can resume its requests."""
 
 
+# The web framework's functions for frames are coroutines. With these functions, an op needs one plain write.
 def text_frame(payload: bytes) -> bytes:
-    """Format a whole text message as one frame. A server's frames have no mask (RFC 6455, section 5.2)."""
+    """Format a text message as one unmasked frame (RFC 6455, section 5.2)."""
     size = len(payload)
     if size < 126:
         return b"\x81%c%b" % (size, payload)
@@ -28,21 +26,17 @@ def text_frame(payload: bytes) -> bytes:
 
 
 def pong_frame(payload: bytes) -> bytes:
-    """Format the pong for a ping with this payload of at most 125 bytes (RFC 6455, section 5.5)."""
+    """Format a pong frame. The payload may have at most 125 bytes (RFC 6455, section 5.5)."""
     return b"\x8a%c%b" % (len(payload), payload)
 
 
 def close_frame(code: int, reason: bytes) -> bytes:
-    """Format a close frame with a reason of at most 123 bytes (RFC 6455, section 5.5.1)."""
+    """Format a close frame. The reason may have at most 123 bytes (RFC 6455, section 5.5.1)."""
     return b"\x88%c%b%b" % (2 + len(reason), code.to_bytes(2, "big"), reason)
 
 
 class WebSocketEncoder:
-    """Encodes each op as a text frame with the JSON ``{"request_id":..., "id":..., "op":...}``.
-
-    Attributes:
-        error: The error that ends the request's stream; None if there is none.
-    """
+    """Encodes each op as a text frame with the JSON ``{"request_id":..., "id":..., "op":...}``."""
 
     buffered: ClassVar[bool] = False
     __slots__ = ("_head", "error")
@@ -55,14 +49,13 @@ class WebSocketEncoder:
         return text_frame(b'%b%d:%d:%d",%b' % (self._head, *item.op_id, item.line[1:]))
 
     def catch_up(self, caught_up: CatchUpOps) -> Iterable[EncodedOps]:
-        """Encode a history. Ops that must arrive together become one frame."""
         if caught_up.splittable or not caught_up.ops:
             return (((item,), self.encode(item)) for item in caught_up.ops)
         last = caught_up.ops[-1].op_id
         return [(caught_up.ops, text_frame(b'%b%d:%d:%d",%b' % (self._head, *last, catch_up_json(caught_up)[1:])))]
 
     def encode_end(self) -> bytes:
-        """Encode the error. Return no bytes if there is none or the close frame reports it (``RESUMABLE_CODES``)."""
+        """Encode the error. The result is empty if there is no error, or if its code is one of ``RESUMABLE_CODES``."""
         if self.error is None or self.error.code in RESUMABLE_CODES:
             return b""
         body = orjson.dumps({"type": "error", "error": self.error.body})

@@ -77,7 +77,7 @@ _CLIENT_ERRORS: Final = (HttpProcessingError, web.RequestPayloadError, UnicodeEn
 
 
 class ServerLogger(logging.LoggerAdapter[logging.Logger]):
-    """The web server's logger. For errors that clients cause, it logs only a debug message, without a traceback."""
+    """The web server's logger. It logs errors that clients cause as debug messages, without a traceback."""
 
     def exception(self, msg: object, *args: object, exc_info: Any = True, **kwargs: Any) -> None:
         if isinstance(exc_info, _CLIENT_ERRORS):
@@ -89,7 +89,6 @@ class ServerLogger(logging.LoggerAdapter[logging.Logger]):
 
 
 async def _expect(request: web.Request) -> web.Response | None:
-    """Answer an ``Expect`` header (RFC 9110, section 10.1.1). Return an error response if it is not valid."""
     if request.headers["Expect"].lower() != "100-continue":
         return _to_response(ApiError(417, "Expect may only be 100-continue.", code="invalid_header", param="Expect"))
     if request.version >= HttpVersion11:
@@ -110,12 +109,10 @@ def _to_response(error: ApiError, headers: Mapping[str, str] | None = None) -> w
 
 
 def _allowed_methods(error: web.HTTPException) -> dict[str, str]:
-    """Return the header ``Allow``, which a 405 must have (RFC 9110, section 15.5.6); nothing for other errors."""
     return {"Allow": error.headers["Allow"]} if error.status == 405 else {}
 
 
 def _as_api_error(error: web.HTTPException, request: web.Request) -> ApiError:
-    """Convert the web framework's error to an ``ApiError``."""
     if error.status == 404:
         return ApiError(404, f"There is nothing at {request.path[:200]}.", code="not_found")
     if error.status == 405:

@@ -1,8 +1,4 @@
-"""Find out when a client's bytes reached this host, from the kernel's timestamps.
-
-A client waits from the moment when its request reaches this host. If the event loop or the processor is busy, the edge
-reads the bytes later. The request's account must include this delay.
-"""
+"""Find out from the kernel's timestamps when a client's bytes reached this host."""
 
 import asyncio
 import socket
@@ -30,7 +26,10 @@ _read_buffer: Final = bytearray(READ_BYTES)
 
 
 def request_timestamps(sockets: Iterable[Any]) -> bool:
-    """Turn on timestamps for the connections of these listening sockets. Return whether the kernel supports them."""
+    """Turn on receive timestamps for the connections of these listening sockets.
+
+    Return whether the kernel supports them.
+    """
     if sys.platform != "linux":
         return False
     try:
@@ -45,8 +44,8 @@ def unread_since_us(connection: socket.socket, read_us: int) -> int:
     """Return the time at which the first unread byte arrived, in microseconds since the epoch.
 
     Args:
-        connection: A connection whose listening socket has timestamps turned on.
-        read_us: The present time in microseconds since the epoch. It is returned if there is no usable timestamp.
+        connection: A connection for which receive timestamps are turned on.
+        read_us: The present time, in microseconds since the epoch. It is returned if there is no usable timestamp.
     """
     try:
         _, messages, _, _ = connection.recvmsg(1, _CONTROL_BYTES, _PEEK)
@@ -61,7 +60,7 @@ def unread_since_us(connection: socket.socket, read_us: int) -> int:
 
 
 class TimedHandler(Protocol):
-    """Like an asyncio protocol, but it gets the bytes of its connection together with the time of their arrival."""
+    """An asyncio protocol that also gets the time at which received bytes arrived at this host."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None: ...
 
@@ -77,11 +76,7 @@ class TimedHandler(Protocol):
 
 
 class TimedProtocol(asyncio.BufferedProtocol):
-    """Pass received bytes to a ``TimedHandler``, with the time at which they arrived.
-
-    The timestamp is taken in ``get_buffer``, which the event loop calls just before it reads. After that, the kernel
-    can no longer report it.
-    """
+    """Passes received bytes to a ``TimedHandler``, with the time at which they arrived at this host."""
 
     __slots__ = ("_handler", "_since_us", "_socket")
 
@@ -99,7 +94,7 @@ class TimedProtocol(asyncio.BufferedProtocol):
             self._handler.connection_made(transport)
 
     def get_buffer(self, sizehint: int) -> bytearray:  # noqa: ARG002 - asyncio's signature
-        read_us = now_us()
+        read_us = now_us()  # the event loop reads after this call, and then the kernel's timestamp is lost
         self._since_us = read_us if self._socket is None else unread_since_us(self._socket, read_us)
         return _read_buffer
 

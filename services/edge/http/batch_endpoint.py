@@ -25,8 +25,6 @@ MAX_NAME_CHARS: Final = 255
 
 
 class BatchEndpoint:
-    """The handlers of ``/v1/files`` and ``/v1/batches``."""
-
     def __init__(self, jobs: JobService, keys: ApiKeys) -> None:
         self._jobs = jobs
         self._keys = keys
@@ -126,7 +124,7 @@ class BatchEndpoint:
         return _json(batch_object(await self._jobs.job(tenant, request.match_info["id"])))
 
     async def cancel(self, request: web.Request) -> web.Response:
-        """Cancel a batch. The results that it already has are kept."""
+        """Cancel a batch. Results that are already there are kept."""
         tenant = self._keys.tenant_of(request.headers)
         return _json(batch_object(await self._jobs.cancel(tenant, request.match_info["id"])))
 
@@ -137,7 +135,6 @@ def _check_purpose(purpose: str | None) -> None:
 
 
 async def _chunks(request: web.Request, part: BodyPartReader) -> AsyncIterator[bytes]:
-    """Yield the content of a part of the form. The client has ``request_timeout_ms`` for each chunk."""
     connection = handler_of(request)
     while True:
         connection.wait("body")

@@ -1,9 +1,7 @@
-"""Limit the memory for bodies and messages that clients have sent and that are not on the log yet.
+"""Limit the memory for request bodies and websocket messages that are not on the log yet.
 
-Bytes count as soon as they arrive. If the total exceeds the limit, the edge drops the client whose unfinished body or
-message has been arriving for the longest time, because honest clients finish soon. The complete bodies that are
-processed at the same time have a smaller limit, because a body that is parsed, checked and encoded needs several times
-its size in memory.
+Beyond the limit, the edge drops the client whose incomplete body or message began to arrive first. The complete bodies
+that are processed at the same time have a smaller limit.
 """
 
 import asyncio
@@ -37,7 +35,7 @@ TURN_S: Final = 5.0
 
 
 class BodyTurn:
-    """A context manager in which one complete body is processed. Its bytes count until the context is left."""
+    """A context manager for the processing of one complete body. Entering it waits until the body may be processed."""
 
     __slots__ = ("_aside", "_count", "_room", "_works")
 
@@ -56,31 +54,31 @@ class BodyTurn:
         self._room.count_whole(-self._count)
 
     def set_aside(self) -> None:
-        """Let other bodies be processed, because this batch request may wait until the edge has a free stream.
+        """Let other bodies be processed while this batch request waits for a free stream.
 
         Raises:
-            ApiError: 503, if the bytes of such waiting requests would exceed ``ASIDE_SHARE``.
+            ApiError: 503, if the bytes of all such requests would exceed ``ASIDE_SHARE``.
         """
         self._room.reserve_aside(self._count)
         self._aside = self._count
         self.end_work()
 
     def end_work(self) -> None:
-        """Let other bodies be processed, because this one only waits for the log. Further calls have no effect."""
+        """Let other bodies be processed while this one waits for the broker. Further calls have no effect."""
         if self._works:
             self._works = False
             self._room.end_work(self._count)
 
 
 class BodyRoom(Generic[Key]):
-    """The memory for the bodies and messages of all connections.
+    """Counts and limits the bytes of bodies and messages on all connections.
 
     Args:
         most: The limit, in bytes.
-        drop: Called with the key of a connection that must be closed. The bytes of that connection no longer count.
+        drop: Called with the key of a connection that must be closed.
 
     Attributes:
-        total: The bytes that count at present, of incomplete and of complete bodies and messages.
+        total: The number of bytes that are counted now.
     """
 
     def __init__(self, most: int, drop: Callable[[Key], None]) -> None:
@@ -95,14 +93,13 @@ class BodyRoom(Generic[Key]):
         self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()  # their bytes are counted
 
     def add(self, key: Key, count: int) -> None:
-        """Count bytes that a connection received. Beyond the limit, drop others, or this one if there is no other."""
+        """Count received bytes. Beyond the limit, drop other connections or, if there are none, this one."""
         self._incoming[key] = self._incoming.get(key, 0) + count
         self.total += count
         while self.total > self._most and key in self._incoming:
             self._drop_oldest(but=key)
 
     def subtract(self, key: Key, count: int) -> None:
-        """Stop counting the ``count`` bytes of a complete message. Any bytes after them belong to the next message."""
         arrived = self._incoming.pop(key, 0)
         left = arrived - count
         if left > SLACK_BYTES:
@@ -111,7 +108,6 @@ class BodyRoom(Generic[Key]):
         self.total -= arrived
 
     def forget(self, key: Key) -> None:
-        """Stop counting all incoming bytes of a connection."""
         self.total -= self._incoming.pop(key, 0)
 
     def turn(self, count: int) -> BodyTurn:
@@ -121,8 +117,7 @@ class BodyRoom(Generic[Key]):
         """Count a complete body, and wait until it may be processed. Only ``BodyTurn`` calls this.
 
         Raises:
-            ApiError: 503, if ``total`` exceeds the limit although all incomplete bodies and messages were dropped, or
-                if the body has waited for ``TURN_S``.
+            ApiError: 503, if there is no memory for the body, or the wait takes longer than ``TURN_S``.
         """
         self.count_whole(count)
         try:
@@ -163,12 +158,11 @@ class BodyRoom(Generic[Key]):
             raise
 
     def end_work(self, count: int) -> None:
-        """Record that a body of ``count`` bytes is no longer processed. Only ``BodyTurn`` calls this."""
         self._in_work -= count
         self._admit()
 
     def reserve_aside(self, count: int) -> None:
-        """Count bytes of a batch request that waits for a free stream. A negative ``count`` stops counting them.
+        """Count a batch request of ``count`` bytes that waits for a free stream. A negative ``count`` undoes this.
 
         Raises:
             ApiError: 503, if the bytes of all such requests would exceed ``ASIDE_SHARE``.

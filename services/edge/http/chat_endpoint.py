@@ -22,8 +22,6 @@ MAX_IDEMPOTENCY_KEY_CHARS: Final = 255
 
 
 class ChatEndpoint:
-    """The handlers of new chat requests, and of requests to read an earlier answer."""
-
     def __init__(self, request_service: RequestService, keys: ApiKeys, buffer_bytes: int) -> None:
         self._request_service = request_service
         self._keys = keys
@@ -43,7 +41,6 @@ class ChatEndpoint:
         return await send_stream(request, opened, buffer_bytes=self._buffer_bytes, headers=headers)
 
     async def _ask(self, request: web.Request) -> tuple[Subscription, tuple[str, ...]]:
-        """Put the request on the log. Return the stream of its answer, and the names of the body's ignored fields."""
         connection = handler_of(request)
         arrival = connection.arrival  # when the bytes arrived, which is before the head was parsed
         tenant = self._keys.tenant_of(request.headers)
@@ -67,7 +64,7 @@ class ChatEndpoint:
         return opened, parsed.ignored
 
     async def read(self, request: web.Request) -> web.StreamResponse:
-        """Deliver the answer to an earlier request, as chat chunks from a position on, or as one completion."""
+        """Deliver the answer to an earlier request, as a stream of chat chunks or as one completion."""
         encoding = _chat_encoding(
             stream=_flag(request, "stream", default=True),
             include_usage=_flag(request, "include_usage", default=False),
@@ -76,7 +73,7 @@ class ChatEndpoint:
         return await self._resume(request, encoding)
 
     async def events(self, request: web.Request) -> web.StreamResponse:
-        """Deliver the ops of an earlier request as server-sent events, from a position up to the op ``close``."""
+        """Deliver the ops of an earlier request as server-sent events, from a given position to the op ``close``."""
         return await self._resume(request, Encoding(kind="op_events"))
 
     async def _resume(self, request: web.Request, encoding: Encoding) -> web.StreamResponse:
@@ -104,10 +101,9 @@ def _idempotency_key(request: web.Request) -> str | None:
 
 
 def _is_utf8(header: str) -> bool:
-    """Return whether the header was valid UTF-8. The web framework decodes all other bytes to surrogates."""
     try:
         header.encode()
-    except UnicodeEncodeError:
+    except UnicodeEncodeError:  # the web framework decodes bytes that are not UTF-8 to surrogates
         return False
     return True
 
@@ -124,7 +120,6 @@ def _flag(request: web.Request, name: str, *, default: bool) -> bool:
 
 
 def _header_text(names: tuple[str, ...]) -> str:
-    """Join the first 32 names to a header's value. Leave out characters that are not allowed in it."""
     return ", ".join(
         "".join(c for c in name[:64] if c.isascii() and (c.isalnum() or c in "_-.")) for name in names[:32]
     )

@@ -1,4 +1,4 @@
-"""The table of open connections. It decides which one is closed when there are too many. No I/O, no clock."""
+"""Count the open connections, and choose which one to close when there are too many."""
 
 import ipaddress
 from collections import Counter, OrderedDict
@@ -32,12 +32,13 @@ PROXIED: Final = ""
 
 @dataclass(frozen=True, slots=True)
 class ConnectionAdmission(Generic[Key]):
-    """The decision about a new connection, or about one that a proxy uses for a client's request.
+    """The decision about a connection.
 
     Attributes:
         over: The limit that the connection exceeds; None if it exceeds none.
-        evicted: The other connection to close, and what its client had to send; None if no other is closed.
-        refusal: The limit because of which only health checks work on the connection; None if all requests work.
+        evicted: Another connection that must be closed to make room, and what its client had to send; None if there is
+            none.
+        refusal: The limit because of which the connection serves only health checks; None if it serves all requests.
     """
 
     over: Refusal | None = None
@@ -56,17 +57,15 @@ class _Entry:
 
 @dataclass(slots=True)
 class _Group(Generic[Key]):
-    """The connections of one client address: their number, and those that wait for the client, longest wait first."""
-
     count: int = 0
+    # Connections that wait for their client, the longest wait first.
     waiting: OrderedDict[Key, None] = field(default_factory=OrderedDict)
 
 
 class ConnectionTable(Generic[Key]):
     """All open connections.
 
-    To make room for a new connection, one that waits for its client may be closed. A busy one is closed only if
-    it exceeds a limit itself.
+    To make room for a new connection, the table evicts one that waits for its client to send something.
     """
 
     def __init__(self, most: int, most_per_address: int) -> None:
@@ -83,7 +82,7 @@ class ConnectionTable(Generic[Key]):
     def open(self, key: Key, address: str, deadline_s: float) -> ConnectionAdmission[Key]:
         """Add a connection whose client must send a request before the deadline.
 
-        For a connection from a trusted proxy, ``address`` must be ``PROXIED``.
+        ``address`` is the client's address, or ``PROXIED`` for a connection from a trusted proxy.
         """
         name = address_group(address)
         group = self._groups.get(name)
@@ -107,7 +106,6 @@ class ConnectionTable(Generic[Key]):
         return ConnectionAdmission(over, None if evicted is None else (evicted, wait or "next"), refusal)
 
     def wait(self, key: Key, what: Wait, deadline_s: float) -> None:
-        """Record that the client must send ``what`` before the deadline."""
         entry = self._entries.get(key)
         if entry is None:
             return
@@ -118,10 +116,7 @@ class ConnectionTable(Generic[Key]):
             self._groups[entry.group].waiting[key] = None
 
     def busy(self, key: Key) -> None:
-        """Record that the server handles a request.
-
-        Until ``wait`` is called, the connection has no deadline, and is evicted only if it exceeds a limit itself.
-        """
+        """Record that the server handles a request. The connection then has no deadline until ``wait`` is called."""
         entry = self._entries.get(key)
         if entry is not None:
             entry.wait = None
@@ -130,11 +125,10 @@ class ConnectionTable(Generic[Key]):
                 self._groups[entry.group].waiting.pop(key, None)
 
     def move(self, key: Key, address: str) -> ConnectionAdmission[Key]:
-        """Count a trusted proxy's connection under another address.
+        """Count a trusted proxy's connection under the address of the client whose request the connection carries.
 
-        While the connection serves a request, ``address`` is the address of that request's client. After the request,
-        it is ``PROXIED``. If the client has too many connections, one of them that waits for the client is evicted. If
-        none of them waits, this connection stays in its old group, and the result has a ``refusal``.
+        Between requests, ``address`` is ``PROXIED``. The result has a ``refusal`` if the client has too many
+        connections and none of them can be evicted.
         """
         entry, name = self._entries.get(key), address_group(address)
         if entry is None or entry.refusal is not None or entry.group == name:
@@ -171,7 +165,6 @@ class ConnectionTable(Generic[Key]):
         return None if entry is None else entry.refusal
 
     def close(self, key: Key) -> None:
-        """Remove a connection. Do nothing if it is not in the table."""
         self.busy(key)
         entry = self._entries.pop(key, None)
         if entry is None:
@@ -181,7 +174,7 @@ class ConnectionTable(Generic[Key]):
             self._leave(key, entry)
 
     def expire(self, now_s: float) -> list[tuple[Key, Wait]]:
-        """Remove the connections whose deadline has passed. Return each with what its client had to send."""
+        """Remove and return the connections whose deadline has passed, each with what its client had to send."""
         expired = [
             (key, entry.wait)
             for key, entry in self._entries.items()
@@ -213,7 +206,7 @@ def _kind(entry: _Entry) -> ConnectionKind:
 
 
 def address_group(address: str) -> str:
-    """Return the key under which an address is counted: an IPv4 address itself, or the network of an IPv6 address."""
+    """Return the key under which an address is counted: an IPv4 address itself, or an IPv6 address's /64 network."""
     try:
         parsed = ipaddress.ip_address(address.partition("%")[0])
     except ValueError:

@@ -1,4 +1,4 @@
-"""Limits for open connections of the HTTP server, and deadlines by which a client must send something."""
+"""Limits for the open connections of the HTTP server, and deadlines by which a client must send something."""
 
 import asyncio
 import ssl
@@ -46,12 +46,12 @@ _LIMITS: Final[dict[Refusal, tuple[str, str]]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectionTimeouts:
-    """The time that a client has to send something, in seconds.
+    """How long a client may take to send something, in seconds.
 
     Attributes:
-        request_s: Time for the head of the first request, and time for each body.
-        hello_s: Time for the first valid message on a websocket.
-        next_s: Time until the next request on the same connection.
+        request_s: For the head of the first request, and for each body.
+        hello_s: For the first valid message on a websocket.
+        next_s: For the next request on the same connection.
     """
 
     request_s: float
@@ -80,8 +80,6 @@ _NO_PROXIES: Final = TrustedProxies()
 
 
 class Connections:
-    """All connections of the server. It closes those that exceed a limit or a deadline."""
-
     def __init__(
         self, most: int, most_per_address: int, most_body_bytes: int, timeouts: ConnectionTimeouts,
         proxies: TrustedProxies = _NO_PROXIES,
@@ -96,16 +94,15 @@ class Connections:
 
     @property
     def handshake_s(self) -> float:
-        """Maximum seconds for the TLS handshake."""
         return self._timeouts.request_s
 
     def open(self, handler: "LimitedHandler", address: str, now_s: float) -> None:
-        """Count a new connection. If it exceeds a limit, try to close another connection that waits for its client."""
+        """Count a new connection. Beyond a limit, close another connection that waits for its client, if any."""
         counted = PROXIED if self.proxies.trusts(address) else address
         self._make_room(self._table.open(handler, counted, now_s + self._timeouts.request_s), now_s)
 
     def move(self, handler: "LimitedHandler", address: str, now_s: float) -> Refusal | None:
-        """Count a proxy's connection under ``address``. Return the limit that forbids this, or None if none does."""
+        """Count a proxy's connection under ``address``. If a limit forbids this, return the limit; otherwise None."""
         admission = self._table.move(handler, address)
         self._make_room(admission, now_s)
         return admission.refusal
@@ -128,7 +125,6 @@ class Connections:
         self._closing.pop(handler, None)
 
     def wait(self, handler: "LimitedHandler", what: Wait, now_s: float) -> None:
-        """Start the deadline by which the client must send ``what``."""
         self._table.wait(handler, what, now_s + self._timeouts.seconds(what))
 
     def busy(self, handler: "LimitedHandler") -> None:
@@ -145,7 +141,6 @@ class Connections:
         self.wait(handler, "next", now_s)
 
     def tick(self, now_s: float) -> None:
-        """Close the connections whose deadline has passed, and update the metric of open connections."""
         for handler, what in self._table.expire(now_s):
             self._close(handler, what, _too_late(what, self._timeouts.seconds(what)), now_s)
         for handler, (transport, until_s) in list(self._closing.items()):
@@ -157,7 +152,6 @@ class Connections:
             EDGE_CONNECTIONS.labels(kind).set(kinds[kind])
 
     def _drop(self, handler: "LimitedHandler") -> None:
-        """Close a connection whose incomplete body or messages are dropped because ``BodyRoom`` is full."""
         self._table.close(handler)
         handler.let_go_of_messages()
         if handler.has_sent_ahead:  # an earlier answer is being written, and an error would break into it
@@ -169,7 +163,6 @@ class Connections:
         )
 
     def _close(self, handler: "LimitedHandler", what: Wait, error: ApiError, now_s: float) -> None:
-        """Close a connection. Send the error first, if the client waits for a response and none is being written."""
         transport = handler.transport
         if transport is None:
             return
@@ -214,11 +207,9 @@ class LimitedHandler(web.RequestHandler):
         self.bytes_arrived(data, now_us())
 
     def bytes_arrived(self, data: bytes, since_us: int) -> None:
-        """Take bytes that were read from the socket.
+        """Process received bytes.
 
-        Args:
-            data: The bytes. Empty if the web framework continues with bytes that it had buffered.
-            since_us: The time at which the bytes arrived at this host, in microseconds since the epoch.
+        ``since_us`` is the time at which the bytes reached this host, in microseconds since the epoch.
         """
         if data:
             self._bytes_us, self._read_us = since_us, now_us()
@@ -243,7 +234,6 @@ class LimitedHandler(web.RequestHandler):
 
     @property
     def arrival(self) -> ArrivalTimes:
-        """When the newest bytes arrived and were read, or when the previous answer ended if that was later."""
         read_us = min(now_us(), max(self._read_us, self._answered_us))  # the time of day may have been set back
         return ArrivalTimes(min(read_us, max(self._bytes_us, self._answered_us)), read_us)
 
@@ -253,7 +243,7 @@ class LimitedHandler(web.RequestHandler):
         return self._connections.refusal(self) is not None
 
     def begin(self, request: web.Request) -> None:
-        """Record that the server handles a request. A proxy's connection then counts under the client's address.
+        """Record that the server handles a request.
 
         Raises:
             ApiError: 429 or 503, if the connection exceeds a limit and the request is not a health check.
@@ -273,8 +263,8 @@ class LimitedHandler(web.RequestHandler):
         """Record that the request is answered.
 
         Args:
-            written_us: The time at which the last bytes of the response were written; None means now. The next request
-                may have arrived since then.
+            written_us: When the last bytes of the response were written, in microseconds since the epoch; None means
+                now.
         """
         self._answered_us = now_us() if written_us is None else written_us
         if self._connections.proxies.trusts(self._peer):
@@ -282,11 +272,9 @@ class LimitedHandler(web.RequestHandler):
         self._connections.answered(self, self._loop.time())
 
     def wait(self, what: Wait) -> None:
-        """Start the deadline by which the client must send ``what``."""
         self._connections.wait(self, what, self._loop.time())
 
     def upgrade(self, response: web.WebSocketResponse) -> None:
-        """Record that the connection is a websocket now. All bytes after the handshake belong to messages."""
         self._websocket = response
         self._count_sent_ahead()
         self._ahead = 0  # these bytes still count, as parts of incomplete messages
@@ -294,7 +282,7 @@ class LimitedHandler(web.RequestHandler):
         self._connections.upgrade(self)
 
     def let_go_of_messages(self) -> None:
-        """Free the memory of incomplete messages at once, because one loop iteration may drop many connections."""
+        # At once, because one event loop iteration may drop many connections.
         self._message_tail = b""
         parser, self._payload_parser = self._payload_parser, None
         if parser is not None:
@@ -306,7 +294,6 @@ class LimitedHandler(web.RequestHandler):
 
     @property
     def has_sent_ahead(self) -> bool:
-        """Whether bytes have arrived that are processed only after the present request is answered."""
         return self._ahead > 0
 
     def _count_sent_ahead(self) -> None:
@@ -316,34 +303,31 @@ class LimitedHandler(web.RequestHandler):
             self.body_arrived(arrived)
 
     def _take_up_sent_ahead(self) -> None:
-        """Stop counting bytes that came before the previous answer ended. They are now processed, and counted anew."""
         if self._ahead:
             self._ahead = 0
             self._connections.bodies.forget(self)
 
     def body_arrived(self, count: int) -> None:
-        """Count bytes of an incomplete body or message. This may close connections whose bytes exceed the limit."""
+        """Count received bytes of an incomplete body or message. If that exceeds the limit, connections are closed."""
         self._connections.bodies.add(self, count)
 
     def body_failed(self) -> None:
-        """Stop counting the bytes of an incomplete body, because the body will never be complete."""
         self._connections.bodies.forget(self)
 
     def body_taken(self, count: int) -> None:
-        """Stop counting ``count`` bytes as incomplete, because the body or message that they belong to is complete."""
+        """Record that a body or message of ``count`` bytes is complete."""
         self._connections.bodies.subtract(self, count)
 
     def body_turn(self, count: int) -> BodyTurn:
-        """Return a context manager in which a complete body or message of ``count`` bytes may be processed."""
         return self._connections.bodies.turn(count)
 
     def busy(self) -> None:
-        """Record that the client has sent what it had to send. No deadline runs until the next call of ``wait``."""
+        """Stop the deadline, because the client has sent what it had to send."""
         self._connections.busy(self)
 
 
 class LimitedSite(web.TCPSite):
-    """The listening socket. Each connection that it accepts is counted in ``Connections``."""
+    """A listening socket whose connections are counted in ``Connections``."""
 
     __slots__ = ("_handshake_s", "_is_timed", "_new_handler")
 

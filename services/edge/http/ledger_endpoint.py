@@ -1,4 +1,4 @@
-"""The endpoint of the data that the page at ``/ledger`` shows."""
+"""The endpoint ``/ledger/data``, for the page at ``/ledger``."""
 
 import re
 from collections.abc import Mapping
@@ -21,9 +21,7 @@ class LedgerEndpoint:
     """The handler of ``/ledger/data``.
 
     Args:
-        reader: Reads the ledger's windows.
-        keys: The valid API keys.
-        readers_of_all: Tenants whose keys may see the sums of every tenant. Any other key sees only its tenant's sums.
+        readers_of_all: Tenants whose keys may see the sums of every tenant. Other keys see only their tenant's sums.
     """
 
     def __init__(self, reader: WindowReader, keys: ApiKeys, readers_of_all: frozenset[str]) -> None:
@@ -37,7 +35,8 @@ class LedgerEndpoint:
     async def data(self, request: web.Request) -> web.Response:
         """Return the ledger's sums of the last hour as JSON. ``minutes``, ``tenant`` and ``class`` restrict them.
 
-        Where keys are required, a key sees only its tenant's sums, unless ``RAILBUS_METRICS_TENANTS`` names the tenant.
+        If the edge has API keys, a key sees only its tenant's sums, unless ``RAILBUS_METRICS_TENANTS`` names the
+        tenant.
         """
         tenant = self._keys.tenant_of(request.headers)
         sees_all = self._keys.allows_anonymous or tenant in self._readers_of_all
@@ -46,7 +45,7 @@ class LedgerEndpoint:
 
 
 def parse_query(query: Mapping[str, str]) -> Query:
-    """Parse the parameters of a report. A missing or empty ``tenant`` or ``class`` does not restrict it.
+    """Parse the query parameters ``minutes``, ``tenant`` and ``class``, all of which are optional.
 
     Raises:
         ApiError: 400, if a parameter is malformed.

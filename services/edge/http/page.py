@@ -31,8 +31,6 @@ OPERATOR_VIEW: Final = b'<body data-view="operator">'
 
 
 class PageEndpoint:
-    """Serve the files of the pages at ``/`` and ``/ledger``."""
-
     def __init__(self, notice: str, *, operator_view: bool = False) -> None:
         folder = resources.files("services.edge") / "static"
         self._files = {path: ((folder / name).read_bytes(), kind) for path, (name, kind) in _FILES.items()}

@@ -18,11 +18,11 @@ _WINDOW_BITS: Final = {"gzip": 16 + zlib.MAX_WBITS, "deflate": zlib.MAX_WBITS}
 async def json_body(request: web.Request) -> bytes:
     """Read and decompress the body. ``MAX_BODY_BYTES`` limits its size before and after decompression.
 
-    Before the caller parses the body, it must enter ``LimitedHandler.body_turn``.
+    The caller must parse the result inside the context manager ``LimitedHandler.body_turn``.
 
     Raises:
-        ApiError: 400, if the body is not encoded as ``Content-Encoding`` says; 413, if it is too large; 415, if it is
-            not declared as JSON or its encoding is not supported.
+        ApiError: 400, if the body cannot be decompressed; 413, if it is too large; 415, if its type is not JSON or its
+            encoding is not supported.
     """
     if request.content_type != "application/json":
         raise ApiError(415, "The body must be JSON: send Content-Type: application/json.", code="not_json")
@@ -37,7 +37,7 @@ async def json_body(request: web.Request) -> bytes:
 
 
 async def _read(request: web.Request) -> bytes:
-    """Read the body. The web framework's method ``read`` would keep it in memory until the request is answered."""
+    # The web framework's ``read`` would keep the body in memory until the request is answered.
     if (request.content_length or 0) > MAX_BODY_BYTES:
         raise body_too_large()
     if request.content.is_eof():  # the complete body has arrived
@@ -68,11 +68,10 @@ async def _read(request: web.Request) -> bytes:
 
 
 def unpack(body: bytes, encoding: str) -> bytes:
-    """Decompress a body.
+    """Decompress a body. ``encoding`` is ``gzip`` or ``deflate``.
 
     Raises:
-        ApiError: 400, if the body is not encoded as ``encoding`` says; 413, if the result is
-            larger than ``MAX_BODY_BYTES``.
+        ApiError: 400, if the body cannot be decompressed; 413, if the result is larger than ``MAX_BODY_BYTES``.
     """
     decompressor = zlib.decompressobj(_WINDOW_BITS[encoding])
     try:

@@ -39,7 +39,7 @@ def error_response(error: ApiError, headers: Mapping[str, str] | None = None) ->
 
 
 def raw_error(error: ApiError) -> bytes:
-    """Format an error response after which the connection is closed, for requests that reach no handler."""
+    """Format an error response for a request that reaches no handler. The caller must close the connection after it."""
     headers = COMMON_HEADERS | {
         "Cache-Control": "no-store",
         "Content-Type": "application/json",
@@ -54,7 +54,7 @@ def raw_error(error: ApiError) -> bytes:
 async def send_stream(
     request: web.Request, stream: Subscription, *, buffer_bytes: int, headers: dict[str, str]
 ) -> web.StreamResponse:
-    """Answer the request with the stream, and return when the stream has ended or the client has disconnected."""
+    """Answer the request with the stream. Return when the stream has ended or the client has disconnected."""
     headers = headers | {REQUEST_ID_HEADER: CHAT_ID_PREFIX + stream.request.request_id}
     try:
         if stream.encoder.buffered:
@@ -97,12 +97,12 @@ async def _send_events(
 
 
 class EventStreamResponse(web.StreamResponse):
-    """The response of a stream of events. A ``ClientWriter`` writes all its bytes, the web framework none.
+    """The response of a stream of events. A ``ClientWriter`` writes all of it, and the web framework writes nothing.
 
     Attributes:
         head: The status line and the headers.
         is_chunked: Whether the body is chunked. Otherwise, closing the connection ends the body.
-        ended_us: Time just before the last bytes were written, in microseconds since the epoch; None until then.
+        ended_us: When the last bytes were written, in microseconds since the epoch; None until then.
     """
 
     def __init__(self, request: web.Request, headers: Mapping[str, str]) -> None:
@@ -117,19 +117,17 @@ class EventStreamResponse(web.StreamResponse):
 
     @property
     def prepared(self) -> bool:
-        """Always true, so that the web framework sends no other response."""
-        return True
+        return True  # so that the web framework sends no other response
 
     @property
     def keep_alive(self) -> bool:
-        """Whether another request may follow on the connection."""
         return self._stays_open and super().keep_alive is not False
 
     async def prepare(self, request: web.BaseRequest) -> None:
-        """Write nothing, because a ``ClientWriter`` writes the head."""
+        pass  # a ``ClientWriter`` writes the head
 
     async def write_eof(self, data: bytes = b"") -> None:
-        """Write nothing, because a ``ClientWriter`` writes the end of the body."""
+        pass  # a ``ClientWriter`` writes the end of the body
 
 
 def _head(status: HTTPStatus, headers: Mapping[str, str]) -> bytes:
@@ -142,7 +140,6 @@ def _header_lines(headers: Mapping[str, str]) -> bytes:
 
 @cache
 def _stream_head(is_chunked: bool, stays_open: bool) -> bytes:
-    """Return the status line and the headers that all event streams with these arguments share."""
     headers = COMMON_HEADERS | {"Content-Type": "text/event-stream; charset=utf-8", "Cache-Control": "no-store"}
     if is_chunked:
         headers["Transfer-Encoding"] = "chunked"

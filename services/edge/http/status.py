@@ -23,9 +23,7 @@ class StatusEndpoint:
     """The handlers of health, readiness, metrics and models.
 
     Args:
-        hub: The open streams.
-        keys: The valid API keys.
-        reachable: Returns whether the broker answers and the edge has partitions for new requests.
+        reachable: Returns whether the edge can accept requests.
         metrics_readers: Tenants that may read the metrics; empty if every tenant may.
     """
 
@@ -58,10 +56,10 @@ class StatusEndpoint:
         return web.Response(text="not ready: the log is unreachable or not followed yet\n", status=503)
 
     async def metrics(self, request: web.Request) -> web.Response:
-        """Return the metrics in Prometheus' text format. A key is needed where keys are required.
+        """Return the metrics in Prometheus' text format. If the edge has API keys, a key is needed.
 
-        The metrics are sums over all tenants and contain no tenant's name. ``RAILBUS_METRICS_TENANTS`` restricts
-        who may read them.
+        The metrics are sums over all tenants and contain no tenant's name. ``RAILBUS_METRICS_TENANTS`` restricts who
+        may read them.
         """
         tenant = self._keys.tenant_of(request.headers)
         if self._metrics_readers and tenant not in self._metrics_readers:
@@ -71,12 +69,12 @@ class StatusEndpoint:
         return web.Response(body=body, headers={"Content-Type": content_type})
 
     async def models(self, request: web.Request) -> web.Response:
-        """List ``default`` and the models that recently answered the tenant on this edge. Requests may name them."""
+        """List ``default`` and the models that answered the tenant recently on this edge."""
         names = self._names(self._keys.tenant_of(request.headers))
         return _json({"object": "list", "data": [_model(name) for name in names]})
 
     async def model(self, request: web.Request) -> web.Response:
-        """Describe one model of the list, or answer 404."""
+        """Describe one model of ``/v1/models``. Any other name gets a 404."""
         names = self._names(self._keys.tenant_of(request.headers))
         name = request.match_info["id"]
         if name not in names:

@@ -1,4 +1,4 @@
-"""The endpoint ``/v1/stream``. One websocket serves several requests, and each op is one JSON message."""
+"""The endpoint ``/v1/stream``: a websocket on which a client can have several requests at the same time."""
 
 import asyncio
 from collections.abc import Mapping
@@ -63,8 +63,6 @@ SERVER_MESSAGES: Final[Mapping[str, str]] = {
 
 
 class WebSocketEndpoint:
-    """The handler of ``/v1/stream``, with all open websockets."""
-
     def __init__(self, request_service: RequestService, keys: ApiKeys, settings: Settings) -> None:
         self._request_service = request_service
         self._keys = keys
@@ -105,13 +103,11 @@ class WebSocketEndpoint:
         return response
 
     async def stop(self) -> None:
-        """Close every websocket, so that the clients resume at another edge."""
+        """Close every websocket with a message that asks the client to resume."""
         await asyncio.gather(*(connection.close("shutdown") for connection in tuple(self._open)))
 
 
 class WebSocketConnection:
-    """One client's websocket, with the requests that it serves."""
-
     def __init__(
         self, response: web.WebSocketResponse, writer: ClientWriter, request_service: RequestService, keys: ApiKeys,
         tenant: str | None, limit: int, handler: LimitedHandler,
@@ -127,7 +123,6 @@ class WebSocketConnection:
         self._too_slow = False  # whether too many bytes wait for the client; if so, nothing more is written or read
 
     async def serve(self) -> None:
-        """Handle messages until the client disconnects, or leaves too many replies unread."""
         try:
             async for message in self._response:
                 size = _bytes_of(message.data)
@@ -149,7 +144,7 @@ class WebSocketConnection:
             await self.close("slow")
 
     async def close(self, reason: DetachReason) -> None:
-        """Send a close frame for the reason. Abort the connection if the client does not answer the frame in time."""
+        """Send a close frame. Abort the connection if the client does not answer within ``CLOSE_TIMEOUT_S``."""
         code, text = CLOSE_CODES[reason]
         try:
             async with asyncio.timeout(CLOSE_TIMEOUT_S):
@@ -238,7 +233,6 @@ class WebSocketConnection:
             return await self._request_service.accept(parsed, client, arrival=arrival, on_posted=turn.end_work)
 
     def _cancel(self, request_id: str) -> None:
-        """Stop delivering an answer on this websocket. If no client resumes, the router later cancels the request."""
         for stream in self._tasks.values():
             if stream is not None and stream.request.request_id == request_id:
                 stream.end("gone")
@@ -279,7 +273,6 @@ def _check_ref(body: dict[str, Any]) -> None:
 
 
 def _bytes_of(payload: object) -> int:
-    """Return the size of a message's payload as it was sent, in bytes."""
     if isinstance(payload, str):
         return len(payload) if payload.isascii() else len(payload.encode())
     return len(payload) if isinstance(payload, bytes | bytearray) else 0

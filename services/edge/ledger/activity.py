@@ -1,4 +1,4 @@
-"""The latest recalls and the state of the routers' circuit breakers, taken from accounts for the ledger page. Pure."""
+"""Collect the latest recalls and circuit breaker states from accounts, for the page at ``/ledger``."""
 
 from collections import deque
 from typing import Any, Final, NamedTuple
@@ -24,8 +24,6 @@ class _Recall(NamedTuple):
 
 
 class Activity:
-    """The newest recalls of each tenant, and the last known state of each router's circuit breaker."""
-
     def __init__(self) -> None:
         self.clear()
 
@@ -35,7 +33,7 @@ class Activity:
         self._seen: dict[str, None] = {}
 
     def take(self, account: Account, now_us: int) -> None:
-        """Take an account. If it is a repeated one, its recalls are not added again."""
+        """Add the recalls and the breaker state of an account. The recalls of a repeated account are ignored."""
         if account.breaker is not None:
             at = min(account.at, now_us)
             if at >= self._breakers.get(account.source, (0, ""))[0]:
@@ -54,18 +52,15 @@ class Activity:
             recalls.append(_Recall(min(each.appended_at, now_us), *about, each.action, each.category, each.rule))
 
     def recalls(self, tenant: str | None, since_at: int) -> list[dict[str, Any]]:
-        """Return the recalls that were appended after ``since_at``, newest first.
-
-        They are those of ``tenant``, or of all tenants if it is None.
-        """
+        """Return a tenant's recalls after ``since_at``, newest first, or those of all tenants if ``tenant`` is None."""
         chosen = self._recalls.values() if tenant is None else [self._recalls.get(tenant, ())]
         found = sorted((recall for each in chosen for recall in each if recall.at > since_at), reverse=True)
         return [recall._asdict() for recall in found[:MOST_RECALLS]]
 
     def breaker(self, since_at: int) -> dict[str, Any] | None:
-        """Return the worst of the routers' last breaker states, and how many routers have it.
+        """Return the worst breaker state of all routers, and how many routers are in this state.
 
-        Only states that were reported after ``since_at`` count. Return None if there are none.
+        States that were reported before ``since_at`` are ignored. Return None if no state remains.
         """
         states = [(state, at) for at, state in self._breakers.values() if at > since_at]
         for worst in _WORST:

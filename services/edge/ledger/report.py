@@ -1,7 +1,6 @@
-"""Make the report that the page at ``/ledger`` shows, from the ledger's windows. Pure.
+"""Make the report that the page at ``/ledger`` shows.
 
-To make a report from many windows in one go would block the event loop, which also serves streams. So a generator makes
-it in steps. It yields between the steps, and returns the report.
+A generator makes the report in steps, so that other tasks can run between the steps.
 """
 
 from collections import Counter
@@ -39,19 +38,17 @@ class Query(NamedTuple):
     service_class: str | None = None
 
     def wants(self, cell: Cell) -> bool:
-        """Return whether the filter includes the tenant and the class of this cell."""
         return self.tenant in {None, cell.tenant} and self.service_class in {None, class_of(cell)}
 
 
 def report_steps(windows: Windows, query: Query, now_us: int, wanted_shares: Mapping[str, float]) -> Steps:
-    """Make the report on the windows that ended in the last ``query.minutes``.
+    """Make a report on the last ``query.minutes``, in steps. The generator returns the report.
 
     Args:
-        windows: All windows that the user may see. The tenants and classes that the page's filters offer are those of
-            windows of the last ``query.minutes``.
-        query: The filter.
+        windows: All windows that the user may see.
+        query: The filter of the report.
         now_us: The end of the report, in microseconds since the epoch.
-        wanted_shares: For each class with objectives, the share of its requests that must be good, from 0 to 1.
+        wanted_shares: For each class with objectives, the share of its requests that must meet them, from 0 to 1.
     """
     since_at = now_us - query.minutes * 60 * US_PER_S
     seen = [(key, totals) for key, totals in windows if key.end_at > since_at]
@@ -90,7 +87,6 @@ def report_steps(windows: Windows, query: Query, now_us: int, wanted_shares: Map
 
 
 def _attainments(rows: Mapping[Cell, Totals], wanted_shares: Mapping[str, float]) -> list[Attainment]:
-    """Return, for each class with objectives, how many requests the objectives apply to and how many met them."""
     judged, good = Counter[str](), Counter[str]()
     for cell, totals in rows.items():
         judged[class_of(cell)] += totals.of("judged")
@@ -100,10 +96,6 @@ def _attainments(rows: Mapping[Cell, Totals], wanted_shares: Mapping[str, float]
 
 
 def _width_us(windows: Windows, query: Query) -> int:
-    """Return the microseconds that one point of a chart covers.
-
-    They are a multiple of the widest window, so long that a chart has at most ``MOST_POINTS`` points.
-    """
     window_us = max((key.end_at - key.start_at for key, _ in windows), default=US_PER_S)
     least_us = query.minutes * 60 * US_PER_S // MOST_POINTS
     return max(window_us, -(-least_us // max(1, window_us)) * window_us)
@@ -117,7 +109,6 @@ def _tenants(windows: Windows) -> list[str]:
 
 
 def _json(totals: Totals, seconds: float) -> dict[str, Any]:
-    """Return the sums as JSON without the histogram buckets, which the page does not draw."""
     found = json_of(totals, seconds)
-    del found["buckets"]
+    del found["buckets"]  # the page does not draw the histograms
     return found

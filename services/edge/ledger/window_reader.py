@@ -1,4 +1,4 @@
-"""Read ``railbus.ledger`` and the newest accounts for the page at ``/ledger``, only while somebody has it open."""
+"""Read ``railbus.ledger`` and the newest accounts while somebody has the page at ``/ledger`` open."""
 
 import asyncio
 from collections.abc import Sequence
@@ -56,7 +56,6 @@ class WindowReader:
     """Reads the ledger's windows and makes reports on them.
 
     Args:
-        settings: How to reach the broker.
         idle_s: Seconds without a report after which reading stops.
     """
 
@@ -77,15 +76,10 @@ class WindowReader:
 
     @property
     def reads(self) -> bool:
-        """Whether the topics are read at present."""
         return self._asked.is_set()
 
     async def run(self) -> None:
-        """Read the topics while reports are requested, until cancelled.
-
-        If the broker refuses access to the topics, log a warning. Start again when the next report is requested,
-        but not before ``RETRY_S`` has passed.
-        """
+        """Read the topics while reports are requested, until cancelled."""
         while True:
             await self._asked.wait()
             try:
@@ -101,7 +95,7 @@ class WindowReader:
                 self._reports.clear()
 
     async def report(self, tenant: str | None, query: Query) -> bytes:
-        """Return the report for ``query`` as JSON. It is on one tenant, or on all tenants if ``tenant`` is None.
+        """Return a report as JSON. If ``tenant`` is None, the report covers all tenants.
 
         Raises:
             ApiError: 503, if too many users wait for a report.
@@ -119,7 +113,6 @@ class WindowReader:
         return orjson.dumps(found | self._status() | self._newest(tenant, query))
 
     def _newest(self, tenant: str | None, query: Query) -> dict[str, Any]:
-        """Return the latest recalls, and the routers' breaker state if the user may see all tenants."""
         now_us = steady_us()
         since_at = now_us - query.minutes * 60 * US_PER_S
         recalls = self._activity.recalls(tenant or query.tenant, since_at)
@@ -142,7 +135,6 @@ class WindowReader:
         return found
 
     def _status(self) -> dict[str, Any]:
-        """Return the state of reading, the age of the data, and what is missing from it."""
         now_s, newest_ms = asyncio.get_running_loop().time(), self._store.newest_ms
         return {
             "state": self._state,
@@ -186,7 +178,6 @@ class WindowReader:
 
 
 async def _in_steps(steps: Steps) -> dict[str, Any]:
-    """Run all steps of a report. Let other tasks run after each step."""
     while True:
         try:
             next(steps)

@@ -1,4 +1,4 @@
-"""Keep the ledger's windows of the last hour, for the page at ``/ledger``. Pure."""
+"""Keep the ledger's windows of the last hour, for the page at ``/ledger``."""
 
 from typing import Final, NamedTuple
 
@@ -25,9 +25,9 @@ class WindowKey(NamedTuple):
     """One window of one kind of request.
 
     Attributes:
-        start_at: Start of the window, in microseconds since the epoch. ``start_at`` and ``cell`` identify the window.
+        start_at: Start of the window, in microseconds since the epoch.
         end_at: End of the window, in microseconds since the epoch.
-        cell: The kind of request.
+        cell: The kind of request: its tenant, lane, model and so on.
     """
 
     start_at: int
@@ -36,26 +36,20 @@ class WindowKey(NamedTuple):
 
 
 def class_of(about: Window | Cell) -> str:
-    """Return the class of the requests in a window or cell. If none was recorded, return their lane's default class."""
+    """Return the recorded class of the requests, or the default class of their lane if none was recorded."""
     return about.service_class or DEFAULT_NAMES[about.lane]
 
 
 class _Sums:
-    """The sums of one window, and the parts that were added, so that a part can be replaced by a newer record.
-
-    A part has the sums over the accounts of one partition, and is identified by that partition number. Parts are kept
-    encoded as bytes, because 20,000 objects with their histograms would make garbage collection slow.
-    """
-
     __slots__ = ("end_at", "parts", "total")
 
     def __init__(self) -> None:
         self.end_at = 0
+        # By partition number. Encoded, because 20,000 objects with histograms would make garbage collection slow.
         self.parts: dict[int, bytes] = {}
         self.total = Totals()
 
     def put(self, part: int, totals: Totals) -> int:
-        """Add or replace a part. Return the change in the number of parts: 1, 0 or -1."""
         before = len(self.parts)
         if (old := self.parts.pop(part, None)) is not None:
             self.total.merge(Totals.decode(old), -1)
@@ -66,18 +60,17 @@ class _Sums:
 
 
 class WindowStore:
-    """The windows, made from the newest record of each window and part.
+    """The ledger's windows of the last hour.
 
     Args:
-        most: Maximum number of parts that are kept.
+        most: Maximum number of window parts that are kept.
 
     Attributes:
-        complete_since: A time in microseconds since the epoch. Windows that start before it are missing or incomplete,
-            because there were too many parts. 0 if no window was dropped for this reason.
+        complete_since: Windows that start before this time, in microseconds since the epoch, may be incomplete or
+            missing.
         dated_ahead: Number of records that were ignored because their window is too far in the future.
-        wanted_shares: For each class, the share of its requests that must be good, from the newest record of the class.
-        newest_ms: The time at which the broker appended the newest record, in milliseconds since the epoch; None before
-            the first record.
+        wanted_shares: For each class with objectives, the share of its requests that must meet them.
+        newest_ms: The broker's timestamp of the newest record, in milliseconds; None before the first record.
     """
 
     def __init__(self, most: int = MOST_PARTS) -> None:
@@ -96,7 +89,10 @@ class WindowStore:
         self.wanted_shares: dict[str, float] = {}
 
     def take(self, window: Window, at_ms: int, now_us: int) -> None:
-        """Take a record. It must have been appended after all records that were taken before."""
+        """Add a record of the topic ``railbus.ledger``. ``at_ms`` is its timestamp.
+
+        Add the records in the order of the log, because a newer record of a window part replaces the older one.
+        """
         self.newest_ms = at_ms
         if window.start_at > now_us + AHEAD_S * US_PER_S:
             self.dated_ahead += 1
@@ -117,15 +113,15 @@ class WindowStore:
             self.wanted_shares[service_class] = share
 
     def forget(self, now_us: int) -> None:
-        """Drop windows that ended longer than ``SPAN_S`` ago."""
+        """Drop the windows that ended more than ``SPAN_S`` ago."""
         since = now_us - SPAN_S * US_PER_S
         for key in [key for key, sums in self._windows.items() if sums.end_at <= since]:
             self._drop(key)
 
     def windows(self, tenant: str | None = None) -> list[tuple[WindowKey, Totals]]:
-        """Return the windows of ``tenant``, or of all tenants if it is None.
+        """Return the windows of one tenant, or of all tenants if ``tenant`` is None.
 
-        The returned sums change when further records are taken.
+        Records that are added later change the returned sums.
         """
         return [
             (WindowKey(start_at, sums.end_at, cell), sums.total)

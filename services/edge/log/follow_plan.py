@@ -1,4 +1,4 @@
-"""Decide which partitions an edge reads, and create request ids for its home partitions. No I/O, no clock."""
+"""Decide which partitions an edge reads, and create request ids for its home partitions."""
 
 from collections import Counter
 from collections.abc import Callable
@@ -11,14 +11,12 @@ MAX_TRIES: Final = 512
 
 
 class FollowPlan:
-    """The partitions that an edge follows (reads from their end), and the reason for each.
+    """The partitions that an edge follows, that is, reads from their end.
 
-    An edge puts new requests into its home partitions. A home partition is always followed, so that the stream of a new
-    request misses no event. A partition stays followed while it is a home partition, will become one, or is held by a
-    stream.
+    A partition is followed while it is a home partition, will become one, or is held by a stream.
 
     Attributes:
-        homes: The present home partitions.
+        homes: The present home partitions, into which the edge puts new requests.
         followed: The partitions that are being read.
     """
 
@@ -30,27 +28,26 @@ class FollowPlan:
         self._retired = False
 
     def assign(self, wanted: frozenset[int]) -> None:
-        """Set the next home partitions. The old ones remain home partitions until ``switch_homes``."""
+        """Set the next home partitions. They become the present ones in ``switch_homes``."""
         self._wanted = wanted
 
     def missing(self) -> frozenset[int]:
-        """Return the next home partitions that are not followed yet."""
         return self._wanted - self.followed
 
     def switch_homes(self) -> bool:
-        """Switch to the next home partitions if all of them are followed. Return whether they changed."""
+        """Make the next home partitions the present ones, if all of them are followed. Return whether they changed."""
         if self._retired or self.homes == self._wanted or self.missing():
             return False
         self.homes = self._wanted
         return True
 
     def retire(self) -> None:
-        """Give up all home partitions permanently, so that no new request is put into one."""
+        """Give up all home partitions permanently."""
         self._retired = True
         self.homes = frozenset()
 
     def hold(self, partition: int) -> None:
-        """Keep the partition followed until ``release`` is called as often as ``hold``."""
+        """Keep a partition followed. Each call needs a later call of ``release``."""
         self._holds[partition] += 1
 
     def release(self, partition: int) -> None:
@@ -59,7 +56,6 @@ class FollowPlan:
             del self._holds[partition]
 
     def unneeded(self) -> frozenset[int]:
-        """Return the followed partitions that are not home, will not be home, and are not held."""
         return frozenset(self.followed - self.homes - self._wanted - self._holds.keys())
 
 
@@ -68,7 +64,7 @@ def new_local_request_id(
 ) -> str | None:
     """Create a request id (UUIDv7) whose partition is a home partition.
 
-    Return None if there is no home partition, or if ``MAX_TRIES`` ids had other partitions.
+    Return None if there is no home partition, or if none of ``MAX_TRIES`` ids belongs to one.
 
     Args:
         homes: The home partitions.
@@ -86,10 +82,7 @@ def new_local_request_id(
 
 
 def home_partitions_for(assigned: frozenset[int], instance: str, partitions: int) -> frozenset[int]:
-    """Return the partitions that the consumer group assigned to this edge.
-
-    If there are none, return one that a hash of ``instance`` selects, and that is also another edge's home partition.
-    """
+    """Return ``assigned``, or one partition chosen by a hash of ``instance`` if ``assigned`` is empty."""
     return assigned or frozenset({fnv1a_32(instance) % partitions})
 
 

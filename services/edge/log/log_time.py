@@ -1,7 +1,4 @@
-"""The broker's time, estimated from the timestamps of new records. No I/O, no clock.
-
-Compare record timestamps only with this time, because the host's clock may be wrong.
-"""
+"""Estimate the broker's time from the timestamps of new records."""
 
 from typing import Final
 
@@ -24,9 +21,11 @@ class LogTime:
         self._window_ends_ms = 0
 
     def note(self, timestamp_ms: int, now_ms: int) -> None:
-        """Measure the difference with a record: ``now_ms``, when it was read, minus its timestamp.
+        """Measure the difference with a record that was read as soon as the broker had appended it.
 
-        The record must have been read as soon as the broker had appended it.
+        Args:
+            timestamp_ms: The record's timestamp, in milliseconds.
+            now_ms: When this process read the record, in milliseconds.
         """
         if timestamp_ms <= 0:
             return
@@ -37,6 +36,6 @@ class LogTime:
         self._least_ms = min(self._least_ms, behind_ms)
 
     def now_ms(self, now_ms: int) -> int:
-        """Convert this process's time to the broker's. Before the first record, return ``now_ms`` unchanged."""
+        """Convert this process's time to the broker's time. Before the first record, return the time unchanged."""
         known = [each for each in (self._least_ms, self._before_ms) if each is not None]
         return now_ms - min(known) if known else now_ms

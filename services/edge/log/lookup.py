@@ -1,4 +1,4 @@
-"""Find one request's records on the log: its ``Request`` event, and its events on the stream log."""
+"""Find the records of one request on the log: its ``Request`` event, and its events on the stream log."""
 
 import asyncio
 from collections import Counter
@@ -53,21 +53,18 @@ _REQUEST_TOPICS: Final = tuple(topic for topic in TOPICS if Request in reads("ed
 
 
 class FoundRequest(NamedTuple):
-    """A ``Request`` event, and the time at which the broker appended it, by the broker's clock."""
+    """A ``Request`` event, and the broker's timestamp in milliseconds."""
 
     event: Request
     timestamp_ms: int
 
 
 class LookupReader:
-    """Reads a partition for one ``ScanTurn``, then one for the next, and so on, with a ``TailReader``."""
-
     def __init__(self, settings: BusSettings) -> None:
         self._turn: ScanTurn | None = None
         self.tail = TailReader(settings, handler=self._take, record_filter=self._wants, include_newer=True)
 
     async def start(self, turn: ScanTurn) -> int:
-        """Start to read for the look-ups of a turn. Return the offset of the first record that will be read."""
         self._turn = turn
         return await self.tail.follow(turn.place.topic, turn.place.partition, turn.begin)
 
@@ -75,7 +72,6 @@ class LookupReader:
         return self.tail.position(turn.place.topic, turn.place.partition) or turn.begin
 
     async def stop(self, turn: ScanTurn) -> None:
-        """Stop reading for the turn."""
         await self.tail.unfollow(turn.place.topic, turn.place.partition)
         self._turn = None
 
@@ -88,14 +84,10 @@ class LookupReader:
 
 
 class LogLookup:
-    """A pool of readers that find requests and their events on the log.
-
-    Tenants use the readers in turn. A record that is read for one look-up is also given to the others that need it. See
-    ``ScanQueue``.
+    """Finds requests and their events on the log, with a pool of readers that the tenants use in turn.
 
     Args:
-        settings: How to reach the broker.
-        index: The offsets of recent requests and their events.
+        index: The known offsets of recent requests and their events.
     """
 
     def __init__(self, settings: BusSettings, index: RequestIndex) -> None:
@@ -108,7 +100,6 @@ class LogLookup:
         self._under_way: Counter[str] = Counter()
 
     async def run(self) -> None:
-        """Serve the look-ups until cancelled."""
         async with asyncio.TaskGroup() as group:
             for reader in self._readers:
                 group.create_task(reader.tail.run())
@@ -117,10 +108,11 @@ class LogLookup:
     async def find_request(self, request_id: str, partition: int, tenant: str) -> FoundRequest | None:
         """Find the ``Request`` event. Return None if it is not on the log.
 
-        Args:
-            request_id: Id of the request.
-            partition: Partition number of the request, which is the same on every topic.
-            tenant: The tenant for which the log is read.
+        ``tenant`` is the tenant whose limit of look-ups applies.
+
+        Raises:
+            ApiError: 429, if the tenant has too many look-ups; 503, if there are too many in all, or this one takes too
+                long.
         """
         async with self._admitted(tenant):
             posted = self._index.request(request_id.encode())
@@ -142,18 +134,18 @@ class LogLookup:
     async def history(
         self, request_id: str, partition: int, end: int, tenant: str, begin: int | None = None
     ) -> list[LoggedEvent]:
-        """Read a request's events on the stream log before the offset ``end``.
+        """Return a request's events on the stream log with offsets below ``end``.
 
         Args:
             request_id: Id of the request.
             partition: Partition number of the request.
             end: The first offset that is not read.
-            tenant: The tenant for which the log is read.
-            begin: The offset of the request's first event; None if this offset is not known.
+            tenant: The tenant whose limit of look-ups applies.
+            begin: The offset of the request's first event; None if not known.
 
         Raises:
-            ApiError: 503, if a record that may take text back cannot be decoded, the look-up takes too long, or there
-                are too many look-ups in all; 429, if the tenant has too many look-ups.
+            ApiError: 429, if the tenant has too many look-ups; 503, if there are too many in all, this one takes too
+                long, or a record that may take text back cannot be decoded.
         """
         async with self._admitted(tenant):
             if begin is None:
@@ -168,7 +160,6 @@ class LogLookup:
         ]
 
     async def end_offset(self, partition: int) -> int:
-        """Return the end offset of a partition of the stream log."""
         with _in_time():
             async with asyncio.timeout(LOOKUP_TIMEOUT_S):
                 return await self._readers[0].tail.end_offset(STREAMS, partition)
@@ -188,7 +179,6 @@ class LogLookup:
     async def _read(
         self, request_id: str, place: ScanPlace, tenant: str, begin: int, end: int, *, first_only: bool = False
     ) -> list[Received | UnreadableRecord]:
-        """Return the request's records with offsets in [begin, end), or with ``first_only`` only the first of them."""
         kinds = read_kinds("edge", place.topic)
         scan = Scan(tenant, place, request_id.encode(), kinds, begin, end, first_only=first_only)
         if scan.complete:
@@ -236,12 +226,6 @@ class LogLookup:
 
     @asynccontextmanager
     async def _admitted(self, tenant: str) -> AsyncIterator[None]:
-        """Limit the number of look-ups, and the time of this one.
-
-        Raises:
-            ApiError: 429, if the tenant has too many look-ups; 503, if there are too many in all or this one takes
-                too long.
-        """
         if self._under_way.total() >= MAX_LOOKUPS:
             raise ApiError(503, "Too many streams are being resumed: try again.", code="busy", retry_after_s=1)
         if self._under_way[tenant] >= MAX_TENANT_LOOKUPS:
@@ -266,11 +250,11 @@ def _in_time() -> Iterator[None]:
 
 
 def is_too_old(found: FoundRequest, readable_ms: int, log_ms: int) -> bool:
-    """Return whether more than ``readable_ms`` have passed since the request's total deadline.
+    """Return whether the request's total deadline passed more than ``readable_ms`` ago.
 
     Args:
-        found: The request, with the time at which the broker appended it.
-        readable_ms: Milliseconds after the total deadline during which an answer can be read.
+        found: The request.
+        readable_ms: Milliseconds after the total deadline during which the answer can be read.
         log_ms: The broker's present time, in milliseconds since the epoch.
     """
     return log_ms > found.timestamp_ms + found.event.deadlines.total_ms + readable_ms

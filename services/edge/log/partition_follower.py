@@ -1,7 +1,4 @@
-"""Read the partitions of the stream log that this edge needs.
-
-They are the home partitions, into which the edge puts new requests, and the partitions of its open streams.
-"""
+"""Read the partitions of the stream log that this edge needs."""
 
 import asyncio
 import secrets
@@ -21,7 +18,7 @@ PROBE_S: Final = 1.0
 
 
 class PartitionHold:
-    """A stream's claim on a partition. The edge reads the partition until ``release``."""
+    """A stream's hold on a partition. The edge reads the partition at least until ``release`` is called."""
 
     __slots__ = ("_held", "_partitions", "partition")
 
@@ -31,25 +28,24 @@ class PartitionHold:
         self._held = True
 
     def release(self) -> None:
-        """Give up the claim. A second call has no effect."""
+        """Give up the hold. A second call has no effect."""
         if self._held:
             self._held = False
             self._partitions.release(self.partition)
 
 
 class PartitionFollower:
-    """Reads the home partitions and the partitions of open streams with a ``TailReader``.
+    """Reads the home partitions of this edge, and the partitions of its open streams.
 
-    A consumer group only assigns the home partitions and reads no records, so a rebalance does not interrupt streams.
+    A consumer group assigns the home partitions.
 
     Args:
-        settings: How to reach the broker.
-        handler: Gets the records of followed partitions.
+        handler: Gets the records.
         wants: Returns whether a record must be decoded and passed to ``handler``.
         instance: Name of this edge process.
-        static_id: The ``group.instance.id`` of this edge, which stays the same when the edge is restarted. None if the
-            edge has none.
-        on_unfollow: Called with the number of a partition that will no longer be followed.
+        static_id: The ``group.instance.id`` of this edge, which stays the same when the edge is restarted; None if
+            there is none.
+        on_unfollow: Called with the number of a partition that will no longer be read.
 
     Attributes:
         homes_ready: Set as soon as there are home partitions.
@@ -75,21 +71,17 @@ class PartitionFollower:
 
     @property
     def homes(self) -> frozenset[int]:
-        """The home partitions, into which this edge puts new requests."""
         return self._plan.homes
 
     async def run(self) -> None:
-        """Read the followed partitions, and follow the home partitions that the group assigns, until cancelled."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self._tail.run())
             group.create_task(self._group.run())
             group.create_task(self._update_homes())
 
     def reserve_request_id(self, now_ms: int) -> tuple[str, PartitionHold] | None:
-        """Create a new request's id and hold its partition. Return None if no id for a home partition was found.
-
-        This function does not await, because a rebalance between the two steps could unfollow the partition.
-        """
+        """Create a new request's id and hold its partition. Return None if no id for a home partition was found."""
+        # Without an ``await``, because a rebalance before the hold could unfollow the partition.
         request_id = new_local_request_id(
             self.homes,
             partition_of=lambda request_id: partition_for(request_id, self._settings.partitions),
@@ -101,7 +93,10 @@ class PartitionFollower:
         return request_id, self._hold(partition_for(request_id, self._settings.partitions))
 
     async def hold(self, partition: int) -> PartitionHold:
-        """Follow any partition, and hold it. The handler gets every record that is appended after this call returns."""
+        """Start to read a partition, and hold it.
+
+        The handler gets every record that is appended after this call returns.
+        """
         hold = self._hold(partition)
         try:
             await self._follow(partition)
@@ -111,13 +106,12 @@ class PartitionFollower:
         return hold
 
     def release(self, partition: int) -> None:
-        """End one hold. Only ``PartitionHold`` calls this."""
         self._plan.release(partition)
         if partition not in self._plan.homes:  # a home partition is followed without a hold
             self._changed.set()
 
     def retire(self) -> None:
-        """Reserve no more request ids, but keep reading the partitions."""
+        """Reserve no more request ids. Reading continues."""
         self._plan.retire()
 
     async def reachable(self) -> bool:
@@ -136,10 +130,6 @@ class PartitionFollower:
         return PartitionHold(self, partition)
 
     def _assigned(self, assigned: Assignment) -> None:
-        """Note which partitions will be the next home partitions.
-
-        ``_update_homes`` starts to read them before this edge puts new requests into them.
-        """
         numbers = frozenset(number for _, number in assigned.held)
         self._plan.assign(home_partitions_for(numbers, self._instance, self._settings.partitions))
         self._changed.set()
@@ -156,7 +146,6 @@ class PartitionFollower:
             await self._unfollow_unneeded()
 
     async def _follow(self, partition: int) -> None:
-        """Start to read a partition from its end, unless it is followed already."""
         if partition in self._plan.followed:
             return
         async with self._lock:

@@ -1,4 +1,4 @@
-"""Positions on the stream log: events with their offsets, and op ids. Also parses request ids. Pure."""
+"""Positions of events and ops on the stream log. Also parses request ids."""
 
 import re
 from typing import Final, NamedTuple
@@ -12,7 +12,7 @@ _OP_ID: Final = re.compile(r"(\d{1,6}):(\d{1,18}):(\d{1,6})", re.ASCII)
 
 
 class LoggedEvent(NamedTuple):
-    """An event with its offset in its partition of the stream log, and the broker's timestamp in milliseconds."""
+    """An event with its offset in its partition, and the broker's timestamp in milliseconds."""
 
     offset: int
     event: StreamEvent
@@ -20,7 +20,11 @@ class LoggedEvent(NamedTuple):
 
 
 class OpId(NamedTuple):
-    """The position of an op, written ``partition:offset:index``. The index counts the ops of one record from 0."""
+    """The position of an op on the log, written ``partition:offset:nth``.
+
+    Attributes:
+        nth: Index of the op among the ops of the same record, from 0.
+    """
 
     partition: int
     offset: int
@@ -31,7 +35,7 @@ class OpId(NamedTuple):
 
 
 def parse_op_id(text: str) -> OpId:
-    """Parse the position in a ``Last-Event-ID`` header, an ``after`` parameter or a resume message.
+    """Parse the position of an op, such as ``3:1042:0``.
 
     Raises:
         ApiError: 400, if the position is malformed.
@@ -46,7 +50,7 @@ def parse_op_id(text: str) -> OpId:
 
 
 def parse_request_id(text: str) -> str:
-    """Parse the request id in a path or message. It may have the prefix ``chatcmpl-``.
+    """Parse a request id, with or without the prefix ``chatcmpl-``.
 
     Raises:
         ApiError: 400, if the id is not a UUIDv7.

@@ -1,4 +1,4 @@
-"""An index of recent requests' offsets on the log, so that a resumed stream reads no other records. Pure."""
+"""Remember the offsets of recent requests and their events, so that a resumed stream can be read without a search."""
 
 from collections import OrderedDict
 from dataclasses import dataclass
@@ -9,14 +9,12 @@ MAX_REQUESTS: Final = 20_000
 
 
 class RequestPosition(NamedTuple):
-    """The topic and the offset of a ``Request`` event."""
-
     topic: str
     offset: int
 
 
 class EventSpan(NamedTuple):
-    """The offsets [begin, end), which include all events of a request that were read so far."""
+    """The offsets from ``begin`` to ``end - 1``, which include all events of a request so far."""
 
     begin: int
     end: int
@@ -32,11 +30,6 @@ class _Entry:
 
 
 class RequestIndex:
-    """The requests that had a stream on this edge, and whose partitions have been followed without a gap since.
-
-    Their events are recorded even after the last stream has ended, because a recall may still come.
-    """
-
     def __init__(self, size: int = MAX_REQUESTS) -> None:
         self._size = size
         self._entries: OrderedDict[bytes, _Entry] = OrderedDict()
@@ -48,12 +41,12 @@ class RequestIndex:
         return len(self._entries)
 
     def follow(self, key: bytes, partition: int, *, whole: bool) -> None:
-        """Add a request, whose events are recorded from now on. Its partition must be followed.
+        """Add a request whose partition is being read from now on.
 
         Args:
             key: The key of the request's records, which is its id.
             partition: The partition number of its records.
-            whole: True if the request has no events yet. If False, ``span`` returns None before ``add_history``.
+            whole: True if the request has no events yet. If False, call ``add_history`` with the earlier events.
         """
         if key in self._entries:
             return
@@ -67,7 +60,6 @@ class RequestIndex:
             entry.posted = RequestPosition(topic, offset)
 
     def note_event(self, key: bytes, offset: int) -> None:
-        """Record the offset of an event that was read by following the partition."""
         entry = self._entries.get(key)
         if entry is None:
             return
@@ -78,10 +70,7 @@ class RequestIndex:
         entry.last = offset
 
     def add_history(self, key: bytes, offsets: list[int]) -> None:
-        """Add the offsets of all events that the request had before the call of ``follow``.
-
-        Some may have been recorded already.
-        """
+        """Add the offsets, in ascending order, of the events that the request had before ``follow`` was called."""
         entry = self._entries.get(key)
         if entry is None or entry.whole:
             return
@@ -91,26 +80,21 @@ class RequestIndex:
             entry.last = max(offsets[-1], entry.last)
 
     def request(self, key: bytes) -> RequestPosition | None:
-        """Return the position of the ``Request`` event, or None if it is not known."""
         entry = self._entries.get(key)
         return None if entry is None else entry.posted
 
     def span(self, key: bytes) -> EventSpan | None:
-        """Return the span of all events of a request so far, or None if it is not known."""
+        """Return the offsets of all events of a request so far, or None if some of the offsets may be unknown."""
         entry = self._entries.get(key)
         if entry is None or not entry.whole:
             return None
         return EventSpan(0, 0) if entry.first is None else EventSpan(entry.first, entry.last + 1)
 
     def history_span(self, key: bytes, after: int | None) -> EventSpan | None:
-        """Return the span of all events of a request so far.
-
-        Return None if the span is not known, or if the offset ``after`` is not below its end.
-        """
+        """Return the same as ``span``. If the offset ``after`` is not below the end of the span, return None."""
         span = self.span(key)
         return span if span is not None and (after is None or after < span.end) else None
 
     def drop_partition(self, partition: int) -> None:
-        """Forget the requests of a partition, because it will no longer be followed."""
         for key in [key for key, entry in self._entries.items() if entry.partition == partition]:
             del self._entries[key]

@@ -1,8 +1,6 @@
-"""Decide for which look-up a partition is read next, and which other look-ups get the same records. Pure.
+"""Schedule look-ups, each of which searches one partition for the records of one request.
 
-A look-up searches one partition for the records of one request. When an edge restarts, its clients start many look-ups
-at once. A record that is read for one look-up is also given to every other look-up that has searched all offsets before
-it. So a partition is read about once, however many look-ups search it.
+Look-ups of the same partition share the records that are read from it.
 """
 
 from collections import Counter, deque
@@ -21,8 +19,6 @@ the owner."""
 
 
 class ScanPlace(NamedTuple):
-    """The topic and the partition number that a look-up searches."""
-
     topic: Topic
     partition: int
 
@@ -31,8 +27,6 @@ class Scan:
     """The progress of one look-up through a partition.
 
     Args:
-        tenant: The tenant for which the partition is searched.
-        place: The partition.
         key: Key of the wanted records.
         kinds: Kinds of the wanted records.
         begin: The first offset to search.
@@ -58,21 +52,19 @@ class Scan:
 
     @property
     def complete(self) -> bool:
-        """Whether the look-up needs no further records."""
         return self.position >= self.end or bool(self._first_only and self.found)
 
     def rewind(self, offset: int) -> None:
-        """Forget the records from this offset on. The broker has lost them, and assigns their offsets to new ones."""
+        """Drop the found records from this offset on, and search again from there."""
         self.position = max(self._begin, min(self.position, offset))
         self.found = [record for record in self.found if record.offset < offset]
 
 
 class ScanTurn:
-    """A short period in which one reader reads a partition for one look-up, the owner, and for others that join it.
+    """A short time in which a reader reads a partition for one look-up (the owner) and for others that join.
 
     Attributes:
-        owner: The look-up whose turn it is.
-        place: The partition.
+        owner: The look-up for which the turn was started.
         begin: The offset at which the reader starts.
     """
 
@@ -92,31 +84,26 @@ class ScanTurn:
 
     @property
     def over(self) -> bool:
-        """Whether the owner has left the turn, because it is complete or was given up."""
         return self.owner not in self
 
     @property
     def progressed(self) -> bool:
-        """Whether the reader is beyond ``begin``."""
         return self._passed > self.begin
 
     def join(self, scan: Scan) -> None:
-        """Add a look-up. The reader must not have passed the position of the look-up."""
+        """Add a look-up. The reader must not be beyond the look-up's position."""
         self._joined.setdefault(scan.key, []).append(scan)
 
     def leave(self, scan: Scan) -> None:
-        """Remove a look-up that is complete or was given up."""
         if scan in self:
             self._joined[scan.key].remove(scan)
             if not self._joined[scan.key]:
                 del self._joined[scan.key]
 
     def wants(self, kind: str, key: bytes | None) -> bool:
-        """Return whether one of the look-ups wants a record of this kind and key."""
         return key is not None and any(kind in scan.kinds for scan in self._joined.get(key, ()))
 
     def take(self, records: Sequence[Received | UnreadableRecord]) -> None:
-        """Give each record to the look-ups that want it."""
         for record in records:
             if record.offset <= self._last:
                 self._rewind(record.offset)
@@ -126,7 +113,7 @@ class ScanTurn:
                     scan.found.append(record)
 
     def advance(self, reader_position: int) -> list[Scan]:
-        """Record that ``take`` got all records before this offset. Remove and return look-ups that are complete now."""
+        """Record that the reader is now at this offset. Remove and return the look-ups that are complete."""
         if reader_position < self._passed:
             self._rewind(reader_position)
         self._passed = reader_position
@@ -143,7 +130,7 @@ class ScanTurn:
 
 
 class ScanQueue:
-    """The unfinished look-ups. Turns rotate among tenants, and each partition has at most one turn at a time.
+    """The unfinished look-ups. Tenants take turns, and each partition has at most one turn at a time.
 
     Args:
         per_tenant: Maximum number of simultaneous turns of one tenant.
@@ -158,7 +145,6 @@ class ScanQueue:
         self._by_tenant.setdefault(scan.tenant, deque()).append(scan)
 
     def remove(self, scan: Scan) -> None:
-        """Remove a look-up that is complete or was given up. Do nothing if it was removed already."""
         scans = self._by_tenant.get(scan.tenant)
         if scans is not None and scan in scans:
             scans.remove(scan)
@@ -169,7 +155,7 @@ class ScanQueue:
             turn.leave(scan)
 
     def begin_turn(self) -> ScanTurn | None:
-        """Start the next turn and return it, or return None if no look-up may have one now."""
+        """Start and return the next turn, or return None if no look-up may have a turn now."""
         lent = Counter(turn.owner.tenant for turn in self._turns.values())
         for tenant, scans in self._by_tenant.items():
             owner = next((scan for scan in scans if scan.place not in self._turns), None)
@@ -185,9 +171,9 @@ class ScanQueue:
         return None
 
     def start(self, turn: ScanTurn, reader_position: int) -> list[Scan]:
-        """Do the same as ``advance`` for the reader's first offset.
+        """Record the first offset of a turn's reader. Remove and return the look-ups that are complete.
 
-        That offset is above ``turn.begin`` if the log no longer has the records between the two offsets.
+        This offset is above ``turn.begin`` if the log no longer has the records between the two offsets.
         """
         for scan in self._all():
             if scan.place == turn.place and scan.position >= turn.begin:
@@ -195,10 +181,9 @@ class ScanQueue:
         return self.advance(turn, reader_position)
 
     def advance(self, turn: ScanTurn, reader_position: int) -> list[Scan]:
-        """Record the next offset of a turn's reader. Look-ups at or beyond that offset join the turn.
+        """Record the next offset of a turn's reader. Remove and return the look-ups that are complete.
 
-        Returns:
-            The look-ups that are complete now. They are removed from the queue.
+        A look-up of the same partition joins the turn if the reader has not passed ``Scan.position``.
         """
         for scan in self._all():
             if scan.place == turn.place and scan.position >= reader_position and scan not in turn:
@@ -209,11 +194,9 @@ class ScanQueue:
         return complete
 
     def end_turn(self, turn: ScanTurn) -> None:
-        """End a turn, so that its partition can have another one."""
         del self._turns[turn.place]
 
     def others_wait(self) -> bool:
-        """Return whether there is a look-up that is in no turn."""
         return any(scan not in self._turns.get(scan.place, ()) for scan in self._all())
 
     def _all(self) -> Iterator[Scan]:

@@ -1,4 +1,4 @@
-"""Recognize records that may take text back and that this version of the edge cannot decode. Pure."""
+"""Recognize records that cannot be decoded and may take text back."""
 
 from typing import Final
 
@@ -11,12 +11,11 @@ TAKE_TEXT_BACK: Final = frozenset({b"Recall", b"Verdict", b"Cutover"})
 
 
 def takes_text_back(record: UnreadableRecord) -> bool:
-    """Return whether the record's kind can take text back. If so, nothing more of its request may be shown."""
+    """Return whether a record of this kind can take back text that was shown."""
     return any(name == KIND_HEADER and kind in TAKE_TEXT_BACK for name, kind in record.headers)
 
 
 def newer_version() -> ApiError:
-    """Return the error that ends a stream when a record that may take text back cannot be decoded."""
     return ApiError(
         503, "The log has a decision about this answer that this server is too old to read: resume at another server.",
         code="newer_version", retry_after_s=1,

@@ -1,9 +1,6 @@
-"""Back-pressure for batch requests over HTTP, so that they never occupy all streams of the edge.
+"""Keep batch requests from using all streams of the edge.
 
-The batch service limits how many requests of a job are unfinished at once. Clients that send batch requests one by one
-have no such limit, and each request can take hours, so they could occupy every stream of the edge. Therefore batch
-requests may use only a share of the streams. Beyond it, they wait in order of arrival, on their own connections, before
-they are put on the log.
+Batch requests may use a share of the streams. Beyond it, they wait in order of arrival before they are put on the log.
 """
 
 import asyncio
@@ -19,10 +16,10 @@ BATCH_SHARE: Final = 0.75
 
 
 class StreamPlace:
-    """The right of one batch request to use a stream. ``release`` returns it; further calls have no effect.
+    """The right of one batch request to use a stream. ``release`` gives it back, and has no effect when called again.
 
     Attributes:
-        waited: Whether the request had to wait for it.
+        waited: Whether the request had to wait for this right.
     """
 
     def __init__(self, room: "BatchRoom", *, waited: bool) -> None:
@@ -40,12 +37,11 @@ class BatchRoom:
     """Decides which batch requests may use a stream of this edge.
 
     Args:
-        most_streams: Maximum number of open streams of both lanes. It is also the maximum number of waiting batch
-            requests; more are refused.
+        most_streams: Maximum number of open streams of the edge, and maximum number of waiting batch requests.
         open_streams: Returns how many streams are open.
 
     Attributes:
-        taken: Number of batch requests that may use a stream at present.
+        taken: Number of batch requests that may use a stream now.
     """
 
     def __init__(self, most_streams: int, open_streams: Callable[[], int]) -> None:
@@ -86,7 +82,7 @@ class BatchRoom:
             EDGE_BATCH_WAITING.dec()
 
     def admit(self) -> None:
-        """Let the requests that have waited longest use free streams. Call this whenever a stream has ended."""
+        """Let waiting requests use free streams, the oldest first. Call this whenever a stream has ended."""
         room = self._free
         while self._waiting and room > 0:
             turn = self._waiting.popleft()

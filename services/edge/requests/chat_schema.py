@@ -1,4 +1,4 @@
-"""The fields of a request's body. Those that influence the answer's text are in ``services.runtime.chat_body``."""
+"""The fields of a chat request's body that are not in ``services.runtime.chat_body``."""
 
 from typing import Final
 

@@ -1,4 +1,4 @@
-"""Determine the class of a request, and whether the client may use it. Pure."""
+"""Determine the class of a request, and whether the client may use it."""
 
 from typing import Final
 
@@ -36,12 +36,12 @@ def choose_class(
         lane: The lane that the request names, if any.
         header: Value of the header ``X-Railbus-Class``, if any.
         body: Value of the body field ``railbus.service_class``, if any.
-        tier: Value of OpenAI's body field ``service_tier``, if any. ``flex`` means the class ``batch``, unless the
-            policy has a class ``flex``. A value in ``USUAL_TIERS`` selects no class. Any other value names a class.
+        tier: Value of the body field ``service_tier``, if any. ``flex`` means the class ``batch``, unless the policy
+            has a class ``flex``. A value in ``USUAL_TIERS`` selects no class. Any other value names a class.
 
     Raises:
-        ApiError: 400, if a class is unknown, if ``header``, ``body`` and ``tier`` name different classes, or if
-            ``lane`` is not the lane of the class; 403, if the class is not allowed.
+        ApiError: 400, if the class is unknown, if ``header``, ``body`` and ``tier`` name different classes, or if
+            ``lane`` is not the lane of the class; 403, if the client may not use the class.
     """
     tier = None if tier in USUAL_TIERS else BATCH if tier == FLEX and classes.get(FLEX) is None else tier
     asked = {CLASS_HEADER: header, BODY_FIELD: body, "service_tier": tier}

@@ -1,4 +1,4 @@
-"""Parse and validate a client's request body. An invalid one raises an ``ApiError`` that names the field. Pure."""
+"""Parse and validate a client's request body."""
 
 import dataclasses
 from dataclasses import dataclass
@@ -31,10 +31,8 @@ class ArrivalTimes(NamedTuple):
     """The arrival of a request, as times in microseconds since the epoch.
 
     Attributes:
-        at_us: The time at which it reached this host. The request's account counts the client's wait from this time.
-        read_us: The time at which the edge read it. The request's deadlines count from this time. If the edge
-            was blocked between ``at_us`` and ``read_us``, every request was delayed, and another attempt would not have
-            helped.
+        at_us: When the request reached this host.
+        read_us: When the edge read the request. The deadlines of the request count from this time.
     """
 
     at_us: int
@@ -50,10 +48,9 @@ class ParsedRequest:
     """A validated request body.
 
     Attributes:
-        template: The request with empty id, tenant, time and source, which are set when it is accepted.
-        stream: Whether the answer is streamed.
+        template: The event for the log, with empty id, tenant, time and source.
         include_usage: Whether a stream ends with the token counts.
-        on_restart: What an OpenAI-style stream does if the answer restarts after text was sent.
+        on_restart: What an OpenAI-style stream does if another attempt takes over after text was sent.
         ignored: Names of unknown parameters in the body.
     """
 
@@ -66,12 +63,8 @@ class ParsedRequest:
     def request(self, *, request_id: str, tenant: str, at_us: int, source: str, waited_us: int = 0) -> Request:
         """Build the event to put on the log.
 
-        Args:
-            request_id: Id of the request.
-            tenant: The tenant that sent it.
-            at_us: When it reached this host, in microseconds since the epoch.
-            source: Name of this edge.
-            waited_us: Microseconds since the edge read it.
+        ``at_us`` is the time at which the request reached this host, in microseconds since the epoch. ``waited_us`` is
+        the time since the edge read the request.
         """
         waited_ms = min(max(0, waited_us) / 1_000, MAX_WAITED_MS)
         return dataclasses.replace(
@@ -105,16 +98,12 @@ def parse_chat_request(
     tenant: str = "",
     class_header: str | None = None,
 ) -> ParsedRequest:
-    """Validate the body. The class of the request sets the missing deadlines, and the bounds of those that are given.
+    """Validate the body of a chat request. The request's class sets default deadlines and their bounds.
 
-    Args:
-        body: The JSON object.
-        classes: The policy's classes.
-        tenant: The tenant that sent the body.
-        class_header: The value of the header ``X-Railbus-Class``, if any.
+    ``class_header`` is the value of the header ``X-Railbus-Class``, if any.
 
     Raises:
-        ApiError: 400, if a field is not valid; 403, if the class is not allowed. The error names the field.
+        ApiError: 400, if a field is not valid; 403, if the client may not use the class.
     """
     try:
         return _parse(body, classes, tenant, class_header)
@@ -173,7 +162,7 @@ def _template(
 
 
 def _must_name(classes: ServiceClasses, chosen: ServiceClass, tenant: str, model: str | None) -> bool:
-    """Return True if readers of an event that names no class would assume another class than ``chosen``."""
+    # A reader of an event without a class assumes the usual class.
     usual = classes.default(tenant, model or DEFAULT_MODEL)
     return chosen is not (usual if usual.lane == chosen.lane else classes.of(None, chosen.lane))
 
@@ -189,12 +178,12 @@ def _check_deadlines(asked: dict[str, int], bounds: DeadlineBounds) -> None:
 
 
 def _refuse_unknown_extension(extension: Any) -> None:
-    """Refuse unknown fields in nested objects, because a misspelt safety setting must not be ignored."""
     if not isinstance(extension, dict):
         return
     for name, cls in _NESTED.items():
         given = extension.get(name)
         known = {field.name for field in dataclasses.fields(cls)}
+        # A misspelt safety setting must not be ignored.
         if isinstance(given, dict) and (unknown := sorted(given.keys() - known)):
             raise ApiError(
                 400, f"Unknown field {unknown[0][:64]!r}: the fields of {name} are {', '.join(sorted(known))}.",

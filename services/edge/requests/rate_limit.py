@@ -1,4 +1,4 @@
-"""Rate limits per tenant by the generic cell rate algorithm (GCRA), whose state is one timestamp per tenant. Pure."""
+"""Rate limits per tenant, by the generic cell rate algorithm (GCRA)."""
 
 from collections import OrderedDict
 from dataclasses import dataclass
@@ -13,18 +13,17 @@ CHARS_PER_TOKEN: Final = 4
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """A limit of ``per_minute`` units, such as requests or tokens, on average, and of ``burst`` units at one moment."""
+    """A limit of ``per_minute`` requests or tokens on average, and of ``burst`` at one moment."""
 
     per_minute: int
     burst: int
 
     def cost_us(self, units: int = 1) -> int:
-        """Return the microseconds in which the average rate allows ``units``, or ``burst`` units if those are fewer."""
+        """Return how many microseconds the units take at the average rate. At most ``burst`` units are counted."""
         return min(units, self.burst) * 60_000_000 // self.per_minute
 
     @property
     def tolerance_us(self) -> int:
-        """The microseconds by which requests may come earlier than the average rate allows."""
         return self.cost_us(self.burst)
 
 
@@ -33,8 +32,8 @@ class RateDecision:
     """The result of ``gcra``.
 
     Attributes:
-        arrival_us: The theoretical arrival time to keep for the next decision, in microseconds.
-        wait_us: Microseconds until the units are allowed; 0 if they are allowed and charged now.
+        arrival_us: The theoretical arrival time, in microseconds. Pass it to the next call of ``gcra``.
+        wait_us: Microseconds until the units are allowed; 0 if they are allowed now.
     """
 
     arrival_us: int
@@ -46,7 +45,7 @@ def gcra(rate: Rate, arrival_us: int, now_us: int, units: int = 1) -> RateDecisi
 
     Args:
         rate: The limit.
-        arrival_us: The ``arrival_us`` of the tenant's previous ``RateDecision``; 0 before the first.
+        arrival_us: ``RateDecision.arrival_us`` of the previous decision for this tenant; 0 before the first.
         now_us: The present time, in microseconds.
         units: Number of units.
     """
@@ -56,10 +55,7 @@ def gcra(rate: Rate, arrival_us: int, now_us: int, units: int = 1) -> RateDecisi
 
 
 class LocalLimiter:
-    """A rate limit within this process.
-
-    It keeps the state of at most ``size`` tenants, those with the latest requests.
-    """
+    """A rate limit within this process, for at most ``size`` tenants: those with the latest requests."""
 
     def __init__(self, rate: Rate, size: int = 10_000) -> None:
         self._rate = rate
@@ -75,19 +71,19 @@ class LocalLimiter:
         return decision.wait_us
 
     def give_back(self, tenant: str, cost_us: int) -> None:
-        """Undo a charge of ``cost_us`` microseconds (see ``Rate.cost_us``)."""
+        """Undo a charge. ``cost_us`` is the result of ``Rate.cost_us`` for the charged units."""
         if tenant in self._arrivals:
             self._arrivals[tenant] -= cost_us
 
 
 def tokens_of(request: Request) -> int:
-    """Return the estimated tokens of the prompt plus ``max_tokens``, which is charged before the answer starts."""
+    """Return the estimated tokens of the prompt plus ``max_tokens``."""
     chars = sum(len(message.content) for message in request.messages)
     return -(-chars // CHARS_PER_TOKEN) + request.sampling.max_tokens
 
 
 def used_tokens(session: DeliverySession, charged: int) -> int:
-    """Return how many of the charged tokens were used: 0 for a denied prompt, all if the number is not known."""
+    """Return how many of the charged tokens were used: none for a denied prompt, all if the number is not known."""
     if session.usage is not None:
         return min(charged, session.usage.prompt_tokens + session.usage.completion_tokens)
     return 0 if session.refused else charged

@@ -1,4 +1,4 @@
-"""Accept new requests, and resume the delivery of earlier answers. Both open a stream to the client."""
+"""Accept new requests, and resume the delivery of earlier answers."""
 
 import asyncio
 import hashlib
@@ -67,19 +67,15 @@ class RequestService:
         self._giving_back: set[asyncio.Task[None]] = set()
 
     async def watch_classes(self) -> None:
-        """Reload the policy's classes whenever they change, until cancelled."""
         await self._classes.watch()
 
     def parse(self, body: dict[str, Any], tenant: str, class_header: str | None = None) -> ParsedRequest:
-        """Validate the body of a chat request, including the bounds that its class sets for deadlines.
+        """Validate the body of a chat request.
 
-        Args:
-            body: The JSON object.
-            tenant: The tenant that sent it.
-            class_header: The value of the header ``X-Railbus-Class``, if any.
+        ``class_header`` is the value of the header ``X-Railbus-Class``, if any.
 
         Raises:
-            ApiError: 400, if a field is not valid; 403, if its class is not allowed. The error names the field.
+            ApiError: 400, if a field is not valid; 403, if the client may not use the class.
         """
         return parse_chat_request(body, self._classes.current, tenant=tenant, class_header=class_header)
 
@@ -87,16 +83,15 @@ class RequestService:
         self, parsed: ParsedRequest, client: ClientContext, *, arrival: ArrivalTimes, on_posted: Callable[[], None],
         idempotency_key: str | None = None, traceparent: str | None = None,
     ) -> Subscription:  # fmt: skip
-        """Put a new request on the log, and return its stream when the broker has acknowledged the request.
+        """Put a new request on the log. Return its stream when the broker has acknowledged the request.
 
-        A request of the batch lane first waits in ``BatchRoom``. After such a wait, the end of the wait counts as the
-        request's arrival.
+        A batch request may have to wait for a free stream first.
 
         Args:
             parsed: The validated request.
-            client: The client that sent it.
+            client: The client that sent the request.
             arrival: When the request arrived.
-            on_posted: Called when only the broker's acknowledgement is missing.
+            on_posted: Called when the producer has taken the request and only the broker's acknowledgement is missing.
             idempotency_key: A later request with the same key and body gets the answer to this request.
             traceparent: The client's W3C trace context, if any.
 
@@ -166,7 +161,6 @@ class RequestService:
             )
 
     def _give_back(self, tenant: str, tokens: int) -> None:
-        """Undo the charge for unused tokens, without waiting for Redis."""
         if tokens <= 0 or not self._settings.tokens_per_minute:
             return
         task = asyncio.create_task(self._shared_limits.give_back("tokens", tenant, now_us(), tokens))
@@ -233,7 +227,6 @@ class RequestService:
         return stream
 
     def _on_answered(self, stream: Subscription, topic: str, acknowledged: asyncio.Future[Position]) -> None:
-        """If the broker acknowledged the request, record its position on the log. In each case, set ``on_log``."""
         if not acknowledged.cancelled() and acknowledged.exception() is None:
             self._hub.index.note_request(stream.request.request_id.encode(), topic, acknowledged.result().offset)
         stream.on_log.set()
@@ -241,11 +234,7 @@ class RequestService:
     async def _again(
         self, known: IdempotencyRecord, record: IdempotencyRecord, client: ClientContext, key: str
     ) -> Subscription:
-        """Deliver the first request's whole answer to a request with the same idempotency key.
-
-        An answer can be read with the idempotency key for as long as the key is kept, even if ``resume_ms`` has passed.
-        If the first request never reached the log, for example because its edge was killed, the key is deleted.
-        """
+        # The answer can be read for as long as the key is kept, even if ``resume_ms`` has passed.
         readable_ms = max(IDEMPOTENCY_TTL_MS, self._settings.resume_ms)
         if known.body_hash != record.body_hash:
             raise ApiError(
@@ -259,7 +248,7 @@ class RequestService:
                 if error.status != 404:
                     raise
             await asyncio.sleep(wait_s)
-        if now_ms() - time_ms(known.request_id) > LATE_MS:
+        if now_ms() - time_ms(known.request_id) > LATE_MS:  # the request never reached the log
             await self._shared_limits.forget(client.tenant, key, now_us())
         raise ApiError(
             409, "The first request with this Idempotency-Key is not on the log: try again, or use another key.",
@@ -318,11 +307,6 @@ class RequestService:
         return partition_for(request_id, self._settings.bus.partitions)
 
     def _check_capacity(self, tenant: str) -> None:
-        """Check that another stream may be opened.
-
-        Raises:
-            ApiError: 429, if the tenant has too many open streams; 503, if the edge has too many.
-        """
         most = self._settings.max_tenant_streams
         if most and self._hub.open_streams(tenant) >= most:
             QUOTA_REFUSED.labels("streams").inc()
@@ -348,7 +332,6 @@ def _end_on_failure(stream: Subscription) -> Iterator[None]:
 
 
 def _body_hash(request: Request) -> str:
-    """Hash the fields of the request that the client determines, that is, not its id and time."""
     sent = (request.model, request.messages, request.sampling, request.lane, request.delivery, request.deadlines)
     chosen = (request.fallback, request.egress, request.service_class)
     return hashlib.sha256(repr((sent, chosen)).encode()).hexdigest()
@@ -364,27 +347,20 @@ def _topic_of(request: Request) -> Topic:
     return REQUESTS_BATCH if request.lane == "batch" else REQUESTS
 
 
+# The request is not on the log and never will be. Its charge and its idempotency key are undone.
 class _NotTaken(ApiError):
-    """Raised if a request is not on the log and never will be. Its charge and its idempotency key are undone."""
-
     def __init__(self, error: ApiError) -> None:
         super().__init__(error.status, error.message, code=error.code, retry_after_s=error.retry_after_s)
 
 
 async def _wait_until_on_log(stream: Subscription, acknowledged: asyncio.Future[Position]) -> None:
-    """Wait for the broker's acknowledgement, or for an event about the request, which proves that it is on the log.
-
-    Raises:
-        ApiError: The broker refused the request or did not acknowledge it in time, or the edge was stopped before the
-            acknowledgement.
-    """
     longest_ms = min(stream.request.total_ms, LONGEST_TOTAL_MS)  # longer deadlines are for engines, not for the log
     ends_us = stream.opened_us + longest_ms * 1_000 + EXPIRY_MARGIN_US
     loop = asyncio.get_running_loop()
     ends_s = loop.time() + (ends_us - steady_us()) / 1e6
     late = loop.call_at(ends_s, stream.on_log.set)
     try:
-        await stream.on_log.wait()
+        await stream.on_log.wait()  # an event about the request also proves that it is on the log
     finally:
         late.cancel()
     if not acknowledged.done() and loop.time() >= ends_s:

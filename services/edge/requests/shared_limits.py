@@ -1,4 +1,7 @@
-"""Rate limits and idempotency keys. Edges share them in Redis. Without a reachable Redis, each process has its own."""
+"""Rate limits and idempotency keys of tenants, shared by all edges in Redis.
+
+Without a reachable Redis, each process has its own limits and keys.
+"""
 
 import hashlib
 from collections import OrderedDict
@@ -60,14 +63,14 @@ class IdempotencyRecord:
 
 
 class LocalRecords:
-    """The newest idempotency keys of this process, at most ``size`` of them. Each is kept until it expires. Pure."""
+    """The newest idempotency keys of this process, at most ``size``. Each is kept for ``IDEMPOTENCY_TTL_S``."""
 
     def __init__(self, size: int = MAX_LOCAL_RECORDS) -> None:
         self._size = size
         self._records: OrderedDict[str, tuple[IdempotencyRecord, int]] = OrderedDict()
 
     def claim(self, name: str, record: IdempotencyRecord, now_us: int) -> IdempotencyRecord | None:
-        """Store the record and return None. If the key has an earlier record, keep and return that one instead."""
+        """Store the record and return None. If the key has a record already, keep and return that record instead."""
         known, expires_us = self._records.get(name, (None, 0))
         if known is not None and now_us < expires_us:
             return known
@@ -82,7 +85,7 @@ class LocalRecords:
 
 
 class SharedLimits:
-    """Rate limits and idempotency keys of all tenants."""
+    """Rate limits and idempotency keys of all tenants, in Redis or, if Redis is not reachable, in this process."""
 
     def __init__(self, url: str | None, rates: Mapping[Quota, Rate]) -> None:
         self._redis: Any = None if url is None else _connect(url)
@@ -106,7 +109,6 @@ class SharedLimits:
         return self._limiters[quota].wait_us(tenant, now_us, units)
 
     async def give_back(self, quota: Quota, tenant: str, now_us: int, units: int) -> None:
-        """Undo the charge for ``units``, which the tenant did not use."""
         rate = self._rates.get(quota)
         if rate is None or units <= 0:
             return
@@ -121,7 +123,7 @@ class SharedLimits:
         self._limiters[quota].give_back(tenant, rate.cost_us(units))
 
     async def claim(self, tenant: str, key: str, record: IdempotencyRecord, now_us: int) -> IdempotencyRecord | None:
-        """Store the record of a new request and return None. If its idempotency key has one already, return that."""
+        """Store the record of a new request and return None. If the key has a record already, return that one."""
         name = _redis_key(tenant, key)
         if self._usable(now_us):
             value = f"{record.request_id} {record.body_hash}"
@@ -133,7 +135,6 @@ class SharedLimits:
         return self._records.claim(name, record, now_us)
 
     async def forget(self, tenant: str, key: str, now_us: int) -> None:
-        """Delete the idempotency key of a request that is not on the log."""
         name = _redis_key(tenant, key)
         self._records.forget(name)
         if self._usable(now_us):

@@ -1,4 +1,4 @@
-"""API keys. A file maps the SHA-256 hash of each key to a tenant. The keys themselves are not stored."""
+"""API keys. A file maps the SHA-256 hash of each key to a tenant."""
 
 import hashlib
 import hmac
@@ -23,11 +23,11 @@ _TENANT: Final = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
 @dataclass(frozen=True, slots=True)
 class ApiKeys:
-    """The valid keys.
+    """The valid API keys.
 
     Attributes:
-        tenants: The tenant of each key, by the key's SHA-256 hash. If the attribute is None, no key is needed, and
-            every request belongs to the tenant ``local``.
+        tenants: The tenant of each key, by the SHA-256 hash of the key. If None, no key is needed, and every request
+            belongs to the tenant ``local``.
     """
 
     tenants: dict[str, str] | None = None
@@ -37,7 +37,7 @@ class ApiKeys:
         return self.tenants is None
 
     def tenant(self, key: str | None) -> str:
-        """Return the tenant of a key. Its hash is compared with every known hash, so that timing reveals nothing.
+        """Return the tenant of a key.
 
         Raises:
             ApiError: 401, if the key is missing or not valid.
@@ -47,7 +47,7 @@ class ApiKeys:
         if not key:
             raise ApiError(401, "An API key is needed: send 'Authorization: Bearer KEY'.", code="missing_api_key")
         digest = hashlib.sha256(key.encode("utf-8", "surrogateescape")).hexdigest()
-        found = None
+        found = None  # every hash is compared, so that the time says nothing about the key
         for known, tenant in self.tenants.items():
             if hmac.compare_digest(known, digest):
                 found = tenant
@@ -56,11 +56,6 @@ class ApiKeys:
         return found
 
     def tenant_of(self, headers: Mapping[str, str]) -> str:
-        """Return the tenant of the key in the header ``Authorization``.
-
-        Raises:
-            ApiError: 401, if the key is missing or not valid.
-        """
         return self.tenant(bearer_token(headers))
 
 

@@ -1,4 +1,4 @@
-"""Decide which web pages may use this edge. Without this check, any page in a user's browser could use it."""
+"""Decide which web pages may use this edge."""
 
 from dataclasses import dataclass
 from functools import lru_cache
@@ -10,10 +10,10 @@ from services.runtime.settings import is_loopback
 
 @dataclass(frozen=True, slots=True)
 class OriginGuard:
-    """The check of the headers ``Host`` and ``Origin``.
+    """Checks the headers ``Host`` and ``Origin`` of requests.
 
     Attributes:
-        keyed: Whether requests need an API key. If not, ``Host`` must be a loopback name.
+        keyed: Whether requests need an API key.
         allowed: The allowed origins besides the edge's own, such as ``https://chat.example.org``.
     """
 
@@ -21,10 +21,9 @@ class OriginGuard:
     allowed: frozenset[str] = frozenset()
 
     def check(self, host: str | None, origin: str | None) -> None:
-        """Refuse pages whose origin is neither the edge's own nor one of ``allowed``.
+        """Refuse requests from web pages whose origin is neither the edge's own nor in ``allowed``.
 
-        On an edge without keys, also refuse every ``Host`` that is not a loopback name. This stops DNS rebinding, where
-        a foreign host name resolves to this machine.
+        If requests need no API key, also refuse a ``Host`` that is not a loopback name. This stops DNS rebinding.
 
         Raises:
             ApiError: 403, if the request is refused; 400, if a header is malformed.
@@ -46,7 +45,6 @@ class OriginGuard:
 
 @lru_cache(maxsize=256)
 def _is_local(host: str) -> bool:
-    """Return whether the value of a ``Host`` header is a loopback name."""
     name = _split(f"//{host}", "Host").hostname
     return name is not None and is_loopback(name)
 

@@ -1,4 +1,4 @@
-"""Determine the address of a client behind a proxy. Only headers of trusted proxies are used. Pure."""
+"""Determine the address of a client behind trusted proxies."""
 
 import ipaddress
 import re
@@ -22,16 +22,14 @@ class TrustedProxies:
     """The trusted proxies in front of this edge.
 
     Attributes:
-        networks: The networks of the proxies' addresses.
-        header: The header to which the proxies append their client's address. They must append to a header that the
-            client sent, or replace it, but never forward it unchanged.
+        header: The header in which a proxy names its client's address. The proxy must append to the header or replace
+            it.
     """
 
     networks: tuple[_Network, ...] = ()
     header: ProxyHeader = "X-Forwarded-For"
 
     def trusts(self, address: str) -> bool:
-        """Return whether this is the address of a trusted proxy."""
         if not self.networks:
             return False
         parsed = _parsed(address)
@@ -43,9 +41,8 @@ class TrustedProxies:
         """Return the client's address: the last address in the header that does not belong to a trusted proxy.
 
         Args:
-            peer: The address of the trusted proxy that opened the connection. It is returned if the header names no
-                client.
-            values: The header's values, in order. The client may have forged the addresses before its own.
+            peer: The address of the proxy that opened the connection. It is returned if the header names no client.
+            values: The header's values, in order.
         """
         hops = [hop for value in values for hop in value.split(",")]
         for hop in reversed(hops[-MAX_HOPS:]):
@@ -64,7 +61,7 @@ class TrustedProxies:
 
 
 def trusted_proxies(text: str, header: ProxyHeader) -> TrustedProxies:
-    """Parse addresses and networks that are separated by commas.
+    """Parse a comma-separated list of addresses and networks.
 
     Raises:
         UserError: An entry is not an address or network.

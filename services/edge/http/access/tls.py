@@ -1,4 +1,4 @@
-"""TLS on the edge's port, for installations without a proxy that terminates TLS."""
+"""TLS on the edge's port."""
 
 import ssl
 from pathlib import Path
@@ -10,8 +10,8 @@ def tls_context(certificate: Path | None, key: Path | None) -> ssl.SSLContext | 
     """Return the TLS context of the server, or None if no certificate is configured.
 
     Args:
-        certificate: PEM file of the certificate and of the intermediate certificates.
-        key: PEM file of the certificate's key; None if the certificate's file also holds the key.
+        certificate: PEM file with the certificate and the intermediate certificates.
+        key: PEM file with the private key; None if the file ``certificate`` also contains the key.
 
     Raises:
         UserError: A file cannot be used, or a key is set without a certificate.
@@ -33,5 +33,4 @@ def tls_context(certificate: Path | None, key: Path | None) -> ssl.SSLContext | 
 
 
 def _no_password() -> str:
-    """Return an empty password, so that OpenSSL does not ask for one on the terminal."""
-    return ""
+    return ""  # without a password function, OpenSSL would ask for a password on the terminal
