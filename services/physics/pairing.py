@@ -85,8 +85,8 @@ class SpeculationPair:
 
     def pays_until(self, alpha: float, gamma: int, *, context: int = 512, most: int = 1_024) -> int:
         """Return the largest batch up to which drafting ``gamma`` tokens saves time; 0 if it never does."""
-        # At much larger batches, drafting could save time again, because reading the KV caches may again take longer than
-        # multiplying. Such batches seldom fit into memory.
+        # At much larger batches, drafting could save time again, because reading the KV caches may take longer than
+        # multiplying again. Such batches seldom fit into memory.
         for batch in range(1, most + 1):
             if self.speedup(alpha, gamma, batch=batch, context=context) <= 1:
                 return batch - 1
