@@ -1,4 +1,4 @@
-"""Draw a batch plan: hours against money. Needs the extra ``plots``."""
+"""Draw a batch plan as a chart of time and cost. Needs matplotlib, from the extra ``plots``."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -22,7 +22,7 @@ LEAST_MONEY: Final = 0.01
 
 
 def draw_batch(ways: Sequence[Way], title: str, to: Path) -> Iterator[Path]:
-    """Draw the ways with error bars, and the Pareto front. Yield the paths of the files.
+    """Draw each way by time and cost, and the Pareto front. Yield the paths of the written files.
 
     Raises:
         UserError: matplotlib is missing, or the path cannot be written.
@@ -32,7 +32,6 @@ def draw_batch(ways: Sequence[Way], title: str, to: Path) -> Iterator[Path]:
 
 
 def front(axes: "Axes", ways: Sequence[Way], title: str) -> None:
-    """Plot each way by hours and money. A line joins the ways on the Pareto front, and only these ways are named."""
     best = pareto_front(ways)
     for kind, (marker, colour) in STYLES.items():
         of = [way for way in ways if way.kind == kind]

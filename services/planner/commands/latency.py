@@ -68,7 +68,6 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the plan or the calibration; return the exit code."""
     if args.calibrate is not None:
         return _calibrate(args)
     inputs = _plan_input(args)
