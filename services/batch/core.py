@@ -62,7 +62,10 @@ class BatchConfig:
 
 
 class BatchCore:
-    """The jobs that one batch service runs. The caller must perform the returned effects in order."""
+    """The jobs that one batch service runs.
+
+    The methods return effects, such as ``SubmitLine``, which the caller must perform in order.
+    """
 
     def __init__(self, config: BatchConfig) -> None:
         self._config = config
@@ -80,9 +83,10 @@ class BatchCore:
         return self._jobs.get(job_of(batch_id))
 
     def begin(self, state: JobState, good: int, bad: int, part: str, positions: Positions) -> list[Effect]:
-        """Start a job, or take it over from another service. Its records are ignored until ``confirmed`` is called.
+        """Start a job, or take it over from another service.
 
-        ``good`` and ``bad`` are the numbers of valid and invalid lines. ``part`` is the name of the new part file.
+        Records of the job are ignored until ``confirmed`` is called. ``good`` and ``bad`` are the numbers of valid and
+        invalid lines. ``part`` is the name of the new part file.
         """
         before = state.progress
         job = JobRun(created=state.created, good=good, bad=bad, window=min(32, state.created.window_open))
@@ -108,7 +112,6 @@ class BatchCore:
             job.stage = "recovering"
 
     def drop(self, batch_id: str) -> None:
-        """Remove a job that is finished or that another service has taken over."""
         self._jobs.pop(job_of(batch_id), None)
 
     def clear(self) -> None:

@@ -27,7 +27,7 @@ class JobFigures:
         by_status: Number of jobs with each status.
         lines_left: Number of lines without a result.
         oldest_s: Age of the oldest job, in seconds.
-        time_used: Used share of the time between submission and expiry, for the job where this share is largest.
+        time_used: Share of its time limit that a job has used; the maximum over all jobs.
         lines_open: Number of lines that this service has submitted and that have no result.
         window: Sum of the windows of this service's jobs. A window is the maximum number of open lines of a job.
     """
@@ -41,7 +41,6 @@ class JobFigures:
 
 
 def job_figures(unfinished: Iterable[JobState], running: Iterable[JobRun], now_ms: int) -> JobFigures:
-    """Return the metrics of the unfinished jobs. ``running`` are the jobs that this service runs."""
     by_status, lines_left, oldest_s, time_used = dict.fromkeys(UNFINISHED, 0), 0, 0.0, 0.0
     for job in unfinished:
         by_status[job.status] += 1

@@ -14,7 +14,7 @@ CHECKPOINT_US: Final = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class SubmitLine:
-    """An effect: write the request of a line to the log."""
+    """Asks the service to write the request of a line to Kafka."""
 
     batch_id: str
     place: int
@@ -23,7 +23,7 @@ class SubmitLine:
 
 @dataclass(frozen=True, slots=True)
 class AskCancel:
-    """An effect: write a ``Cancel`` event for a request to the log."""
+    """Asks the service to write a ``Cancel`` event for a request to Kafka."""
 
     batch_id: str
     request_id: str
@@ -31,7 +31,7 @@ class AskCancel:
 
 @dataclass(frozen=True, slots=True)
 class RecordResult:
-    """An effect: append the result of a line to the job's part file."""
+    """Asks the service to append the result of a line to the job's part file."""
 
     batch_id: str
     place: int
@@ -41,7 +41,7 @@ class RecordResult:
 
 @dataclass(frozen=True, slots=True)
 class JobCheckpoint:
-    """An effect: sync the part file to disk, then write this progress event to the log."""
+    """Asks the service to sync the part file to disk, then to write this progress event to Kafka."""
 
     batch_id: str
     progress: BatchProgress
@@ -49,7 +49,7 @@ class JobCheckpoint:
 
 @dataclass(frozen=True, slots=True)
 class FinishJob:
-    """An effect: write the job's result files, then its ``BatchFinished`` event."""
+    """Asks the service to write the job's result files, then its ``BatchFinished`` event."""
 
     batch_id: str
     outcome: BatchOutcome
@@ -136,7 +136,7 @@ class JobRun:
     def adapt_window(self, *, crowded: bool, submitted_us: int, now_us: int) -> None:
         """Widen the window by one line after a request was closed, or halve it if ``crowded``.
 
-        The window is not halved again for a request that was submitted before the last time it was halved.
+        A request that was submitted before the last halving does not halve the window again.
         """
         if not crowded:
             self.window = min(self.window + 1, self.created.window_open)
@@ -146,7 +146,7 @@ class JobRun:
     def is_over(self, now_us: int, grace_us: int) -> bool:
         """Return whether all lines of the job are done.
 
-        A cancelled or expired job is over once its open lines are done, and at the latest after ``grace_us``.
+        If the job was cancelled or has expired, return whether its open lines are done or ``grace_us`` has passed.
         """
         if self.ending is None:
             return not self.open and self.next_line >= self.good

@@ -34,10 +34,10 @@ class LineAttempt:
 
     Attributes:
         screen: The text that a client may see, computed from the events of the request.
-        stream_offset: Offset in ``railbus.streams`` before which there is no event of the request.
-        request_offset: Offset in ``railbus.requests.batch`` before which the request is not found.
+        stream_offset: All events of the request have this or a higher offset in ``railbus.streams``.
+        request_offset: The request has this or a higher offset in ``railbus.requests.batch``.
         submitted_us: When the request was submitted; 0 if this is unknown after a takeover.
-        on_log: Whether the request or an event about it was read from the log.
+        on_log: Whether the request or an event about it was read from Kafka.
         failure: The newest ``Failed`` event of the request.
         folded_offset: Offset of the newest event that was applied.
     """
@@ -87,10 +87,10 @@ Decision = Literal["open", "done", "retry"]
 
 
 def decide(line: LineState, most_attempts: int, *, ending: bool) -> tuple[Decision, int, LineResult | None]:
-    """Return what to do with a line: ``open`` (wait), ``retry`` or ``done``.
+    """Decide whether a line is ``open``, ``done``, or must be retried (``retry``).
 
-    The second item of the result is the number of the attempt that decides. The third is the result of the line, if it
-    is done. ``ending`` means that the job was cancelled or has expired; then no line is retried.
+    Return the decision, the number of the attempt that it is based on, and the line's result if the line is done. If
+    ``ending`` is true, no line is retried.
     """
     for number in sorted(line.attempts):
         attempt = line.attempts[number]
@@ -108,7 +108,6 @@ def decide(line: LineState, most_attempts: int, *, ending: bool) -> tuple[Decisi
 
 
 def may_retry(attempt: LineAttempt, closed: Closed) -> bool:
-    """Return whether another request for the same line may succeed."""
     if closed.outcome not in RETRY_OUTCOMES:
         return False
     return attempt.failure is None or attempt.failure.retryable or closed.cause in CROWDED_CAUSES

@@ -1,5 +1,3 @@
-"""The files of one job while it runs: the input, and the part file to which results are appended."""
-
 import os
 from collections.abc import Mapping
 from dataclasses import replace

@@ -1,5 +1,3 @@
-"""The batch service's settings."""
-
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -19,7 +17,7 @@ class Settings:
         batch_instance: Name of this batch service, different from that of every other batch service. A restart with the
             same name within the session timeout causes no rebalance.
         batch_total_ms: Total deadline of each request of a job, in milliseconds. The bounds of the policy apply.
-        batch_stall_ms: Maximum time in milliseconds between two chunks of an answer. After it, the router starts
+        batch_stall_ms: Maximum time in milliseconds between two chunks of an answer. After this time, the router starts
             another attempt. The minimum is ten seconds.
         batch_line_timeout_ms: Time in milliseconds after which a request that was not closed is given up.
         input_gate: With ``hold``, an answer is accepted only after the verdict of a rails service, even if the worker's

@@ -184,5 +184,4 @@ class JobLines:
 
 
 def read_faults(folder: Path) -> list[LineFault]:
-    """Return the faults of the invalid lines of a job, in the order of the input."""
     return msgspec.json.decode((folder / "faults").read_bytes(), type=list[LineFault])

@@ -68,7 +68,6 @@ class AcceptanceEstimate:
 
     @classmethod
     def expected(cls, alpha: float) -> "AcceptanceEstimate":
-        """Return the estimate to start with, if the acceptance is expected to be ``alpha``."""
         fraction("alpha", alpha)
         return cls(PRIOR_DRAFTS * alpha, PRIOR_DRAFTS * (1 - alpha))
 

@@ -1,8 +1,7 @@
 """Compute how many of the best requests a cascade of models finds.
 
 A cascade scores every request with a small model, and passes the requests with the highest scores on to a larger model.
-The two scores of a request are modelled as correlated normal variables. A rank correlation (Spearman) of rho
-corresponds to a correlation of 2 sin(pi rho / 6) (Pearson 1907).
+The two scores of a request are modelled as correlated normal variables.
 """
 
 import math
@@ -67,6 +66,8 @@ def chain_recall(rhos: Sequence[float], *, best: float, kept: Sequence[float]) -
 
 
 def _above(rho: float, bar: float, final: float) -> float:
+    # The correlation that belongs to a rank correlation (Spearman) of rho (Pearson 1907). Given the final score f, the
+    # score of the screen is normal with mean r f and variance 1 - r^2.
     r = 2 * math.sin(math.pi * rho / 6)
     spread = math.sqrt(max(0.0, 1 - r * r))
     return float(r * final >= bar) if spread < 1e-9 else _NORMAL.cdf((r * final - bar) / spread)

@@ -31,8 +31,8 @@ def weight_bytes(model: Model, precision: Precision) -> float:
 def weight_bytes_read(model: Model, precision: Precision, tokens: float = 1) -> float:
     """Return the bytes of weights that a step of ``tokens`` tokens reads.
 
-    Of a mixture of experts, only experts to which a token is routed count. An input embedding with weights of its own
-    does not count.
+    The output head counts, the input embedding does not. Of a mixture of experts, only experts to which a token is
+    routed count.
     """
     spec = spec_of(precision)
     return (model.read_linear_parameters(tokens) * spec.linear_bits + model.head_parameters * spec.head_bits) / 8
@@ -67,7 +67,7 @@ def prefill_flop(model: Model, tokens: int, *, cached: int = 0) -> float:
 
 
 def attended_pairs(tokens: int, cached: int, window: int | None) -> float:
-    """Return the number of pairs of tokens in causal attention, for ``tokens`` tokens after ``cached`` tokens.
+    """Return the number of token pairs in causal attention when ``tokens`` tokens are added after ``cached`` tokens.
 
     Each token attends to at most ``window`` tokens; None means no limit.
     """
@@ -179,7 +179,6 @@ def read_ms(
 
 
 def activations_ms(model: Model, gpu: Gpu, tokens: float, *, efficiency: Efficiency) -> float:
-    """Return the time to write and read the activations of ``tokens`` tokens in all layers."""
     size = tokens * model.layers * model.hidden * efficiency.activations * ACTIVATION_BYTES
     return size / (gpu.bandwidth * efficiency.bandwidth) * 1e3
 
@@ -200,10 +199,10 @@ def compute_bound_tokens(model: Model, gpu: Gpu, precision: Precision, *, effici
 def require_fit(
     model: Model, gpu: Gpu, precision: Precision, *, batch: int = 1, context: int = 0, kv: KvPrecision = "bf16"
 ) -> None:
-    """Require that weights and KV caches fit into memory.
+    """Require that the weights and KV caches fit into memory.
 
     Raises:
-        ValueError: They need more memory than the accelerator has.
+        ValueError: The weights and KV caches need more memory than the accelerator has.
     """
     need = weight_bytes(model, precision) + whole("batch", batch, least=1) * kv_bytes(model, context, kv)
     if need > gpu.memory_bytes:

@@ -37,7 +37,7 @@ def tokens_per_step_by_position(acceptance: Sequence[float]) -> float:
     """Return the expected number of tokens per verify step, if the acceptance depends on the position in the draft.
 
     Each value of ``acceptance`` is the probability that the token at this position is accepted if all tokens before it
-    are.
+    are accepted.
     """
     total, alive = 1.0, 1.0
     for position, chance in enumerate(acceptance, start=1):

@@ -1,5 +1,3 @@
-"""Find accelerators and models by name or path."""
-
 import json
 from collections.abc import Callable
 from pathlib import Path

@@ -22,13 +22,10 @@ class Gpu:
     """One accelerator.
 
     Attributes:
-        name: Name in the catalogue.
         generation: Hardware generation. It selects the efficiency constants of an engine.
-        memory_bytes: Memory in bytes.
         bandwidth: Memory bandwidth in bytes per second.
         flops_bf16: BF16 rate with FP32 accumulation, in FLOP per second.
         flops_fp8: FP8 rate in FLOP per second; None if the hardware has no FP8 arithmetic.
-        source: Source of the numbers.
         ops_int8: INT8 rate in operations per second; None if the hardware has no INT8 tensor cores.
         link: Link between the accelerators of a host.
         link_bandwidth: Bandwidth of this link per accelerator and direction, in bytes per second.

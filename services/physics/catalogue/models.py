@@ -13,18 +13,13 @@ class Model:
     Norms, expert routers and vision towers are left out.
 
     Attributes:
-        name: Name in the catalogue.
-        layers: Number of decoder layers.
         global_layers: Number of layers that attend to the whole context. The other layers are called local.
         window: Number of tokens that local layers attend to; None if there are no local layers.
         hidden: Width of the residual stream.
         intermediate: Width of the feed-forward layers.
         heads: Number of query heads.
-        kv_heads: Number of key-value heads.
-        head_dim: Width of one head.
         vocab: Number of rows of the embedding.
         tied: Whether the output head shares its weights with the embedding.
-        source: Source of the numbers.
         experts: Number of experts in a layer; 1 in a dense model.
         active_experts: Number of experts that each token is routed to.
     """
@@ -59,7 +54,6 @@ class Model:
 
     @property
     def local_layers(self) -> int:
-        """Number of layers that attend to a window only."""
         return self.layers - self.global_layers
 
     @property

@@ -8,7 +8,7 @@ from services.planner.batch.ways import BatchJob, Way
 
 @dataclass(frozen=True, slots=True)
 class BatchAnswer:
-    """The answer to a question such as ``fastest``. ``way`` is None if no way meets the conditions of the question."""
+    """The way that answers a question such as ``fastest``. ``way`` is None if no way is suitable."""
 
     question: str
     way: Way | None
@@ -36,7 +36,7 @@ def answers(
 ) -> tuple[BatchAnswer, ...]:
     """Find the fastest way, the cheapest, the cheapest within ``within_h`` hours, and the best within ``budget``.
 
-    Times and costs are intervals. A way is within a limit if the upper end of its interval is.
+    Times and costs are intervals. The upper end must be within the limit.
     """
     found = [
         _least("fastest", ways, lambda way: (way.hours.value, way.money.value), "h"),

@@ -30,9 +30,6 @@ class Deployment:
     """A model on accelerators, and the settings of the engine that runs it.
 
     Attributes:
-        model: The model.
-        gpu: The kind of accelerator.
-        precision: Precision of the weights.
         layout: Number of accelerators, and their division into engines and pipeline stages.
         sequences: Maximum number of sequences that decode together; None means the default of the engine.
         draft: Draft model; None without speculative decoding.
@@ -81,8 +78,7 @@ class Estimate:
 def estimate(deployment: Deployment, work: BatchWork, factors: Mapping[str, float] = MappingProxyType({})) -> Estimate:
     """Estimate the hours that a job takes, as an interval.
 
-    ``factors`` corrects the estimate by earlier measurements: for an accelerator's name, measured time divided by
-    predicted time.
+    The estimate is multiplied by the accelerator's entry in ``factors``, if there is one.
 
     Raises:
         ValueError: The model or batch does not fit into memory.
@@ -163,7 +159,6 @@ def fastest_precision(model: Model, gpu: Gpu, layout: Layout, work: BatchWork) -
 
 
 def layouts(count: int) -> Iterator[Layout]:
-    """Yield the layouts of ``count`` accelerators that use a single kind of parallelism: data, tensor or pipeline."""
     if count == 1:
         yield ONE
         return

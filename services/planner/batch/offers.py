@@ -17,8 +17,8 @@ MILLION: Final = 1e6
 def token_money(api: ApiOffer, work: BatchWork) -> Range:
     """Return the price of all tokens, in the currency of the price file.
 
-    The interval covers the provider's prompt cache: it has the shared prefix for every request (``low``), for half of
-    the requests (``value``), or for none (``high``).
+    The price depends on the hits in the provider's prompt cache: ``low`` if all requests hit, ``value`` if half of them
+    do, ``high`` if none does.
     """
     full = work.requests * ((work.shared + work.own) * api.input + work.output * api.output) / MILLION
     if api.cached_input is None or not work.prefix_cached:
@@ -40,7 +40,7 @@ def limit_per_second(api: ApiOffer, work: BatchWork) -> tuple[float, str]:
 
 
 def offers(api: ApiOffer, work: BatchWork, score: float | None) -> Iterator[Way]:
-    """Yield the way through the provider's usual API and, if there is one, the way through its batch API."""
+    """Yield the way to run the job with the provider's usual API and, if there is one, with its batch API."""
     most, limit = limit_per_second(api, work)
     at_limit = work.requests / most / 3_600
     hours = Range(at_limit / REACHED.value, at_limit / REACHED.high, at_limit / REACHED.low)

@@ -26,8 +26,6 @@ from services.planner.batch.ways import BatchJob, Complexity, ExcludedWay, Found
 
 @dataclass(frozen=True, slots=True)
 class BatchPlan:
-    """The possible ways to run a job, grouped by ``Way.kind``, and the impossible ways."""
-
     ways: tuple[Way, ...]
     refusals: tuple[ExcludedWay, ...]
 

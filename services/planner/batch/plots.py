@@ -1,5 +1,3 @@
-"""Draw a batch plan as a chart of time and cost. Needs matplotlib, from the extra ``plots``."""
-
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -22,11 +20,6 @@ LEAST_MONEY: Final = 0.01
 
 
 def draw_batch(ways: Sequence[Way], title: str, to: Path) -> Iterator[Path]:
-    """Draw each way by time and cost, and the Pareto front. Yield the paths of the written files.
-
-    Raises:
-        UserError: matplotlib is missing, or the path cannot be written.
-    """
     panels: dict[str, DrawPanel] = {"front": lambda axes: front(axes, ways, title)}
     yield from draw_panels(panels, to)
 

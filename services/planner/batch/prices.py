@@ -21,8 +21,6 @@ Source = Annotated[str, msgspec.Meta(min_length=1)]
 
 
 class Energy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The price of electricity per kilowatt-hour."""
-
     per_kwh: NotNegative
     source: Source
 

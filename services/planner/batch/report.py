@@ -1,5 +1,3 @@
-"""Write a batch plan as text or as JSON."""
-
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import Any

@@ -33,7 +33,7 @@ class SampledLoop:
     Attributes:
         at_once: Number of concurrent requests.
         each_ms: Mean time between the ends of two answers while ``at_once`` requests are running.
-        error: Standard error of ``each_ms``, as a share of it.
+        error: Relative standard error of ``each_ms``.
         new: Mean number of uncached prompt tokens of a request.
         prompt: Mean number of prompt tokens of a request.
         output: Mean number of tokens of an answer.
@@ -73,7 +73,6 @@ class SampledEngine:
 
     @property
     def at_once(self) -> int:
-        """Highest number of concurrent requests in the sample."""
         return self.loops[-1].at_once
 
     @property
@@ -85,11 +84,10 @@ class SampledEngine:
         return fmean(loop.prompt for loop in self.loops)
 
     def output(self, most: int) -> float:
-        """Return the mean number of tokens of an answer if all sampled answers were cut after ``most`` tokens."""
+        """Return the mean number of tokens of the sampled answers, if each answer is cut after ``most`` tokens."""
         return fmean(min(most, length) for loop in self.loops for length in loop.lengths)
 
     def step_ms(self, running: int) -> float:
-        """Return the time of a step that decodes ``running`` answers."""
         return _between(((0, self.fixed_ms), *self.steps), running)
 
     def each_ms(self, at_once: int, new: float, output: float) -> float:
@@ -112,10 +110,10 @@ class SampledEngine:
         return prompt + (output - 1) * self.step_ms(at_once) / at_once
 
     def hours(self, requests: int, at_once: int, output: float, *, new: float | None = None) -> Range:
-        """Return the hours that ``requests`` requests take, as an interval.
+        """Return the hours for ``requests`` requests, of which ``at_once`` run concurrently, as an interval.
 
-        ``at_once`` requests run concurrently. ``output`` is the number of tokens of an answer, ``new`` the number of
-        uncached prompt tokens; None means as many as in the sample.
+        ``output`` is the number of tokens of an answer, ``new`` the number of uncached prompt tokens. If ``new`` is
+        None, it is that of the sample.
         """
         new = self.new if new is None else new
         value = requests * self.each_ms(at_once, new, output) / 3.6e6

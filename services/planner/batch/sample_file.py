@@ -57,9 +57,9 @@ def _text(message: Any) -> str:
 
 
 def divided(prompts: Sequence[str], at_once: int) -> list[tuple[int, Sequence[str]]]:
-    """Divide the prompts among measurements with different numbers of concurrent requests: 1 to ``at_once``.
+    """Divide the prompts among measurements with different numbers of concurrent requests, from 1 to ``at_once``.
 
-    Return each measurement's number of concurrent requests and its prompts, in the order in which to run them.
+    Return, in the order of execution, each measurement's number of concurrent requests and its prompts.
 
     Raises:
         UserError: There are too few prompts.

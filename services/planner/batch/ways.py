@@ -22,8 +22,6 @@ It was measured by tests.bench.published.
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """A value with a lower and an upper bound."""
-
     value: float
     low: float
     high: float
@@ -35,7 +33,6 @@ class Range:
         return Range(self.value + other.value, self.low + other.low, self.high + other.high)
 
     def at_least(self, other: "Range") -> "Range":
-        """Return the element-wise maximum of two ranges."""
         return Range(max(self.value, other.value), max(self.low, other.low), max(self.high, other.high))
 
 
@@ -44,9 +41,9 @@ def exactly(value: float) -> Range:
 
 
 def spread(value: float, pairs: Iterable[tuple[float, float]]) -> Range:
-    """Return the value with an interval that combines independent errors.
+    """Return the value with an interval that combines several independent errors.
 
-    Each pair has the results for the low and the high end of one constant's interval.
+    Each pair is the value recomputed with one input at its lower and at its upper bound.
     """
     # The deviations from the value, as logarithms, are added in quadrature.
     down, up = math.log1p(LAW_ERROR) ** 2, math.log1p(LAW_ERROR) ** 2
@@ -62,8 +59,6 @@ class BatchJob:
     """The job to plan.
 
     Attributes:
-        work: Number of requests, and their tokens.
-        model: The model that the user wants.
         gpu: The user's own accelerator; None without one.
         smaller: Smaller models that may be used instead.
         draft: Draft model; None without speculative decoding.
@@ -106,13 +101,11 @@ class Way:
     """One way to run the job.
 
     Attributes:
-        name: Description of the way.
         kind: Heading in the report.
         hours: Hours until the last answer, including the set-up.
         money: Cost, in the currency of the price file.
         per_second: Requests per second, not counting the set-up.
         score: Quality score of the model, minus the points that the weight precision loses; None if unknown.
-        quality: Description of the quality.
         complexity: Effort to build and to operate.
         why: Explanation of ``hours``.
     """
@@ -130,8 +123,6 @@ class Way:
 
 @dataclass(frozen=True, slots=True)
 class ExcludedWay:
-    """An impossible way to run the job, the reason, and a remedy."""
-
     name: str
     reason: str
     remedy: str

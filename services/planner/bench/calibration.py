@@ -28,7 +28,7 @@ NO_DRAFT: Final = "ngram"
 class Regret:
     """The time lost if an arm (variant of the settings) is chosen by prediction instead of by measurement.
 
-    ``regret`` is the time between tokens of the chosen arm, divided by that of the best arm, minus 1.
+    ``regret`` is the chosen arm's time between tokens divided by the best arm's time between tokens, minus 1.
     """
 
     batch: int
@@ -135,12 +135,10 @@ def regrets(predictions: Sequence[Prediction]) -> tuple[Regret, ...]:
 
 
 def median_error(predictions: Sequence[Prediction]) -> float:
-    """Return the median absolute relative error; 0 without predictions."""
     return median([abs(each.error) for each in predictions]) if predictions else 0.0
 
 
 def worst_error(predictions: Sequence[Prediction]) -> float:
-    """Return the largest absolute relative error; 0 without predictions."""
     return max((abs(each.error) for each in predictions), default=0.0)
 
 

@@ -1,5 +1,3 @@
-"""Write a calibration as text or as JSON."""
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any

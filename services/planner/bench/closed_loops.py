@@ -19,11 +19,10 @@ class ShapeMeasurement:
     """The measurements of one arm (variant of the settings) at one batch size and prompt length.
 
     Attributes:
-        arm: Name of the arm.
         gamma: Mean number of tokens drafted per step.
         batch: Number of concurrent requests.
         prompt: Mean number of uncached prompt tokens.
-        context: Mean number of tokens in a KV cache after half of the answer.
+        context: Mean number of tokens in the KV cache of a sequence halfway through the answer.
         tau: Mean number of tokens per step; 1 without drafting.
         ttft_ms: Median time to the first token.
         token_ms: Time between tokens of one sequence, while all sequences decode.

@@ -29,13 +29,10 @@ class FittedRoofline:
     """A performance model of an engine, with constants that are fitted to measurements.
 
     Attributes:
-        target: Target model.
         draft: Draft model; None with n-gram drafting.
-        precision: Precision of the linear layers.
-        gpu: Accelerator with the rates of the data sheet.
         budget: Maximum number of prompt tokens in one step.
-        flops: Reached share of the arithmetic rate.
-        bandwidth: Reached share of the memory bandwidth when weights are read.
+        flops: Reached share of the data sheet's arithmetic rate.
+        bandwidth: Reached share of the data sheet's memory bandwidth.
         layer_us: Fixed time of each layer in a step, in microseconds.
         first_ms: Time of a first token in addition to the prefill.
         token_ms: Additional time of each token in a step, except the first.
@@ -61,7 +58,6 @@ class FittedRoofline:
         object.__setattr__(self, "_machine", self._achieved())  # computed once, because a fit uses it a hundred times
 
     def ttft_ms(self, batch: int, prompt: int, gamma: float = 0.0) -> float:
-        """Return the median time to the first token of ``batch`` prompts that arrive together."""
         if prompt < 1:
             return self.first_ms
         left, budget = batch * prompt, max(1, self.budget, batch * prompt // MAX_STEPS)
@@ -114,7 +110,6 @@ class FittedRoofline:
         return self.draft_cost * step
 
     def token_ms_at(self, row: ShapeMeasurement, tau: float) -> float:
-        """Return the time between tokens of one sequence, if each draft-and-verify cycle generates ``tau`` tokens."""
         return self.cycle_ms(row.batch, row.context, row.gamma) / tau
 
     def _prefill_step_ms(self, tokens: int, flop: float, prompt: int, *, decoding: int, gamma: float) -> float:
@@ -151,7 +146,6 @@ class Prediction:
 
     @property
     def error(self) -> float:
-        """Predicted time divided by measured time, minus 1."""
         return self.predicted / self.measured - 1
 
 
@@ -159,7 +153,6 @@ TokensPerCycle = Callable[[ShapeMeasurement], float]
 
 
 def predict(roofline: FittedRoofline, rows: Sequence[ShapeMeasurement], tau: TokensPerCycle) -> tuple[Prediction, ...]:
-    """Predict the time to the first token and the time between tokens for each row."""
     predictions = []
     for row in rows:
         predictions.append(

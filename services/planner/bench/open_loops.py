@@ -9,12 +9,7 @@ from services.planner.bench.results import PLAIN, BenchResult, OpenLoopResult, R
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BenchSlo:
-    """The limits that a request must meet to count for the goodput.
-
-    Attributes:
-        ttft_ms: Limit for the time to the first token.
-        token_ms: Limit for the mean time between tokens.
-    """
+    """The latency limits that a request must meet to count for the goodput."""
 
     ttft_ms: float = 200.0
     token_ms: float = 50.0
@@ -27,15 +22,12 @@ class BenchSlo:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Percentiles:
-    """Percentiles of a latency. ``p50`` has a confidence interval."""
-
     p50: Interval
     p95: float
     p99: float
 
     @property
     def tail(self) -> float:
-        """p99 divided by p50."""
         return self.p99 / self.p50.value if self.p50.value else float("nan")
 
 
@@ -44,11 +36,8 @@ class LoadSummary:
     """The summary of the open loops of one arm (variant of the settings).
 
     Attributes:
-        arm: Name of the arm.
         cache: ``warm`` if all prompts share a prefix that is in the prefix cache, else ``cold``.
         rate: Arriving requests per second.
-        requests: Number of requests.
-        errors: Number of failed requests.
         ttft: Time from the planned start of a request to its first token; None if no request was answered.
         token: Mean time between tokens of a request.
         total: Time from the planned start of a request to its last token.
@@ -101,7 +90,7 @@ TIMES: dict[str, Callable[[RequestResult], float | None]] = {
 
 
 def summary(result: BenchResult, slo: BenchSlo) -> tuple[LoadSummary, ...]:
-    """Return one summary for each arm, with cold and with warm prefix cache."""
+    """Return a summary for each combination of arm and prefix cache (cold or warm)."""
     return tuple(
         _summary(arm, cache, streams, slo)
         for arm in result.arms
@@ -111,7 +100,7 @@ def summary(result: BenchResult, slo: BenchSlo) -> tuple[LoadSummary, ...]:
 
 
 def ratios(result: BenchResult) -> tuple[ArmRatio, ...]:
-    """Return the latencies of each arm divided by those of the plain arm."""
+    """Return the latencies of each arm divided by the latencies of the plain arm."""
     plain = _streams(result, PLAIN)
     found = []
     for arm in result.arms:

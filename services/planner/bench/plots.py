@@ -1,5 +1,3 @@
-"""Draw a bench result: latencies, and predictions against measurements. Needs matplotlib, from the extra ``plots``."""
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,11 +11,6 @@ if TYPE_CHECKING:
 
 
 def draw_bench(result: BenchResult, calibration: Calibration | None, to: Path) -> Iterator[Path]:
-    """Draw the result into the file ``to``, or into one file per chart if ``to`` is a folder. Yield the paths.
-
-    Raises:
-        UserError: matplotlib is missing, or the path cannot be written.
-    """
     panels: dict[str, DrawPanel] = {}
     if any(run.measured.streams for run in result.runs):
         panels["first-token"] = lambda axes: distribution(axes, result, "first token")

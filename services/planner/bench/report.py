@@ -1,5 +1,3 @@
-"""Write a bench result as text or as JSON."""
-
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
@@ -43,7 +41,6 @@ def as_json(result: BenchResult, slo: BenchSlo) -> dict[str, Any]:
 
 
 def comparison_lines(first: BenchResult, second: BenchResult, slo: BenchSlo) -> Iterator[str]:
-    """Yield a table of the median latencies of two results."""
     yield f"{'arm':<14} {'load':<24} {'ms to':<12} {'first':>9} {'second':>9} {'change':>8}"
     later = _medians(second, slo)
     for key, value in _medians(first, slo).items():

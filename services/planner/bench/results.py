@@ -48,7 +48,6 @@ class RequestResult(msgspec.Struct, frozen=True):
 
     @property
     def answered(self) -> bool:
-        """Whether the request ended without an error and with at least one token."""
         return self.error is None and bool(self.steps)
 
     @property
@@ -93,8 +92,6 @@ class SampleResult(msgspec.Struct, frozen=True):
 
 
 class RunMeasurements(msgspec.Struct, frozen=True):
-    """The measurements of one engine process."""
-
     engine: str
     model: str
     ready_s: float
@@ -112,8 +109,6 @@ class RunMeasurements(msgspec.Struct, frozen=True):
 
 
 class ArmRun(msgspec.Struct, frozen=True):
-    """One run of an arm. An arm is one of the variants of settings that a bench compares."""
-
     arm: str
     measured: RunMeasurements
 
@@ -175,7 +170,7 @@ def require_comparable_runs(result: BenchResult, name: str) -> None:
     """Require that all runs had the same engine, model, machine and settings, except for the settings of their arms.
 
     Raises:
-        UserError: The runs differ in something else, an arm did not run, or there is no plain arm.
+        UserError: Runs cannot be compared, an arm did not run, or there is no plain arm.
     """
     if PLAIN not in result.arms or any(not result.of(arm) for arm in result.arms):
         raise UserError(f"{name}: every arm must have run, and one must be called {PLAIN!r}")

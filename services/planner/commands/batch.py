@@ -1,5 +1,3 @@
-"""The command ``railbus plan batch``."""
-
 import argparse
 import re
 import sys

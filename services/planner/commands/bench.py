@@ -1,5 +1,3 @@
-"""The report of ``railbus bench``: tables, charts, and predictions against measurements."""
-
 import argparse
 import sys
 from pathlib import Path

@@ -1,5 +1,3 @@
-"""The command ``railbus plan latency``."""
-
 import argparse
 import sys
 from pathlib import Path

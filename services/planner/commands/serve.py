@@ -1,5 +1,3 @@
-"""The command ``railbus plan serve``."""
-
 import argparse
 import sys
 from collections.abc import Iterator

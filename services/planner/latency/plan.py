@@ -24,11 +24,9 @@ class BudgetPart:
     """One part of the latency budget, in milliseconds.
 
     Attributes:
-        name: The part's name.
         floor: Lower bound for any engine.
         practical: Estimate for a good engine.
         drafted: Estimate for a good engine with speculative decoding.
-        note: Explanation for the report.
         first: Whether the part comes before the first token.
     """
 
@@ -42,8 +40,6 @@ class BudgetPart:
 
 @dataclass(frozen=True, slots=True)
 class GammaChoice:
-    """The best number of tokens to draft (``gamma``) for one acceptance probability and cost of a draft step."""
-
     alpha: float
     draft_cost: float
     gamma: int
@@ -70,7 +66,7 @@ class GovernanceCost:
 
     @property
     def paid(self) -> bool:
-        """Whether the rails do not delay the first token."""
+        """Whether the rails run without delaying the first token."""
         return self.seen_ms == 0
 
 
@@ -82,7 +78,7 @@ class FirstTokenDeadline:
         ttft_ms: The deadline, counted from the receipt of the request at the edge.
         prefill_ms: Part of the deadline that is left for queue and prefill.
         longest: Longest prompt, in uncached tokens, that meets the deadline on an idle engine.
-        longest_floor: The same for an engine that reaches the rates of the data sheet.
+        longest_floor: Longest such prompt on an engine that reaches the rates of the data sheet.
         utilisation: Highest load at which 99 % of the requests meet the deadline; 0 if there is none.
         variation: Coefficient of variation of the time for queue and prefill.
     """
@@ -97,10 +93,9 @@ class FirstTokenDeadline:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LatencyPlan:
-    """A latency plan.
+    """The result of ``railbus plan latency``.
 
     Attributes:
-        parts: Parts of the latency budget.
         gamma: Number of tokens to draft per step; 0 if drafting saves no time.
         speedup: Tokens per second with ``gamma``, divided by the tokens per second without speculative decoding.
         draft_cost: Time of a draft step divided by the time of a target step; None without a draft model.
@@ -108,10 +103,8 @@ class LatencyPlan:
         choices: The best gamma for several acceptance probabilities and costs of a draft step.
         bands: The best gamma by batch size.
         idle_cost: Time of a draft step divided by the time of a target step, at the smallest batch size with gamma 0;
-            None if gamma is 0 at every batch size or at none.
+            None if gamma is 0 at every batch size, or above 0 at every batch size.
         verify_cost: Time of a verify step divided by the time of a plain step; None if ``gamma`` is 0.
-        deadline: The prompts and loads that meet the deadline.
-        governance: The cost of the rails.
     """
 
     parts: tuple[BudgetPart, ...]

@@ -43,12 +43,9 @@ class PlanInput:
     """The input of a latency plan: one kind of request on one accelerator.
 
     Attributes:
-        gpu: Accelerator that runs the target and the draft model.
-        target: Target model.
         draft: Draft model; None without speculative decoding.
         precision: Precision of the linear layers of both models.
         kv: Precision of the KV caches of both models.
-        engine: Name of the engine.
         alpha: Probability that a drafted token is accepted.
         prompt: Number of tokens of the prompt.
         cached: Number of prompt tokens that are in the prefix cache.
@@ -95,12 +92,12 @@ class PlanInput:
 
     @property
     def context(self) -> int:
-        """Number of tokens in the KV cache of a sequence after half of the answer."""
+        """Number of tokens in the KV cache of a sequence halfway through the answer."""
         return self.prompt + self.output // 2
 
     @property
     def pair(self) -> SpeculationPair:
-        """The target and the draft model. Without a draft model, the target takes its place."""
+        """The target and the draft model. Without a draft model, the target is also the draft."""
         return SpeculationPair(
             target=self.target,
             draft=self.draft or self.target,
@@ -112,7 +109,6 @@ class PlanInput:
         )
 
     def memory_bytes(self) -> float:
-        """Return the size of the weights and KV caches of both models."""
         models = (self.target,) if self.draft is None else (self.target, self.draft)
         cache = sum(kv_bytes(each, self.prompt + self.output, self.kv) for each in models) * self.batch
         return cache + sum(weight_bytes(each, self.precision) for each in models)

@@ -1,5 +1,3 @@
-"""Draw a latency plan: roofline, speed-up, budget. Needs matplotlib, from the extra ``plots``."""
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -18,11 +16,6 @@ BATCHES: Final = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 
 
 def draw_plan(inputs: PlanInput, plan: LatencyPlan, to: Path) -> Iterator[Path]:
-    """Draw all charts into the file ``to``, or into one file per chart if ``to`` is a folder. Yield the paths.
-
-    Raises:
-        UserError: matplotlib is missing, or the path cannot be written.
-    """
     panels: dict[str, DrawPanel] = {"roofline": lambda axes: roofline(axes, inputs, plan)}
     if inputs.draft is not None:
         panels["gamma"] = lambda axes: speedup_by_gamma(axes, inputs)

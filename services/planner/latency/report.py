@@ -1,5 +1,3 @@
-"""Write a latency plan as text or as JSON."""
-
 from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any

@@ -54,12 +54,10 @@ class Demand:
     """The number of users, and the requests that they send.
 
     Attributes:
-        users: Number of users.
         every_s: Seconds between two requests of one user, at the peak.
         prompt: Number of tokens of a prompt.
         cached: Number of prompt tokens that are in the prefix cache.
         output: Number of tokens of an answer.
-        limits: The limits that the requests must meet.
         rails_ms: Time of the input rails, which run in parallel to queue and prefill.
     """
 
@@ -80,12 +78,11 @@ class Demand:
 
     @property
     def rate(self) -> float:
-        """Requests per second."""
         return self.users / self.every_s
 
     @property
     def context(self) -> int:
-        """Number of tokens in the KV cache of a sequence after half of the answer."""
+        """Number of tokens in the KV cache of a sequence halfway through the answer."""
         return self.prompt + self.output // 2
 
 
@@ -94,10 +91,7 @@ class EngineKind:
     """A kind of engine: its accelerators, and the time of its steps.
 
     Attributes:
-        name: Name in the report.
-        gpu: Name of the accelerator.
         gpus: Number of accelerators of one engine.
-        step_ms: Function that returns the time of a step.
         prompts: Number of prompts that a step can prefill; below 1 if a prompt takes several steps.
         capacity: Maximum number of answers that run at the same time.
     """
@@ -115,7 +109,6 @@ class ServePlan:
     """The number of engines of one kind that the demand needs.
 
     Attributes:
-        kind: The kind of engine.
         engines: Number of engines.
         most: Maximum number of requests per second that one engine serves within the limits.
         seen: Latencies if the engines share the demand evenly.
@@ -205,7 +198,7 @@ def missed(seen: QueueTimes | None, demand: Demand) -> str | None:
 
 
 def first_token_ms(seen: QueueTimes, demand: Demand, share: float) -> float:
-    """Return the time within which ``share`` (0 to 1) of the requests get their first token, with edge and Kafka."""
+    """Return the time within which a ``share`` of the requests get their first token, including edge and Kafka."""
     return max(seen.ttft_ms(share), demand.rails_ms) + AROUND_MS
 
 

@@ -1,4 +1,4 @@
-"""Predict the latencies of an engine with continuous batching and random (Poisson) arrivals, as a queue.
+"""Predict the latencies of an engine with continuous batching, by a queueing model with Poisson arrivals.
 
 In each step the engine decodes one token of every running answer, and prefills waiting prompts up to a budget (chunked
 prefill: Agrawal et al., "Sarathi-Serve", 2024). Times are in milliseconds.

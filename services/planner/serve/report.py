@@ -1,5 +1,3 @@
-"""Write a serving plan as text or as JSON."""
-
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
