@@ -104,7 +104,7 @@ class BatchCore:
         return [JobCheckpoint(job.batch_id, self._progress(job, 0, None))]
 
     def confirmed(self, batch_id: str) -> None:
-        """Note that the progress event returned by ``begin`` is on the log, and is the newest one of the job.
+        """Record that the progress event returned by ``begin`` is on the log, and is the newest one of the job.
 
         The caller must then read from the offsets in this event to the end of the log, and call ``caught_up``.
         """

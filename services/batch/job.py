@@ -111,7 +111,7 @@ class JobRun:
         )  # fmt: skip
 
     def restore(self, before: BatchProgress) -> None:
-        """Restore the job from its newest progress event, but not its open lines."""
+        """Restore the job from its newest progress event, except for its open lines."""
         totals = before.totals
         self.epoch, self.next_line, self.recovered_from = before.epoch, before.next_line, before.next_line
         self.parts = before.parts

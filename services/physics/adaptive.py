@@ -39,7 +39,7 @@ def gamma_by_batch(
 ) -> tuple[GammaBand, ...]:
     """Return the best gamma (number of tokens to draft) for the batch sizes from 1 to ``largest``.
 
-    Gamma is 0 where drafting saves no time. It never grows with the batch size.
+    Gamma is 0 where drafting saves no time, and never grows with the batch size.
     """
     fraction("alpha", alpha)
     whole("largest", largest, least=1)

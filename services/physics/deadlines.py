@@ -60,10 +60,10 @@ def chance_of_waiting_at_most(wait_ms: float, service_ms: float, utilisation: fl
 
 
 def mean_wait_ms(service_ms: float, utilisation: float) -> float:
-    """Return the mean wait in an M/D/1 queue (formula by Pollaczek 1930, Khinchine 1932)."""
     positive("service_ms", service_ms)
     if not 0 <= utilisation < 1:
         raise ValueError(f"utilisation must be at least 0 and below 1, not {utilisation!r}")
+    # Pollaczek 1930, Khinchine 1932.
     return utilisation * service_ms / (2 * (1 - utilisation))
 
 

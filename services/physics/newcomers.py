@@ -42,8 +42,8 @@ def burst(
 ) -> Burst:
     """Return the delays if ``batch`` prompts arrive together.
 
-    Of each prompt, ``cached`` tokens are in the KV cache. A step prefills at most ``budget`` tokens, or one longer
-    prompt.
+    Of each prompt, ``cached`` tokens are in the KV cache. A step prefills at most ``budget`` tokens;
+    a longer prompt has a step of its own.
     """
     whole("batch", batch, least=1)
     # Sequences whose prompts share a step form a group and stay together. When the answers of a group end, the next

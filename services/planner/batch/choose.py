@@ -25,7 +25,7 @@ def pareto_front(ways: Iterable[Way]) -> list[Way]:
 
 
 def good_enough(ways: Iterable[Way], job: BatchJob, wanted: float | None) -> list[Way]:
-    """Return the ways whose score is at least ``wanted - job.quality_loss``. If ``wanted`` is None, return all ways."""
+    """Return the ways with a score of at least ``wanted - job.quality_loss``; all ways if ``wanted`` is None."""
     if wanted is None:
         return list(ways)
     return [way for way in ways if way.score is not None and way.score >= wanted - job.quality_loss]

@@ -48,7 +48,7 @@ def owned(
 ) -> Way:  # fmt: skip
     """Return the way to run the job on the user's own accelerators.
 
-    The cost is that of the energy, plus the price of accelerators that the user must still buy.
+    The cost is the price of the energy, plus the price of accelerators that the user must still buy.
 
     Raises:
         ValueError: The model or batch does not fit into memory.

@@ -112,8 +112,8 @@ class SampledEngine:
     def hours(self, requests: int, at_once: int, output: float, *, new: float | None = None) -> Range:
         """Return the hours for ``requests`` requests, of which ``at_once`` run concurrently, as an interval.
 
-        ``output`` is the number of tokens of an answer, ``new`` the number of uncached prompt tokens. If ``new`` is
-        None, it is that of the sample.
+        ``output`` is the number of tokens of an answer. ``new`` is the number of uncached prompt tokens of a request;
+        None means as many as in the sample.
         """
         new = self.new if new is None else new
         value = requests * self.each_ms(at_once, new, output) / 3.6e6

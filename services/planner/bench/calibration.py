@@ -26,7 +26,7 @@ NO_DRAFT: Final = "ngram"
 
 @dataclass(frozen=True, slots=True)
 class Regret:
-    """The time lost if an arm (variant of the settings) is chosen by prediction instead of by measurement.
+    """The slowdown if an arm (variant of the settings) is chosen by prediction instead of by measurement.
 
     ``regret`` is the chosen arm's time between tokens divided by the best arm's time between tokens, minus 1.
     """
