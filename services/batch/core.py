@@ -1,9 +1,8 @@
 """The decisions of the batch service: which lines to submit, which are done, and which to retry. No I/O, no clock.
 
-When this service takes over a job, it writes a ``BatchProgress`` event with a higher epoch. The job is *starting* until
-the service has read this event back from the log. The job is then *recovering* until the service has also read every
-other record that was on the log when it read the event back. After that the job is *running*. Only the log determines
-which lines are submitted and done, so after a crash between any two steps the decisions are the same.
+A service takes over a job by writing a ``BatchProgress`` event with a higher epoch. The job is *starting* until the
+service has read this event back from the log. Then it is *recovering* until the service has read the job's earlier
+records on the log. After that it is *running*.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -50,10 +49,10 @@ class BatchConfig:
     """Settings that apply to every job.
 
     Attributes:
-        partitions: Number of partitions of each request topic.
-        governance: Which checks are required before text counts as an answer.
-        line_timeout_us: A request that is not closed this long after it was submitted is given up.
-        source: Name of this service and instance in the events that it writes.
+        partitions: Number of partitions of the request topic, and of the stream log.
+        governance: The checks that an answer must have passed before it is accepted.
+        line_timeout_us: Time after which a request that is not closed is given up.
+        source: Name of this instance of the service in the events that it writes.
     """
 
     partitions: int
@@ -63,7 +62,10 @@ class BatchConfig:
 
 
 class BatchCore:
-    """The state of all jobs that one batch service runs, and the decisions about them."""
+    """The jobs that one batch service runs.
+
+    The methods return effects, such as ``SubmitLine``, which the caller must perform in order.
+    """
 
     def __init__(self, config: BatchConfig) -> None:
         self._config = config
@@ -71,7 +73,7 @@ class BatchCore:
 
     @property
     def prefixes(self) -> frozenset[str]:
-        """The prefix of the request ids of each job."""
+        """For each job, the prefix that its request ids have in common."""
         return frozenset(self._jobs)
 
     def jobs(self) -> Iterator[JobRun]:
@@ -81,7 +83,11 @@ class BatchCore:
         return self._jobs.get(job_of(batch_id))
 
     def begin(self, state: JobState, good: int, bad: int, part: str, positions: Positions) -> list[Effect]:
-        """Take over a job, or start a new one. The job's records are ignored until ``confirmed`` is called."""
+        """Start a job, or take it over from another service.
+
+        Records of the job are ignored until ``confirmed`` is called. ``good`` and ``bad`` are the numbers of valid and
+        invalid lines. ``part`` is the name of the new part file.
+        """
         before = state.progress
         job = JobRun(created=state.created, good=good, bad=bad, window=min(32, state.created.window_open))
         if before is not None:
@@ -98,7 +104,7 @@ class BatchCore:
         return [JobCheckpoint(job.batch_id, self._progress(job, 0, None))]
 
     def confirmed(self, batch_id: str) -> None:
-        """Note that the progress event from ``begin`` was read back from the log as the newest one.
+        """Record that the progress event returned by ``begin`` is on the log, and is the newest one of the job.
 
         The caller must then read from the offsets in this event to the end of the log, and call ``caught_up``.
         """
@@ -106,7 +112,6 @@ class BatchCore:
             job.stage = "recovering"
 
     def drop(self, batch_id: str) -> None:
-        """Remove a job that is finished or that another service has taken over."""
         self._jobs.pop(job_of(batch_id), None)
 
     def clear(self) -> None:
@@ -124,7 +129,7 @@ class BatchCore:
         return self._cancel_open(job) if job.stage == "running" else []
 
     def read(self, record: Received | UnreadableRecord, now_us: int) -> list[Effect]:
-        """Process a record of the batch lane's request topic or of the stream topic."""
+        """Apply a record of the topic ``railbus.requests.batch`` or ``railbus.streams``."""
         event = record.event if isinstance(record, Received) else None
         if not isinstance(record, Received) or not isinstance(event, Request | StreamEvent):
             return []
@@ -144,7 +149,7 @@ class BatchCore:
         return self._settle(job, place, now_us)
 
     def caught_up(self, batch_id: str, now_us: int) -> list[Effect]:
-        """Start to run the job, after all its records on the log have been read."""
+        """Start to submit lines, after all records of the job on the log have been read."""
         job = self.job(batch_id)
         if job is None or job.stage != "recovering":
             return []
@@ -162,20 +167,21 @@ class BatchCore:
                 effects.append(self._submit(job, place, line.newest, now_us, None))
             else:
                 effects += self._settle(job, place, now_us)
+        # Lines that were not submitted although a later line was.
         effects += [self._submit(job, place, 1, now_us, None) for place in skipped]
         if job.ending is not None:
             effects += self._cancel_open(job)
         return effects
 
     def not_written(self, batch_id: str, place: int, number: int, message: str) -> list[Effect]:
-        """End a line with an error, because the broker permanently refused its request."""
+        """End a line with an error, after the broker has permanently refused its request."""
         job = self.job(batch_id)
         if job is None or place not in job.open:
             return []
         return self._done(job, place, number, LineError(code="rejected", message=message))
 
     def step(self, now_us: int, positions: Positions) -> list[Effect]:
-        """Submit lines within each job's window, retry lines that are due, and write each job's progress."""
+        """Submit new lines and due retries, give up requests that took too long, and write each job's progress."""
         effects: list[Effect] = []
         for job in self.jobs():
             if job.stage != "running":
@@ -193,10 +199,6 @@ class BatchCore:
         return effects
 
     def _find(self, job: JobRun, place: int, number: int, now_us: int) -> LineAttempt | None:
-        """Return the attempt that a record belongs to; None if its line is done.
-
-        While the job is recovering, an unknown attempt is created.
-        """
         line = job.open.get(place)
         if line is not None and number in line.attempts:
             return line.attempts[number]
@@ -208,6 +210,7 @@ class BatchCore:
             line = job.open[place] = LineState()
         elif number < min(line.attempts) and place < job.recovered_from:
             return None
+        # While the job is recovering, an unknown attempt is created.
         return self._attempt(job, place, number, now_us, positions=None)
 
     def _attempt(
@@ -270,7 +273,6 @@ class BatchCore:
         return [RecordResult(job.batch_id, place, number, result)]
 
     def _time_out(self, job: JobRun, now_us: int) -> list[Effect]:
-        """Give up requests that were not closed in time. This happens if the log has lost them, or no router runs."""
         effects: list[Effect] = []
         if now_us < job.sweep_us:
             return effects

@@ -1,4 +1,4 @@
-"""The figures of all unfinished jobs, and the gauges that show these figures to an operator."""
+"""Compute the metrics of unfinished jobs, and set their gauges."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -21,17 +21,15 @@ UNFINISHED: Final[tuple[JobStatus, ...]] = ("validating", "in_progress", "paused
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobFigures:
-    """Figures of all unfinished jobs.
+    """Metrics of all unfinished jobs.
 
     Attributes:
         by_status: Number of jobs with each status.
-        lines_left: Number of lines without a result. A job whose lines were not counted yet adds none.
+        lines_left: Number of lines without a result.
         oldest_s: Age of the oldest job, in seconds.
-        time_used: Share of the time from submission to expiry that has passed, for the job where this share is largest.
-        lines_open: Number of submitted lines without a result, in the jobs that this service runs. Lines that wait for
-            a retry count too.
-        window: Sum of the windows of this service's jobs, without paused, cancelled and expired jobs. The window of a
-            job is the maximum number of its lines that may be unfinished now.
+        time_used: Share of its time limit that a job has used; the maximum over all jobs.
+        lines_open: Number of lines that this service has submitted and that have no result.
+        window: Sum of the windows of this service's jobs. A window is the maximum number of open lines of a job.
     """
 
     by_status: Mapping[JobStatus, int]
@@ -43,7 +41,6 @@ class JobFigures:
 
 
 def job_figures(unfinished: Iterable[JobState], running: Iterable[JobRun], now_ms: int) -> JobFigures:
-    """Return the values of the gauges, from all unfinished jobs on the log and from the jobs that this service runs."""
     by_status, lines_left, oldest_s, time_used = dict.fromkeys(UNFINISHED, 0), 0, 0.0, 0.0
     for job in unfinished:
         by_status[job.status] += 1

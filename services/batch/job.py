@@ -1,4 +1,4 @@
-"""The state of a running job in the batch service, and the effects that its core returns. No I/O, no clock."""
+"""The state of a running job, and the effects that ``BatchCore`` returns to the service."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -14,7 +14,7 @@ CHECKPOINT_US: Final = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class SubmitLine:
-    """An effect: write the request of a line."""
+    """Asks the service to write the request of a line to Kafka."""
 
     batch_id: str
     place: int
@@ -23,7 +23,7 @@ class SubmitLine:
 
 @dataclass(frozen=True, slots=True)
 class AskCancel:
-    """An effect: write a ``Cancel`` event for a request."""
+    """Asks the service to write a ``Cancel`` event for a request to Kafka."""
 
     batch_id: str
     request_id: str
@@ -31,7 +31,7 @@ class AskCancel:
 
 @dataclass(frozen=True, slots=True)
 class RecordResult:
-    """An effect: append a line's result to the job's part file."""
+    """Asks the service to append the result of a line to the job's part file."""
 
     batch_id: str
     place: int
@@ -41,7 +41,7 @@ class RecordResult:
 
 @dataclass(frozen=True, slots=True)
 class JobCheckpoint:
-    """An effect: sync the part file to disk, then write this progress and the length of the part file to the log."""
+    """Asks the service to sync the part file to disk, then to write this progress event to Kafka."""
 
     batch_id: str
     progress: BatchProgress
@@ -49,7 +49,7 @@ class JobCheckpoint:
 
 @dataclass(frozen=True, slots=True)
 class FinishJob:
-    """An effect: write the job's result files, and then its ``BatchFinished`` event."""
+    """Asks the service to write the job's result files, then its ``BatchFinished`` event."""
 
     batch_id: str
     outcome: BatchOutcome
@@ -63,14 +63,12 @@ class JobRun:
     """One job that this batch service runs.
 
     Attributes:
-        created: The event that submitted the job.
-        good: Number of lines that are valid requests.
-        bad: Number of lines that are not valid requests.
-        window: Maximum number of unfinished lines now. It shrinks after a request was closed for a cause in
-            ``CROWDED_CAUSES``, and grows after one that was closed for another cause.
-        recovered_from: Index of a line; 0 for a new job. When the previous service of the job wrote its last
-            checkpoint, it had submitted every line with a smaller index.
-        waiting: Lines that wait for a retry.
+        good: Number of valid lines.
+        bad: Number of invalid lines.
+        window: Maximum number of lines that may be open at once. It adapts to the load.
+        recovered_from: All lines before this one were submitted before the takeover; 0 for a new job.
+        open: Lines that were submitted and have no result, by position in the order of submission.
+        waiting: Open lines that wait for a retry.
     """
 
     created: BatchCreated
@@ -113,7 +111,7 @@ class JobRun:
         )  # fmt: skip
 
     def restore(self, before: BatchProgress) -> None:
-        """Restore the job from its newest progress event, but not its unfinished lines."""
+        """Restore the job from its newest progress event, except for its open lines."""
         totals = before.totals
         self.epoch, self.next_line, self.recovered_from = before.epoch, before.next_line, before.next_line
         self.parts = before.parts
@@ -124,11 +122,9 @@ class JobRun:
         self.completion_tokens = totals.completion_tokens
 
     def skipped(self, begin: int) -> Iterator[int]:
-        """Return the lines from ``begin`` on that were not submitted although a later line was."""
         return (place for place in range(begin, self.next_line) if place not in self.open)
 
     def count(self, result: LineResult) -> None:
-        """Add the result of a line to the totals."""
         if not isinstance(result, LineAnswer):
             self.totals_failed += 1
             return
@@ -138,13 +134,9 @@ class JobRun:
         self.completion_tokens += result.usage.completion_tokens
 
     def adapt_window(self, *, crowded: bool, submitted_us: int, now_us: int) -> None:
-        """Widen the window by one line after a request was closed, or halve the window if ``crowded``.
+        """Widen the window by one line after a request was closed, or halve it if ``crowded``.
 
-        Args:
-            crowded: Whether the request was closed for a cause in ``CROWDED_CAUSES``.
-            submitted_us: Time at which the request was submitted. If the window has been halved since then, it is not
-                halved again.
-            now_us: The current time.
+        A request that was submitted before the last halving does not halve the window again.
         """
         if not crowded:
             self.window = min(self.window + 1, self.created.window_open)
@@ -152,10 +144,9 @@ class JobRun:
             self.window, self.shrunk_us = max(1.0, self.window / 2), now_us
 
     def is_over(self, now_us: int, grace_us: int) -> bool:
-        """Return whether the job is over.
+        """Return whether all lines of the job are done.
 
-        A job is over once all its lines are done. A cancelled or expired job is over once all its submitted lines are
-        done, or at the latest ``grace_us`` after it was cancelled or expired.
+        If the job was cancelled or has expired, return whether its open lines are done or ``grace_us`` has passed.
         """
         if self.ending is None:
             return not self.open and self.next_line >= self.good

@@ -1,7 +1,4 @@
-"""One unfinished line of a job, and its requests. Events are folded to the text that a client may see.
-
-No I/O, no clock.
-"""
+"""The state of one line of a job that has no result yet."""
 
 from dataclasses import dataclass, field
 from typing import Final, Literal
@@ -36,14 +33,13 @@ class LineAttempt:
     """One request of a line.
 
     Attributes:
-        screen: The text that a client may see.
-        stream_offset: The events of the request are at or after this offset of their partition of the stream topic.
-        request_offset: The request is at or after this offset of its partition of the batch lane's request topic.
-        submitted_us: Time at which the request was submitted. During a takeover, it is 0 for a request that is known
-            from the job's newest progress event.
-        on_log: Whether the request or an event about it was read from the log.
+        screen: The text that a client may see, computed from the events of the request.
+        stream_offset: All events of the request have this or a higher offset in ``railbus.streams``.
+        request_offset: The request has this or a higher offset in ``railbus.requests.batch``.
+        submitted_us: When the request was submitted; 0 if this is unknown after a takeover.
+        on_log: Whether the request or an event about it was read from Kafka.
         failure: The newest ``Failed`` event of the request.
-        folded_offset: Offset of the newest event that was folded.
+        folded_offset: Offset of the newest event that was applied.
     """
 
     screen: Screen
@@ -55,7 +51,7 @@ class LineAttempt:
     folded_offset: int = -1
 
     def feed(self, event: StreamEvent, offset: int, log_ms: int) -> bool:
-        """Fold an event; return whether it closed the request."""
+        """Apply an event. Return whether it closed the request."""
         if offset <= self.folded_offset:
             return False  # folded already: a takeover reads from an earlier offset
         self.folded_offset = offset
@@ -72,11 +68,11 @@ class LineAttempt:
 
 @dataclass(slots=True)
 class LineState:
-    """The state of an unfinished line.
+    """The state of a line that has no result yet.
 
     Attributes:
-        attempts: Known requests of the line, by attempt number.
-        retry_us: Time at which the next request must be submitted; None while a request is unfinished.
+        attempts: The requests of the line, by attempt number.
+        retry_us: When the next request must be submitted; None while a request is open.
     """
 
     attempts: dict[int, LineAttempt] = field(default_factory=dict)
@@ -91,12 +87,10 @@ Decision = Literal["open", "done", "retry"]
 
 
 def decide(line: LineState, most_attempts: int, *, ending: bool) -> tuple[Decision, int, LineResult | None]:
-    """Return ``open``, ``retry`` or ``done`` for a line, the attempt number that decided this, and the result if done.
+    """Decide whether a line is ``open``, ``done``, or must be retried (``retry``).
 
-    Args:
-        line: The line.
-        most_attempts: Maximum number of attempts for the line. Each attempt is a request of its own.
-        ending: Whether the job was cancelled or has expired. If so, no line gets another request.
+    Return the decision, the number of the attempt that it is based on, and the line's result if the line is done. If
+    ``ending`` is true, no line is retried.
     """
     for number in sorted(line.attempts):
         attempt = line.attempts[number]
@@ -114,14 +108,13 @@ def decide(line: LineState, most_attempts: int, *, ending: bool) -> tuple[Decisi
 
 
 def may_retry(attempt: LineAttempt, closed: Closed) -> bool:
-    """Return whether another request for the line may succeed."""
     if closed.outcome not in RETRY_OUTCOMES:
         return False
     return attempt.failure is None or attempt.failure.retryable or closed.cause in CROWDED_CAUSES
 
 
 def result_of(attempt: LineAttempt, closed: Closed) -> LineResult:
-    """Return the result of a closed request. It has text only if the answer is complete and was not withdrawn."""
+    """Return the result of a closed request: its answer if it was completed, else an error."""
     screen, failure = attempt.screen, attempt.failure
     if closed.outcome == "completed" and screen.finished is not None and screen.voice is not None:
         return LineAnswer(

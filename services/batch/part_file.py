@@ -1,5 +1,3 @@
-"""The files of one job while it runs: its lines, and the part file that its results are appended to."""
-
 import os
 from collections.abc import Mapping
 from dataclasses import replace
@@ -27,7 +25,7 @@ class JobFiles:
     """The input file of a job, and the part file to which this service appends results.
 
     Args:
-        plan: What the preparation of the job's input has found, for example the number of valid lines.
+        plan: The result of reading the input.
         part: Name of the new part file.
     """
 
@@ -72,7 +70,7 @@ class JobFiles:
         os.fsync(self._file.fileno())
 
     def noted(self, progress: BatchProgress) -> BatchProgress:
-        """Return a copy of this progress event in which the part file has its current length."""
+        """Return a copy of this progress event that has the current length of the part file."""
         return replace(progress, parts=(*progress.parts[:-1], ResultPart(name=self.part, length=self._length)))
 
     def close(self) -> None:

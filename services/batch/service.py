@@ -1,8 +1,7 @@
-"""The process of a batch service. One member of the consumer group runs all jobs; the others wait to take over.
+"""The process of a batch service. One member of the consumer group runs all jobs; the others are standbys.
 
-The topic ``railbus.batches`` has one partition. The member that is assigned this partition takes over each job by
-writing an event with a higher epoch. It then reads from the offsets in the job's last progress event, and submits lines
-only after that. Events that the replaced service still writes are void.
+The topic ``railbus.batches`` has one partition. The member to which it is assigned takes over each unfinished job, by
+writing an event with a higher epoch. Later events of the previous member are ignored.
 """
 
 import asyncio
@@ -69,7 +68,7 @@ class BatchService:
     """One batch service.
 
     Args:
-        on_ready: Called once, when the group was joined and all jobs are known.
+        on_ready: Called once, when the service has joined the group and knows all jobs.
 
     Raises:
         UserError: The folder of the jobs' files cannot be used.
@@ -110,7 +109,7 @@ class BatchService:
 
     @property
     def ready(self) -> bool:
-        """Whether the group was joined and all jobs on the log were read."""
+        """Whether the service has joined the consumer group and knows all jobs."""
         return self._group.joined and self._reader.caught_up.is_set()
 
     async def run(self) -> None:
@@ -138,7 +137,7 @@ class BatchService:
         self._wake.set()
 
     def _forget(self) -> None:
-        """Drop the state of all jobs, because another batch service now holds the partition and takes them over."""
+        # Another batch service now holds the partition, and takes the jobs over.
         for task in self._begun.values():
             task.cancel()
         self._begun.clear()
@@ -161,7 +160,6 @@ class BatchService:
         self._wanted = frozenset(prefix.encode() for prefix in self._core.prefixes)
 
     def _on_change(self, state: JobState) -> None:
-        """React to a job's new state on the log. Drop the job here if another service has taken it over."""
         job, progress = self._core.job(state.batch_id), state.progress
         if job is not None and progress is not None and progress.source != self._source and progress.epoch >= job.epoch:
             _log.warning("%s: %s has taken the job over", state.batch_id, progress.source)
@@ -220,7 +218,6 @@ class BatchService:
             await self._perform_waiting()
 
     def _positions(self) -> Positions | None:
-        """Return the next offset of each followed partition; None unless all partitions are followed."""
         found = {
             topic.name: [self._tail.position(topic, number) for number in range(self._bus.partitions)]
             for topic in (STREAMS, REQUESTS_BATCH)
@@ -230,7 +227,6 @@ class BatchService:
         return {name: [position or 0 for position in each] for name, each in found.items()}
 
     async def _begin(self, state: JobState) -> None:
-        """Take over a job: prepare its input, write a ``BatchProgress``, read the job's records, and run the job."""
         batch_id, created = state.batch_id, state.created
         refuse = created.bad_lines == "refuse"
         try:
@@ -267,15 +263,11 @@ class BatchService:
         self._wake.set()
 
     def _rewind(self, progress: BatchProgress) -> None:
-        """Read again from the offsets in this progress event of a job.
-
-        The job's records were skipped until ``BatchCore.confirmed`` was called.
-        """
+        # The records of the job were skipped until ``BatchCore.confirmed`` was called.
         topics = ((STREAMS, progress.stream_offsets), (REQUESTS_BATCH, progress.request_offsets))
         self._tail.rewind({(topic, number): start for topic, starts in topics for number, start in enumerate(starts)})
 
     async def _follow(self, progress: BatchProgress | None) -> Positions:
-        """Follow all partitions from the offsets in ``progress``, or else their ends. Return the start offsets."""
         begins: dict[str, list[int]] = {}
         for topic, offsets in (
             (STREAMS, progress.stream_offsets if progress else ()),
@@ -290,7 +282,6 @@ class BatchService:
         return begins
 
     async def _read_to_end(self) -> None:
-        """Wait until all records that are now on the followed partitions have been read."""
         for topic in (STREAMS, REQUESTS_BATCH):
             for number in range(self._bus.partitions):
                 end = await self._tail.end_offset(topic, number)
@@ -369,7 +360,6 @@ class BatchService:
         await self._post_end(state, end)
 
     async def _post_end(self, state: JobState, end: BatchFinished) -> None:
-        """Write the event that ends the job, wait until it is read back, and drop the job's state and files."""
         await self._producer.send(BATCHES, end)
         await self._reader.read_to_end()
         self._drop(state.batch_id)
@@ -387,7 +377,6 @@ def _tell_refusal(ack: "asyncio.Future[Position]", refused: Callable[[str], None
 
 
 async def _persistently(work: Callable[[], Any]) -> Any:
-    """Run a disk operation, and repeat it after an error until it succeeds."""
     attempt = 0
     while True:
         try:

@@ -1,5 +1,3 @@
-"""The batch service's settings."""
-
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -16,17 +14,16 @@ class Settings:
 
     Attributes:
         batch_dir: Folder of the jobs' files. All batch services, edges and users of ``railbus batch`` must share it.
-        batch_instance: Name of this batch service. No other batch service may have the same name. A restart with the
+        batch_instance: Name of this batch service, different from that of every other batch service. A restart with the
             same name within the session timeout causes no rebalance.
-        batch_total_ms: Total deadline of each request of a job, in milliseconds, clamped to the policy's bounds.
-        batch_stall_ms: Maximum time in milliseconds between two chunks of an answer. If no chunk comes in this time,
-            for example because the generator was killed, the router starts another attempt. The router waits at least
-            ten seconds.
+        batch_total_ms: Total deadline of each request of a job, in milliseconds. The bounds of the policy apply.
+        batch_stall_ms: Maximum time in milliseconds between two chunks of an answer. After this time, the router starts
+            another attempt. The minimum is ten seconds.
         batch_line_timeout_ms: Time in milliseconds after which a request that was not closed is given up.
-        input_gate: With ``hold``, no answer counts before the verdict of a rails service, even if the worker's
-            ``Started`` event requires no verdict.
-        output_check: With ``on``, no answer counts before a safety service has checked it, even if the worker's
-            ``Started`` event requires no check.
+        input_gate: With ``hold``, an answer is accepted only after the verdict of a rails service, even if the worker's
+            ``Started`` event does not require a verdict.
+        output_check: With ``on``, an answer is accepted only after a check by a safety service, even if the worker's
+            ``Started`` event does not require a check.
     """
 
     batch_dir: Path = field(
@@ -43,15 +40,13 @@ class Settings:
 
     @property
     def deadlines(self) -> Deadlines:
-        """Return the deadlines of each request.
+        """The deadlines of each request of a job.
 
-        A request may wait in queues until its total deadline. The stall deadline applies only after an attempt has
-        started.
+        The verdict and the first token may take as long as the whole answer, because requests wait in queues.
         """
         total_ms = self.batch_total_ms
         return Deadlines(verdict_ms=total_ms, ttft_ms=total_ms, stall_ms=self.batch_stall_ms, total_ms=total_ms)
 
     @property
     def governance(self) -> Governance:
-        """Return which checks are required before text counts as an answer."""
         return Governance(input_gate=self.input_gate, output_check=self.output_check)

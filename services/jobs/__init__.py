@@ -1,1 +1,1 @@
-"""Batch jobs: their ids, files, lines and results. The batch service, the edge and the command line use them."""
+"""Batch jobs: their ids, input lines, states and results. The batch service, the edge and the command line use them."""

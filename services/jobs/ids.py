@@ -1,9 +1,7 @@
-"""Ids of jobs and of their requests. No I/O, no clock.
+"""Ids of jobs, and of the requests that a job submits.
 
-A request's id is the job's id with the line's position and the attempt in its last digits. So the id of the request for
-a line is known before the request is written. If the batch service is killed after it wrote a request and before it
-recorded this write, it finds the request on the log by this id. A request that is written twice has the same id both
-times, so it counts as one request. The timestamp in a request's id is the timestamp in the job's id.
+The id of a request is made of the job's id, the position of the line in the order of submission, and the attempt. So a
+request that is written twice has the same id both times.
 """
 
 from typing import Final, NamedTuple
@@ -20,10 +18,10 @@ _LOW_BITS: Final = 40
 
 
 class LineRequest(NamedTuple):
-    """The parts of a request id.
+    """The parts of the id of a job's request.
 
     Attributes:
-        job: The prefix that all request ids of the job share.
+        job: The prefix that all request ids of the job have in common.
         line: The line's position in the order of submission, from 0.
         attempt: Number of the attempt, from 1.
     """
@@ -44,23 +42,23 @@ def new_batch_id(now_ms: int, random_bits: int) -> str:
 
 
 def job_of(batch_id: str) -> str:
-    """Return the prefix that the ids of all requests of a job share."""
+    """Return the prefix that the ids of all requests of a job have in common."""
     digits = batch_id.removeprefix(BATCH_PREFIX)
     return "-".join((digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:22]))
 
 
 def line_request_id(batch_id: str, line: int, attempt: int) -> str:
-    """Return the id of the request for a line. ``line`` is its position in the order of submission, from 0."""
+    """Return the id of the request for a line. ``line`` is the line's position in the order of submission, from 0."""
     return f"{job_of(batch_id)}{attempt:02x}{line:08x}"
 
 
 def parse_request_id(request_id: str) -> LineRequest:
-    """Return the parts of a request id. Call this only for requests of jobs: the format of the id is not checked."""
+    """Split the id of a job's request into its parts. The format of the id is not checked."""
     return LineRequest(request_id[:JOB_CHARS], int(request_id[28:], 16), int(request_id[26:28], 16))
 
 
 def created_s(batch_id: str) -> int:
-    """Return when the job was created, in seconds since the epoch."""
+    """Return the time at which the job was created, in seconds since the epoch."""
     return int(batch_id.removeprefix(BATCH_PREFIX)[:12], 16) // 1_000
 
 

@@ -1,4 +1,4 @@
-"""Compute the state of each job from the events on ``railbus.batches``. No I/O, no clock."""
+"""Compute the state of each job from the events on ``railbus.batches``."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -17,16 +17,16 @@ JobStatus = Literal[
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobState:
-    """The state of one job. Times are the broker's timestamps, in milliseconds since the epoch.
+    """The state of one job. Times are Kafka timestamps, in milliseconds since the epoch.
 
     Attributes:
         created: The event that submitted the job.
         created_ms: When the job was submitted.
-        progress: The newest progress event that ``holds`` accepts.
-        began_ms: When a batch service first wrote progress of the job.
-        paused: Whether the job is paused. While it is paused, no requests are submitted.
-        cancelled_ms: When the job was cancelled.
-        finished: The event that ended the job.
+        progress: The newest valid progress event; None if there is none.
+        began_ms: When the first progress event was written.
+        paused: Whether the job is paused, so that no further lines are submitted.
+        cancelled_ms: When a user cancelled the job.
+        finished: The event that ended the job; None if the job has not ended.
         finished_ms: When the job ended.
     """
 
@@ -68,18 +68,16 @@ class JobState:
 
 
 class Jobs:
-    """The states of all jobs on the topic."""
+    """The states of all jobs. Of the finished jobs, only the newest ``MOST_FINISHED`` are kept."""
 
     def __init__(self) -> None:
         self._jobs: dict[str, JobState] = {}
         self._finished: dict[str, None] = {}  # ids of finished jobs, in the order in which they finished
 
     def feed(self, event: AnyEvent, log_ms: int) -> JobState | None:
-        """Apply the next event. Return the new state of its job, or None if no job has changed.
+        """Apply the next event of the topic. Return the new state of its job, or None if no job has changed.
 
-        Args:
-            event: The event.
-            log_ms: Its timestamp on the log, in milliseconds since the epoch.
+        ``log_ms`` is the event's Kafka timestamp, in milliseconds since the epoch.
         """
         if isinstance(event, BatchCreated):
             if event.batch_id in self._jobs:
@@ -111,7 +109,7 @@ class Jobs:
         return (job for job in tuple(self._jobs.values()) if job.finished is None)
 
     def of_tenant(self, tenant: str | None) -> list[JobState]:
-        """Return the jobs of a tenant, newest first. None means the jobs of all tenants."""
+        """Return the jobs of a tenant, newest first. If ``tenant`` is None, return the jobs of all tenants."""
         return [job for job in reversed(self._jobs.values()) if tenant is None or job.created.tenant == tenant]
 
 
@@ -130,13 +128,9 @@ def _changed(job: JobState, event: BatchControl | BatchProgress | BatchFinished,
 
 
 def holds(event: BatchProgress, newest: BatchProgress | None) -> bool:
-    """Return whether a progress event is accepted.
+    """Return whether a progress event is valid: the batch service that wrote it must still own the job.
 
-    It is accepted unless another batch service had taken over the job before the event was appended.
-
-    Args:
-        event: The progress event.
-        newest: The last accepted progress event of the job; None if there was none.
+    ``newest`` is the newest valid progress event of the job so far; None if there is none.
     """
     if newest is None or event.epoch > newest.epoch:
         return True

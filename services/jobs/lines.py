@@ -1,4 +1,4 @@
-"""Parse one line of a job's input, in the format of OpenAI's Batch API. No I/O, no clock."""
+"""Parse one line of a job's input, in the format of OpenAI's Batch API."""
 
 from dataclasses import dataclass
 from typing import Annotated, Any, Final
@@ -20,10 +20,10 @@ class BadLine(Exception):
     """A line is not a valid request.
 
     Attributes:
-        code: The error as a code for programs.
-        message: One sentence for people. It never contains text of the prompt.
+        code: The error, as a code for programs.
+        message: The error in one sentence, without text of the prompt.
         param: Path of the invalid field in the line, such as ``body.messages[0].role``.
-        custom_id: The line's ``custom_id``, if it has one.
+        custom_id: The line's ``custom_id``; None if there is none.
     """
 
     def __init__(self, code: str, message: str, *, param: str | None = None, custom_id: str | None = None) -> None:
@@ -48,8 +48,6 @@ is a line of a file."""
 
 @dataclass(frozen=True, slots=True)
 class JobLine:
-    """A valid line of a job's input, parsed into the parameters of a request."""
-
     custom_id: str
     model: str
     messages: tuple[Message, ...]

@@ -1,4 +1,4 @@
-"""Order prompts so that prompts with a common prefix are neighbours and a prefix cache has hits. No I/O, no clock."""
+"""Order prompts so that prompts with a common prefix are neighbours and profit from the prefix cache."""
 
 import hashlib
 from collections.abc import Iterable, Iterator, Sequence
@@ -14,10 +14,9 @@ become neighbours."""
 
 
 def prefix_key(texts: Iterable[str]) -> bytes:
-    """Return the hashes of a prompt's prefixes as its key. Prompts with a common prefix have keys with a common prefix.
+    """Return a sort key of a prompt. Prompts with a common prefix have keys with a common prefix.
 
-    Args:
-        texts: The parts of the prompt.
+    ``texts`` are the parts of the prompt.
     """
     text = "\x00".join(texts)
     hasher, parts, done = hashlib.blake2b(digest_size=WIDTH), [], 0
@@ -32,8 +31,7 @@ def prefix_key(texts: Iterable[str]) -> bytes:
 def prefix_order(keys: Sequence[bytes]) -> list[int]:
     """Return the indices of the keys in an order in which keys with a common prefix are neighbours.
 
-    The groups of neighbours are ordered by the index of the first key of each group. Within a group, the same rule is
-    applied to longer prefixes. So prompts without a common prefix keep their order.
+    Keys without a common prefix keep their order.
     """
     ranked = sorted(range(len(keys)), key=keys.__getitem__)
     found: list[int] = []
@@ -43,6 +41,7 @@ def prefix_order(keys: Sequence[bytes]) -> list[int]:
         if high - low == 1 or depth * WIDTH >= len(keys[ranked[low]]):
             found += sorted(ranked[low:high])
             continue
+        # All keys of the range have this number of leading hashes in common.
         deeper = _common(keys[ranked[low]], keys[ranked[high - 1]], depth)
         if deeper > depth:
             waiting.append((low, high, deeper))
@@ -53,20 +52,12 @@ def prefix_order(keys: Sequence[bytes]) -> list[int]:
 
 
 def _common(first: bytes, last: bytes, depth: int) -> int:
-    """Return the number of leading hashes that all keys of a sorted range share.
-
-    Args:
-        first: First key of the range.
-        last: Last key of the range.
-        depth: A number of leading hashes that the keys are known to share.
-    """
     while depth * WIDTH < len(first) and first[: (depth + 1) * WIDTH] == last[: (depth + 1) * WIDTH]:
         depth += 1
     return depth
 
 
 def _runs(keys: Sequence[bytes], ranked: Sequence[int], low: int, high: int, depth: int) -> Iterator[tuple[int, int]]:
-    """Split a sorted range of keys wherever two neighbours differ in the hash at index ``depth``."""
     begin, end = depth * WIDTH, (depth + 1) * WIDTH
     cuts = [
         place for place in range(low + 1, high) if keys[ranked[place]][begin:end] != keys[ranked[place - 1]][begin:end]

@@ -1,7 +1,6 @@
-"""Read a job's input once. Find the invalid lines, and the order in which the valid lines are submitted.
+"""Read a job's input once: find the invalid lines, and choose the order in which the valid lines are submitted.
 
-The input is streamed, and about 150 bytes per line are kept in memory. The result is written to small files in the
-job's folder, so that a batch service that takes the job over does not read the whole input again.
+The result is stored in the job's working folder. About 150 bytes per line are kept in memory.
 """
 
 import hashlib
@@ -34,12 +33,12 @@ _ENTRY: Final = Struct("<QII")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobPlan:
-    """A summary of a job's input.
+    """The result of reading a job's input.
 
     Attributes:
-        good: Number of lines that are valid requests.
+        good: Number of valid lines.
         bad: Number of invalid lines.
-        refused: Up to ``MAX_FAULTS`` reasons to refuse the whole job; empty if the job is accepted.
+        refused: At most ``MAX_FAULTS`` reasons to refuse the whole job; empty if the job is accepted.
     """
 
     good: int
@@ -53,8 +52,7 @@ class JobPlan:
 
 @dataclass(slots=True)
 class _Scan:
-    """Data of each valid line, kept while the input is read. Entry n of each list is about the n-th valid line."""
-
+    # Entry n of each list is about the n-th valid line.
     offsets: "array[int]" = field(default_factory=lambda: array("Q"))
     lengths: "array[int]" = field(default_factory=lambda: array("L"))
     numbers: "array[int]" = field(default_factory=lambda: array("L"))
@@ -63,7 +61,9 @@ class _Scan:
 
 
 def prepare(store: JobStore, batch_id: str, input_file: str, *, refuse_bad: bool) -> JobPlan:
-    """Return the plan of a job. If it was not made before, read the input and make it.
+    """Return the plan of a job. The first call reads the input and stores the plan; later calls read the stored plan.
+
+    With ``refuse_bad``, a job with an invalid line is refused.
 
     Raises:
         OSError: The input cannot be read.
@@ -90,10 +90,12 @@ def prepare(store: JobStore, batch_id: str, input_file: str, *, refuse_bad: bool
 
 
 def numbered_lines(file: BinaryIO) -> Iterator[tuple[int, int, bytes]]:
-    """Yield the line number, the offset and the bytes of each line that is not blank.
+    """Yield the line number (from 1), the offset and the bytes of each line that is not blank.
 
-    Of a line that is too long, only the first bytes are yielded. They are more than ``MAX_LINE_BYTES``, so that
-    ``parse_line`` refuses them.
+    A line is cut after ``MAX_LINE_BYTES + 2`` bytes.
+
+    Raises:
+        OSError: The file has more than ``MAX_LINES`` lines.
     """
     number = offset = 0
     while raw := file.readline(MAX_LINE_BYTES + 2):
@@ -131,12 +133,9 @@ def _name_hash(custom_id: str) -> int:
 
 
 def _duplicates(file: BinaryIO, scan: _Scan) -> list[LineFault]:
-    """Return a fault for each line that has the ``custom_id`` of an earlier line, up to ``MAX_FAULTS`` faults.
-
-    Only lines with equal hashes are read again, to compare the ids themselves.
-    """
     by_name = sorted(range(len(scan.names)), key=scan.names.__getitem__)
     pairs = [(a, b) for a, b in pairwise(by_name) if scan.names[a] == scan.names[b]]
+    # Different ids may have equal hashes, so the ids themselves are compared.
     suspects = sorted({n for pair in pairs for n in pair})
     first: dict[str, int] = {}
     found: list[LineFault] = []
@@ -156,9 +155,9 @@ def _duplicates(file: BinaryIO, scan: _Scan) -> list[LineFault]:
 
 
 class JobLines:
-    """Access to the lines of a prepared job by their ``place``, which is the position in the order of submission.
+    """The valid lines of a job, read from the input file one by one.
 
-    Each call reads the line from the files.
+    ``place`` is a line's position in the order of submission, from 0.
     """
 
     def __init__(self, store: JobStore, batch_id: str, input_file: str) -> None:
@@ -166,7 +165,7 @@ class JobLines:
         self._input = store.open(input_file)
 
     def number(self, place: int) -> int:
-        """Return the line number in the input, from 1."""
+        """Return the line's number in the input file, from 1."""
         return self._entry(place)[2]
 
     def line(self, place: int) -> JobLine:
@@ -185,5 +184,4 @@ class JobLines:
 
 
 def read_faults(folder: Path) -> list[LineFault]:
-    """Return the faults of the invalid lines of a prepared job, in the order of the input."""
     return msgspec.json.decode((folder / "faults").read_bytes(), type=list[LineFault])

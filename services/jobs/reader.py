@@ -14,11 +14,9 @@ POLL_S: Final = 0.02
 
 
 class JobReader:
-    """A reader of ``railbus.batches`` from the beginning of the topic. It keeps the state of every job.
+    """A reader of ``railbus.batches`` that keeps the state of every job in ``jobs``.
 
     Args:
-        settings: Settings of the connection to the broker.
-        role: The name of the service that reads.
         on_change: Called with the new state of a job after each change.
     """
 
@@ -45,13 +43,13 @@ class JobReader:
             await asyncio.Event().wait()
 
     async def read_to_end(self) -> None:
-        """Wait until all records are read that are on the topic at the time of the call."""
+        """Wait until all records that are now on the topic have been read."""
         end = await self._tail.end_offset(BATCHES, 0)
         while (self._tail.position(BATCHES, 0) or 0) < end:  # noqa: ASYNC110 - see POLL_S
             await asyncio.sleep(POLL_S)
 
     async def changed(self, timeout_s: float) -> None:
-        """Wait until new records are read, or until ``timeout_s`` seconds have passed."""
+        """Wait until new records have been read, or until ``timeout_s`` seconds have passed."""
         self._changed.clear()
         try:
             async with asyncio.timeout(timeout_s):

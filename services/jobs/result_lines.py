@@ -1,4 +1,4 @@
-"""Encode one line of a result file, in the format of OpenAI's Batch API. No I/O, no clock."""
+"""Encode one line of a result file, in the format of OpenAI's Batch API."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -11,14 +11,7 @@ from services.jobs.ids import created_s, line_request_id
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LineAnswer:
-    """The answer to a line.
-
-    Attributes:
-        text: The final text of the answer, without text that was redacted.
-        model: The model that answered.
-        finish_reason: Reason why the answer ended.
-        usage: Token counts.
-    """
+    """The answer to one line of a job. ``text`` has no text that was redacted."""
 
     text: str
     model: str
@@ -28,11 +21,11 @@ class LineAnswer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LineError:
-    """The reason why a line has no answer.
+    """The reason why a line of a job has no answer.
 
     Attributes:
         code: The reason, as a code for programs.
-        message: One sentence for people.
+        message: The reason in one sentence.
         param: Path of the invalid field in the line; None if no field is invalid.
     """
 
@@ -45,15 +38,10 @@ LineResult = LineAnswer | LineError
 
 
 def result_line(batch_id: str, place: int, attempt: int, number: int, custom_id: str, result: LineResult) -> bytes:
-    """Return the result of a line, as a line of a result file.
+    """Return one line of a result file.
 
-    Args:
-        batch_id: Id of the job.
-        place: The line's position in the order of submission, from 0.
-        attempt: Number of the attempt, from 1.
-        number: The line number in the input, from 1.
-        custom_id: The line's ``custom_id``.
-        result: The answer or the error.
+    ``place`` is the line's position in the order of submission, from 0. ``number`` is its line number in the input,
+    from 1.
     """
     request_id = line_request_id(batch_id, place, attempt)
     response, error = None, None

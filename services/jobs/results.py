@@ -1,4 +1,4 @@
-"""Write the result files of a job from its part files. A part file has the results of some of the job's lines."""
+"""Write the result files of a job from its part files. A part file has the results of some lines of the job."""
 
 import contextlib
 from array import array
@@ -25,21 +25,17 @@ def part_record(place: int, *, is_answer: bool, line: bytes) -> bytes:
 
     Args:
         place: The line's position in the order of submission, from 0.
-        is_answer: Whether the result is an answer and not an error.
-        line: The line of the result file.
+        is_answer: True for an answer, False for an error.
+        line: The line for the result file.
     """
     return b"%d%s%d%s%s" % (place, _SEPARATOR, is_answer, _SEPARATOR, line)
 
 
 def part_records(file: BinaryIO, length: int) -> Iterator[tuple[int, bool, int, bytes]]:
-    """Yield the records of a part file.
+    """Yield the records in the first ``length`` bytes of a part file.
 
-    Each record is about one line of the job's input. It has the line's position in the order of submission, whether the
-    result is an answer, the offset of the result line in the part file, and the result line.
-
-    Args:
-        file: The part file.
-        length: Length of the part file in bytes. Later bytes are not read.
+    A record consists of the line's position in the order of submission, whether the result is an answer, the offset of
+    the result in the part file, and the result.
     """
     offset = 0
     while offset < length:
@@ -51,7 +47,7 @@ def part_records(file: BinaryIO, length: int) -> Iterator[tuple[int, bool, int, 
 
 @dataclass(frozen=True, slots=True)
 class ResultFiles:
-    """The written result files.
+    """The result files of a job.
 
     Attributes:
         output_file: Id of the file with the answers; None if there is no answer.
@@ -70,10 +66,9 @@ def write_results(
     store: JobStore, batch_id: str, input_file: str, *, tenant: str, parts: Sequence[ResultPart], good: int,
     outcome: BatchOutcome, now_s: int,
 ) -> ResultFiles:  # fmt: skip
-    """Write the result files of a job. Each line of the input has one result, in the order of the input.
+    """Write the result files of a job. Every line of the input has one result, in the order of the input.
 
-    If no part file has a result of a line, its result is an error with the code ``batch_expired`` or
-    ``batch_cancelled``. The result of an invalid line is an error that describes its fault.
+    A valid line without a result in a part file gets the error ``batch_expired`` or ``batch_cancelled``.
     """
     folder = store.work_folder(batch_id)
     where = array("Q", [_NONE]) * good  # index of the part file, and offset of the result in it
@@ -117,7 +112,6 @@ def _write(store: JobStore, file_id: str, filename: str, lines: Iterator[bytes],
 def _errors(
     batch_id: str, folder: Path, lines: JobLines, places: Sequence[int], result: Callable[[int], bytes]
 ) -> Iterator[bytes]:
-    """Yield the results of lines without an answer and of invalid lines, in the order of the input."""
     faults = read_faults(folder)
     bad = 0
     for place in places:

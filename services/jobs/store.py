@@ -1,8 +1,4 @@
-"""Store the files of jobs: files that clients uploaded, files that jobs wrote, and working files of each job.
-
-``JobStore`` is the interface of a store. ``FolderStore`` implements it with a folder. The edge, the batch service and
-the command line share this folder.
-"""
+"""Store the files of jobs: inputs, results, and the working files of each job."""
 
 import contextlib
 import os
@@ -30,10 +26,8 @@ class StoredFile:
     """The metadata of a file.
 
     Attributes:
-        file_id: The file's id.
-        tenant: The tenant that owns the file.
         filename: The name that the tenant gave the file.
-        purpose: ``batch`` for the input of a job, ``batch_output`` for a file that a job wrote.
+        purpose: ``batch`` for the input of a job, ``batch_output`` for a result file.
         length: Length in bytes.
         created_s: When the file was stored, in seconds since the epoch.
     """
@@ -47,7 +41,7 @@ class StoredFile:
 
 
 class JobStore(Protocol):
-    """The interface of a store of files and of the jobs' working folders."""
+    """The interface of a store for the files of jobs."""
 
     def writing(self, file_id: str, tenant: str, filename: str, purpose: FilePurpose, created_s: int) -> "Writing":
         """Return a context manager that opens a new file. The file exists only if the block ends without an error."""
@@ -94,7 +88,6 @@ class FolderStore:
     def writing(
         self, file_id: str, tenant: str, filename: str, purpose: FilePurpose, created_s: int
     ) -> Iterator[BinaryIO]:
-        """Open a new file. It exists, complete and synced to disk, when the block ends without an error."""
         fresh = self._files / f".{file_id}.{secrets.token_hex(4)}"
         try:
             with fresh.open("xb") as file:

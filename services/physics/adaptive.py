@@ -1,9 +1,4 @@
-"""Choose gamma, the number of tokens to draft in a step, from the load and the measured acceptance.
-
-Drafting that saves time at batch 1 may cost time at batch 100, and a gamma that saves time for code may not for
-poetry. So gamma is chosen from load and acceptance, by the model of :mod:`services.physics.pairing`. Gamma 0 is always
-among the choices, so by that model the chosen gamma is never slower than no drafting.
-"""
+"""Choose the number of tokens to draft per step (gamma) from the batch size and the measured acceptance."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -32,7 +27,7 @@ PROBE_SHARE: Final = 0.015
 
 @dataclass(frozen=True, slots=True)
 class GammaBand:
-    """The gamma for batches of ``first`` to ``last`` sequences, both included."""
+    """The number of tokens to draft (``gamma``) for batches of ``first`` to ``last`` sequences, both included."""
 
     first: int
     last: int
@@ -42,9 +37,9 @@ class GammaBand:
 def gamma_by_batch(
     pair: SpeculationPair, alpha: float, *, context: int = 512, largest: int = 256, most: int = MAX_GAMMA
 ) -> tuple[GammaBand, ...]:
-    """Return the best gamma for the batches from 1 to ``largest``, as bands; 0 where drafting saves no time.
+    """Return the best gamma (number of tokens to draft) for the batch sizes from 1 to ``largest``.
 
-    Gamma never grows with the batch, because larger gammas than that of the previous band are not considered.
+    Gamma is 0 where drafting saves no time, and never grows with the batch size.
     """
     fraction("alpha", alpha)
     whole("largest", largest, least=1)
@@ -60,31 +55,24 @@ def gamma_by_batch(
 
 
 def format_schedule(bands: Sequence[GammaBand]) -> str:
-    """Format the bands for the engine ``vllm``, such as ``1-8:5 9-32:3 33-256:0``."""
+    """Format the bands as text, such as ``1-8:5 9-32:3 33-256:0``: ranges of batch sizes, each with its gamma."""
     return " ".join(f"{band.first}-{band.last}:{band.gamma}" for band in bands)
 
 
 @dataclass(frozen=True, slots=True)
 class AcceptanceEstimate:
-    """An estimate of alpha in which older drafts weigh less. Drafts after a rejected one are not verified or counted.
-
-    Attributes:
-        accepted: Accepted drafts, weighted by age.
-        rejected: Rejected drafts, weighted by age.
-    """
+    """A running estimate of the probability that a drafted token is accepted. Newer tokens weigh more."""
 
     accepted: float
     rejected: float
 
     @classmethod
     def expected(cls, alpha: float) -> "AcceptanceEstimate":
-        """Return the estimate before the first draft, if the acceptance is expected to be ``alpha``."""
         fraction("alpha", alpha)
         return cls(PRIOR_DRAFTS * alpha, PRIOR_DRAFTS * (1 - alpha))
 
     @property
     def alpha(self) -> float:
-        """Probability that a drafted token is accepted."""
         return self.accepted / (self.accepted + self.rejected)
 
     def after(self, drafted: int, accepted: int) -> "AcceptanceEstimate":
@@ -101,9 +89,9 @@ class AcceptanceEstimate:
 
 
 def probe_after(pair: SpeculationPair, *, batch: int, context: int = 512) -> int:
-    """Return how many steps to run without drafting before the next probe.
+    """Return the number of steps without drafting before the next probe.
 
-    With this number, a probe of ``PROBE_GAMMA`` draft tokens takes at most ``PROBE_SHARE`` of the total time.
+    A probe is a step that drafts ``PROBE_GAMMA`` tokens, to test whether drafting saves time again.
     """
     plain = pair.step_ms(batch=batch, context=context)
     return ceil((pair.cycle_ms(PROBE_GAMMA, batch=batch, context=context) - plain) / (PROBE_SHARE * plain))
@@ -118,15 +106,10 @@ def choose_gamma(
     most: int = MAX_GAMMA,
     idle_steps: int = 0,
 ) -> int:
-    """Return the number of tokens to draft in the next step.
+    """Return the number of tokens to draft in the next step, at most ``most``.
 
-    Args:
-        pair: Target, draft and accelerator.
-        acceptance: The current estimate.
-        batch: Sequences in the step.
-        context: Tokens in each sequence's KV cache.
-        most: Largest gamma of the engine.
-        idle_steps: Steps since the last draft.
+    ``context`` is the number of tokens in the KV cache of each sequence. ``idle_steps`` is the number of steps since
+    the last draft.
     """
     gamma, speed = pair.best_gamma(acceptance.alpha, batch=batch, context=context, most=most)
     if gamma and speed > 1 + MARGIN:

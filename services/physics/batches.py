@@ -1,8 +1,7 @@
-"""Compute the throughput of batch work whose prompts share a prefix. Times in seconds.
+"""Compute the throughput of batch jobs whose prompts share a prefix.
 
-Prefill and decode alternate on the accelerator (no overlap). So a request takes the sum of two times: the prefill of
-its prompt and its share of each decode step. A decode step reads the weights once and the KV cache of every sequence
-(Pope et al. 2022, sections 2 and 4). The batch is as large as memory allows.
+Prefill and decode are assumed to alternate on the accelerator. A decode step reads the weights once, and the KV cache
+of every sequence (Pope et al., "Efficiently Scaling Transformer Inference", 2022).
 """
 
 from dataclasses import dataclass
@@ -31,14 +30,13 @@ BATCH_MEMORY: Final = 0.8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchWork:
-    """Requests with equal numbers of tokens.
+    """Requests that all have the same numbers of tokens.
 
     Attributes:
-        requests: Number of requests.
-        shared: Number of tokens of the common prefix of all prompts.
-        own: Number of tokens of each prompt after the common prefix.
-        output: Number of tokens of each answer.
-        prefix_cached: Whether the KV cache of the prefix is kept once and used by all requests.
+        shared: Tokens of the prefix that all prompts have in common.
+        own: Tokens of each prompt after this prefix.
+        output: Tokens of each answer.
+        prefix_cached: Whether the KV cache of the prefix is computed once and used by all requests.
     """
 
     requests: int
@@ -54,12 +52,12 @@ class BatchWork:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Throughput:
-    """The throughput of a layout of accelerators.
+    """The predicted speed of a batch job on all its accelerators together.
 
     Attributes:
         batch: Number of sequences that decode together in one engine, or in one stage of a pipeline.
-        prefill_s: Prefill time of one request, in seconds.
-        decode_s: One request's share of the decode steps, in seconds.
+        prefill_s: Total time of prefill divided by the number of requests, in seconds.
+        decode_s: Total time of decoding divided by the number of requests, in seconds.
         hours: Time for all requests, in hours.
     """
 
@@ -70,25 +68,24 @@ class Throughput:
 
     @property
     def per_second(self) -> float:
-        """Requests per second."""
         return 1 / (self.prefill_s + self.decode_s)
 
 
 def batch_kv(gpu: Gpu) -> KvPrecision:
-    """Return the precision of KV caches in batch work: FP8 on hardware with FP8 arithmetic, else BF16."""
+    """Return the default precision of KV caches in batch jobs: FP8 if the GPU has FP8 arithmetic, else BF16."""
     return "bf16" if gpu.flops_fp8 is None else "fp8"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchLimits:
-    """Limits on the batch of an engine, and costs of communication.
+    """Limits on the batch of an engine, and the speed of communication between accelerators.
 
     Attributes:
-        sequences: Maximum number of sequences that decode together; None if only memory limits it.
-        memory: Share of the memory that weights and KV caches may take.
-        reserved_bytes: Memory for other data, such as a draft model, in bytes.
-        all_reduce_us: Time of a small all-reduce, in microseconds; None means the usual time of the link.
-        link_share: Share of a link's rate that large messages reach.
+        sequences: Maximum number of sequences that decode together; None means that only memory limits it.
+        memory: Share of the GPU memory that weights and KV caches may take.
+        reserved_bytes: Memory for other data, such as a draft model.
+        all_reduce_us: Time of a small all-reduce, in microseconds; None means the default for NVLink or PCIe.
+        link_share: Share of the link's bandwidth that large messages reach.
         balance: Share of time in which the stages of a pipeline are busy.
     """
 
@@ -111,13 +108,14 @@ def throughput(
     efficiency: Efficiency | None = None,
     kv: KvPrecision | None = None,
 ) -> Throughput:
-    """Return the throughput of the largest batch that fits into memory.
+    """Return the throughput with the largest batch that fits into memory.
 
-    Without ``efficiency`` the constants are those of the engine ``vllm``. Without ``kv`` the KV caches have the usual
-    precision of batch work on this accelerator.
+    If ``efficiency`` is None, the constants of vLLM apply. If ``kv`` is None, the precision of the KV caches is
+    ``batch_kv(gpu)``.
 
     Raises:
-        ValueError: Not even one sequence fits into memory, or the model cannot be divided by the layout.
+        ValueError: The model does not fit into memory together with one sequence per pipeline stage, or its heads or
+            layers cannot be divided as ``layout`` requires.
     """
     efficiency = practical(gpu) if efficiency is None else efficiency
     kv = batch_kv(gpu) if kv is None else kv

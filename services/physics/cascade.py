@@ -1,9 +1,7 @@
-"""Compute the share of the best requests that pass a cheap first model, the screen. Pure.
+"""Compute how many of the best requests a cascade of models finds.
 
-A cascade scores every request with a small model and gives the best ones to a larger model. The share of the truly best
-requests that it finds depends on how well the two scores agree. The ranks of the scores are modelled as those of two
-normal variables. If their rank correlation (Spearman) is rho, their correlation is r = 2 sin(pi rho / 6) (Pearson
-1907). Given the final score f, the screen's score is normal with mean r f and variance 1 - r^2.
+A cascade scores every request with a small model, and passes the requests with the highest scores on to a larger model.
+The two scores of a request are modelled as correlated normal variables.
 """
 
 import math
@@ -20,32 +18,32 @@ _NORMAL: Final = NormalDist()
 
 
 def recall(rho: float, *, best: float, kept: float) -> float:
-    """Return the share of the truly best requests that a cascade's first model (its screen) passes on.
+    """Return the share of the best requests that the first model of a cascade passes on.
 
     Args:
-        rho: Rank correlation between the screen's score and the final score.
+        rho: Rank correlation between the first model's score and the final score.
         best: Share of all requests that count as the best, such as 0.01.
-        kept: Share of all requests that the screen passes on.
+        kept: Share of all requests that the first model passes on.
 
     Raises:
-        ValueError: A share is not within 0 and 1, or rho not within -1 and 1.
+        ValueError: A share is not within 0 and 1, or ``rho`` is not within -1 and 1.
     """
     return chain_recall((rho,), best=best, kept=(kept,))
 
 
 def chain_recall(rhos: Sequence[float], *, best: float, kept: Sequence[float]) -> float:
-    """Return the share of the truly best requests that passes every screen (model before the last) of a cascade.
+    """Return the share of the best requests that reach the last model of a cascade.
 
-    Given the final score, the scores of the screens are assumed to be independent. So the error of one screen does not
-    depend on the error of another.
+    The errors of the models' scores are assumed to be independent.
 
     Args:
-        rhos: For each screen, the rank correlation between its score and the final score.
-        best: Share of all requests that count as the best.
-        kept: For each screen, the share of all requests that it passes on. No share is above the one before.
+        rhos: For each model before the last one, the rank correlation between its score and the final score.
+        best: Share of all requests that count as the best, such as 0.01.
+        kept: For each model before the last one, the share of all requests that it passes on. The shares must not
+            increase.
 
     Raises:
-        ValueError: A share is not within 0 and 1, a rho not within -1 and 1, or a share is above the one before.
+        ValueError: A share is not within 0 and 1, a rho is not within -1 and 1, or the shares increase.
     """
     positive("best", fraction("best", best))
     if len(rhos) != len(kept) or list(kept) != sorted(kept, reverse=True):
@@ -68,14 +66,14 @@ def chain_recall(rhos: Sequence[float], *, best: float, kept: Sequence[float]) -
 
 
 def _above(rho: float, bar: float, final: float) -> float:
-    """Return the probability that a request with this final score has a score above ``bar`` from a screen."""
+    # The correlation that belongs to a rank correlation (Spearman) of rho (Pearson 1907). Given the final score f, the
+    # score of the screen is normal with mean r f and variance 1 - r^2.
     r = 2 * math.sin(math.pi * rho / 6)
     spread = math.sqrt(max(0.0, 1 - r * r))
     return float(r * final >= bar) if spread < 1e-9 else _NORMAL.cdf((r * final - bar) / spread)
 
 
 def _bar(rho: float, share: float, finals: Sequence[float], passed: Sequence[float]) -> float:
-    """Return the minimum score for a screen, such that ``share`` of all requests pass this and the earlier screens."""
     low, high = -8.0, 8.0
     for _ in range(40):
         middle = (low + high) / 2
@@ -85,10 +83,10 @@ def _bar(rho: float, share: float, finals: Sequence[float], passed: Sequence[flo
 
 
 def rank_correlation(screen: Sequence[float], final: Sequence[float]) -> float:
-    """Return Spearman's rho of two scores of the same requests. Equal scores get their mean rank.
+    """Return Spearman's rank correlation of two scores of the same requests. Equal scores get their mean rank.
 
     Raises:
-        ValueError: There are fewer than three requests, the lengths differ, or a list has only equal scores.
+        ValueError: There are fewer than three requests, the lengths differ, or all scores in a list are equal.
     """
     if len(screen) != len(final) or len(screen) < 3:
         raise ValueError(f"a rank correlation needs two scores of at least 3 requests, not {len(screen)}, {len(final)}")

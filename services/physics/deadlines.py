@@ -1,4 +1,4 @@
-"""Compute which prompts and loads meet a deadline for the first token. Times in milliseconds."""
+"""Compute which prompt lengths and loads meet a deadline for the first token."""
 
 from decimal import Decimal, localcontext
 from math import sqrt
@@ -19,7 +19,7 @@ def longest_prompt(
 ) -> int:
     """Return the maximum number of uncached prompt tokens that an idle accelerator prefills within ``budget_ms``.
 
-    Without ``efficiency``, the constants are those of the engine ``vllm``.
+    If ``efficiency`` is None, the constants of vLLM apply.
     """
     not_negative("budget_ms", budget_ms)
     efficiency = practical(gpu) if efficiency is None else efficiency
@@ -34,10 +34,10 @@ def longest_prompt(
 
 
 def chance_of_waiting_at_most(wait_ms: float, service_ms: float, utilisation: float) -> float:
-    """Return P(wait <= t) in an M/D/1 queue: random arrivals, one server, constant service time.
+    """Return the probability of a wait of at most ``wait_ms`` in an M/D/1 queue.
 
-    (1 - rho) x sum over k = 0 .. floor(t/D) of (rho (k - t/D))^k / k! x exp(-rho (k - t/D)), Erlang 1909, Crommelin
-    1932. The terms alternate in sign and cancel, so they are added with enough extra digits to make up for the loss.
+    M/D/1 means Poisson arrivals, one server, and the constant service time ``service_ms``. ``utilisation`` is the share
+    of time in which the server is busy.
     """
     positive("service_ms", service_ms)
     if wait_ms < 0:
@@ -47,6 +47,8 @@ def chance_of_waiting_at_most(wait_ms: float, service_ms: float, utilisation: fl
     services = wait_ms / service_ms
     if services > _MAX_SERVICES:
         return 1.0
+    # With t in service times: (1 - rho) sum over k = 0 .. floor(t) of (rho (k - t))^k / k! exp(-rho (k - t)) (Erlang
+    # 1909, Crommelin 1932). The terms alternate in sign and cancel, so they are computed with extra digits.
     with localcontext() as digits:
         digits.prec = 40 + 2 * int(services)
         rho, t, total, factorial = Decimal(utilisation), Decimal(services), Decimal(0), Decimal(1)
@@ -58,29 +60,26 @@ def chance_of_waiting_at_most(wait_ms: float, service_ms: float, utilisation: fl
 
 
 def mean_wait_ms(service_ms: float, utilisation: float) -> float:
-    """Return the mean wait in an M/D/1 queue: rho D / (2 (1 - rho)), Pollaczek 1930, Khinchine 1932."""
     positive("service_ms", service_ms)
     if not 0 <= utilisation < 1:
         raise ValueError(f"utilisation must be at least 0 and below 1, not {utilisation!r}")
+    # Pollaczek 1930, Khinchine 1932.
     return utilisation * service_ms / (2 * (1 - utilisation))
 
 
 def response_variation(utilisation: float) -> float:
-    """Return the coefficient of variation of wait plus service in an M/D/1 queue, a lower bound for any engine.
+    """Return the coefficient of variation of the response time (wait plus service) in an M/D/1 queue.
 
-    The variance of the wait is Var W = E[W]^2 + lambda E[S^3] / (3 (1 - rho)) (Kleinrock 1975, section 5.7). At half
-    load, the coefficient is 0.51, although the service time is constant. A coefficient below 0.1 % can be measured only
-    on an idle server.
+    The formula is from Kleinrock, "Queueing Systems", 1975, section 5.7.
     """
     wait = mean_wait_ms(1.0, utilisation)
     return sqrt(wait * wait + utilisation / (3 * (1 - utilisation))) / (1 + wait)
 
 
 def highest_utilisation(deadline_ms: float, service_ms: float, *, share: float = 0.99) -> float:
-    """Return the highest load at which ``share`` of the requests meet the deadline for the first token; 0 if none.
+    """Return the highest load at which ``share`` of the requests get their first token in time; 0 if there is none.
 
-    The first token is generated after the wait and one service (the prefill), so the wait may take the deadline
-    minus the service time.
+    The engine is modelled as an M/D/1 queue. ``service_ms`` is the prefill time of a request.
     """
     fraction("share", share)
     positive("service_ms", service_ms)

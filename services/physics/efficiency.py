@@ -1,9 +1,7 @@
-"""Constants with intervals: the share of a data sheet's rates that an engine achieves, and its fixed times.
+"""Efficiency constants of engines: the share of a data sheet's rates that an engine reaches, and its fixed times.
 
-Every constant is a time or a share. Such quantities can also be fitted to the user's own measurements by a calibration.
-The constants here are fitted to the published rows in ``tests/data/published``: static batches in TensorRT-LLM 0.9, and
-closed loops over HTTP on NVIDIA NIM. The interval of a constant is its range in fits that leave out a source, a GPU or
-a model. The interval is wider if nothing measured the constant.
+The constants are fitted to the published measurements in ``tests/data/published`` (TensorRT-LLM 0.9 and NVIDIA NIM).
+The interval of a constant is the range of its values in fits that leave out a source, a GPU or a model.
 """
 
 from collections.abc import Mapping
@@ -19,20 +17,19 @@ Engine = Literal["vllm", "nim", "tensorrt-llm", "llama.cpp"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Efficiency:
-    """The parameters of the law of a step (:func:`services.physics.roofline.decode_ms`).
+    """The share of a data sheet's rates that an engine reaches, and its fixed times in each step.
 
     Attributes:
-        flops: Share of the arithmetic rate in prefill.
-        step_flops: Share of the arithmetic rate in decode and verify steps, whose matrices are narrow.
-        bandwidth: Share of the memory rate at which weights and activations are read.
-        int4_bandwidth: Share of ``bandwidth`` at which int4 weights are read, because they are unpacked first.
-        kv_bandwidth: Share of the memory rate for KV caches with one head for each query head.
-        grouped_kv_bandwidth: Share of the memory rate for KV caches if several query heads share a KV head, which makes
-            the reads fewer and smaller.
-        overlap: Share of the shorter of reading and multiplying that is hidden behind the longer one.
-        layer_us: Time of a layer in each step, in addition to reading and multiplying: launches, norms, small kernels.
-        sequence_us: Time in each step for each sequence and for each further verified position: sampling, scheduling,
-            detokenizing, streaming.
+        flops: Share of the arithmetic rate, in prefill.
+        step_flops: Share of the arithmetic rate, in decode and verify steps.
+        bandwidth: Share of the memory bandwidth, for weights and activations.
+        int4_bandwidth: Share of ``bandwidth`` at which int4 weights are read.
+        kv_bandwidth: Share of the memory bandwidth, for KV caches of multi-head attention.
+        grouped_kv_bandwidth: Share of the memory bandwidth, for KV caches of grouped-query attention.
+        overlap: Overlap of reading and multiplying: 0 if they run one after the other, 1 if the shorter is hidden
+            completely.
+        layer_us: Fixed time of each layer in a step, in microseconds.
+        sequence_us: Fixed time of each decoded or verified token in a step, in microseconds.
         activations: Number of activations that a token reads and writes in a layer, divided by the width of the
             residual stream.
     """
@@ -71,8 +68,6 @@ BATCHED: Final = replace(
 
 @dataclass(frozen=True, slots=True)
 class Constant:
-    """One constant with its interval and its source."""
-
     value: float
     low: float
     high: float
@@ -150,7 +145,10 @@ def practical(gpu: Gpu, engine: Engine = "vllm") -> Efficiency:
 
 
 def variants(gpu: Gpu, engine: Engine = "vllm") -> tuple[tuple[Efficiency, Efficiency], ...]:
-    """Return two efficiencies for each constant: with that constant at the low and at the high end of its interval."""
+    """Return two efficiencies for each constant: with this constant at the low and at the high end of its interval.
+
+    The other constants have their usual values.
+    """
     usual = practical(gpu, engine)
     if gpu.generation == "cpu":
         constants = dict(GENERATIONS["cpu"])

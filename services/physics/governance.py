@@ -1,4 +1,4 @@
-"""Compute the latency of input rails and of recalls. Times in milliseconds."""
+"""Compute how much input rails delay the first token, and how much text is shown before a recall."""
 
 from dataclasses import dataclass
 
@@ -7,12 +7,12 @@ from services.physics.checks import not_negative
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GovernedStart:
-    """The time to the first token of a request whose input rails run in parallel to queue and prefill.
+    """The time to first token of a request whose input rails run in parallel to queue and prefill.
 
     Attributes:
-        hidden_ms: Rail time that does not delay the first token.
-        ttft_ms: Time from receipt to the first visible token.
-        serial_ms: The same time if the rails ran before queue and prefill.
+        hidden_ms: Part of the rails' time that does not delay the first token.
+        ttft_ms: Time from receipt of the request to the first visible token.
+        serial_ms: The value of ``ttft_ms`` if the rails ran before queue and prefill.
     """
 
     hidden_ms: float
@@ -21,10 +21,7 @@ class GovernedStart:
 
 
 def governed_start(*, rail_ms: float, queue_ms: float, prefill_ms: float, bus_ms: float = 0.0) -> GovernedStart:
-    """Compute hidden = min(rail, queue + prefill) and governed TTFT = max(queue + prefill, rail) + bus.
-
-    Rails are hidden only by overlap. Speculation does not shorten the time to the first token.
-    """
+    """Return the time to first token: max(queue + prefill, rails) + bus."""
     for name, value in (("rail_ms", rail_ms), ("queue_ms", queue_ms), ("prefill_ms", prefill_ms), ("bus_ms", bus_ms)):
         not_negative(name, value)
     engine = queue_ms + prefill_ms
@@ -34,13 +31,16 @@ def governed_start(*, rail_ms: float, queue_ms: float, prefill_ms: float, bus_ms
 
 
 def hidden_fraction(*, rail_ms: float, queue_ms: float, prefill_ms: float) -> float:
-    """Return the share of the rails' time that queue and prefill hide; 1 without rails."""
+    """Return the share of the rails' time that does not delay the first token; 1 without rails."""
     start = governed_start(rail_ms=rail_ms, queue_ms=queue_ms, prefill_ms=prefill_ms)
     return 1.0 if rail_ms == 0 else start.hidden_ms / rail_ms
 
 
 def exposure_tokens(*, tokens_per_second: float, check_ms: float, bus_ms: float, chunk_tokens: float = 1.0) -> float:
-    """Return the tokens shown until a recall arrives: rate x (check + bus) + the chunk that caused the recall."""
+    """Return the number of tokens that are shown before a recall arrives.
+
+    These are the tokens generated during the check and the transfer on the bus, plus the recalled chunk.
+    """
     for name, value in (
         ("tokens_per_second", tokens_per_second),
         ("check_ms", check_ms),

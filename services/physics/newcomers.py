@@ -1,4 +1,4 @@
-"""Compute two delays of prompts that arrive together: until their prefill ends, and during their answers."""
+"""Compute how much prompts that arrive together delay each other."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -18,11 +18,11 @@ use 2,048 to 16,384."""
 
 @dataclass(frozen=True, slots=True)
 class Burst:
-    """The delays of prompts that arrived together.
+    """The delays of prompts that arrive together.
 
     Attributes:
-        first_ms: Mean time until a prompt is prefilled.
-        stall_ms: Mean time, over a whole answer, in which a decoding sequence waits for prefills of other prompts.
+        first_ms: Mean time until the prefill of a prompt ends.
+        stall_ms: Mean total time for which an answer pauses while other prompts are prefilled.
     """
 
     first_ms: float
@@ -40,13 +40,14 @@ def burst(
     budget: int = PREFILL_BUDGET,
     efficiency: Efficiency,
 ) -> Burst:
-    """Return the delays if ``batch`` prompts are prefilled in order.
+    """Return the delays if ``batch`` prompts arrive together.
 
-    A step prefills whole prompts, up to the budget. A prompt that is longer than the budget has its own step.
-    Sequences whose prompts share a step form a group and stay together. When the answers of a group end, the next
-    prompts of this group are prefilled. So each answer waits once for the prefill of every other group.
+    Of each prompt, ``cached`` tokens are in the KV cache. A step prefills at most ``budget`` tokens;
+    a longer prompt has a step of its own.
     """
     whole("batch", batch, least=1)
+    # Sequences whose prompts share a step form a group and stay together. When the answers of a group end, the next
+    # prompts of this group are prefilled. So each answer waits once for the prefill of every other group.
     spent, firsts, stalls = 0.0, 0.0, 0.0
     groups = list(_groups(batch, max(1, budget // (prompt - cached))))
     times = [

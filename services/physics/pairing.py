@@ -1,4 +1,4 @@
-"""Compute for which gamma and batch sizes drafting saves time, for a target and a draft model on one accelerator."""
+"""Compute when speculative decoding saves time, for a target and a draft model on one accelerator."""
 
 from dataclasses import dataclass
 
@@ -12,17 +12,14 @@ from services.physics.speculation import MAX_GAMMA, OVERHEAD, speedup_in_batch
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpeculationPair:
-    """A target model, its draft model and the accelerator.
+    """A target model and a draft model on one accelerator.
 
     Attributes:
-        target: Target model.
-        draft: Draft model.
-        gpu: Accelerator that runs both.
-        precision: Precision of both models' linear layers.
-        kv: Precision of both models' KV caches.
-        efficiency: Constants of the engine; those of ``vllm`` on this accelerator if None.
-        overhead: Overhead of one cycle, divided by the time of a plain target step at the same batch.
-        launch_ms: Time of a draft step in addition to the computed time of the draft model, in milliseconds.
+        precision: Weight precision of both models.
+        kv: Precision of the KV caches of both models.
+        efficiency: Constants of the engine; None means those of vLLM.
+        overhead: Extra time of a draft-and-verify cycle, divided by the time of a plain target step.
+        launch_ms: Extra time of each draft step, in milliseconds.
     """
 
     target: Model
@@ -36,18 +33,16 @@ class SpeculationPair:
 
     @property
     def achieved(self) -> Efficiency:
-        """The constants of the engine."""
         return practical(self.gpu) if self.efficiency is None else self.efficiency
 
     def step_ms(self, *, batch: int = 1, context: int = 512, positions: int = 1) -> float:
-        """Return the milliseconds of one step of the target."""
+        """Return the time of a target step that computes ``positions`` tokens of each of ``batch`` sequences."""
         return decode_ms(
             self.target, self.gpu, self.precision,
             batch=batch, context=context, positions=positions, kv=self.kv, efficiency=self.achieved,
         )  # fmt: skip
 
     def draft_ms(self, *, batch: int = 1, context: int = 512) -> float:
-        """Return the milliseconds of one draft step."""
         step = decode_ms(
             self.draft, self.gpu, self.precision,
             batch=batch, context=context, kv=self.kv, efficiency=self.achieved,
@@ -55,11 +50,14 @@ class SpeculationPair:
         return step + self.launch_ms
 
     def draft_cost(self, *, batch: int = 1, context: int = 512) -> float:
-        """Return c, the time of a draft step divided by that of a plain target step."""
+        """Return the time of a draft step divided by the time of a plain target step."""
         return self.draft_ms(batch=batch, context=context) / self.step_ms(batch=batch, context=context)
 
     def cycle_ms(self, gamma: int, *, batch: int = 1, context: int = 512) -> float:
-        """Return the milliseconds of gamma draft steps, a verify step and overhead; a plain step for gamma 0."""
+        """Return the time of ``gamma`` draft steps, the verify step and the overhead.
+
+        If ``gamma`` is 0, return the time of a plain target step.
+        """
         plain = self.step_ms(batch=batch, context=context)
         if gamma == 0:
             return plain
@@ -67,7 +65,10 @@ class SpeculationPair:
         return gamma * self.draft_ms(batch=batch, context=context) + verify + self.overhead * plain
 
     def speedup(self, alpha: float, gamma: int, *, batch: int = 1, context: int = 512) -> float:
-        """Return the tokens per second with speculation divided by those without it, at this batch size."""
+        """Return the tokens per second with speculative decoding, divided by the tokens per second without it.
+
+        ``alpha`` is the probability that a drafted token is accepted, ``gamma`` the number of drafted tokens per step.
+        """
         plain = self.step_ms(batch=batch, context=context)
         verify = self.step_ms(batch=batch, context=context, positions=gamma + 1)
         cost = self.draft_ms(batch=batch, context=context) / plain
@@ -76,19 +77,16 @@ class SpeculationPair:
     def best_gamma(
         self, alpha: float, *, batch: int = 1, context: int = 512, most: int = MAX_GAMMA
     ) -> tuple[int, float]:
-        """Return the gamma with the largest speed-up at this batch size, and the speed-up; 0 and 1.0 without a gain."""
+        """Return the best number of tokens to draft (gamma), and its speed-up; 0 and 1.0 if drafting saves no time."""
         return max(
             ((gamma, self.speedup(alpha, gamma, batch=batch, context=context)) for gamma in range(most + 1)),
             key=lambda choice: choice[1],
         )
 
     def pays_until(self, alpha: float, gamma: int, *, context: int = 512, most: int = 1_024) -> int:
-        """Return the largest batch up to which drafting gamma tokens is faster than drafting none; 0 if it never is.
-
-        The first batch with a speed-up of at most 1 ends the search. (At much larger batches drafting could save
-        time again, because reading the KV caches may again take longer than multiplying. Such batches seldom fit into
-        memory.)
-        """
+        """Return the largest batch up to which drafting ``gamma`` tokens saves time; 0 if it never does."""
+        # At much larger batches, drafting could save time again, because reading the KV caches may take longer than
+        # multiplying again. Such batches seldom fit into memory.
         for batch in range(1, most + 1):
             if self.speedup(alpha, gamma, batch=batch, context=context) <= 1:
                 return batch - 1

@@ -1,10 +1,6 @@
-"""Several accelerators for one model: tensor and pipeline parallelism, and the cost of their communication.
+"""Tensor, pipeline and data parallelism: their effect on memory and speed, and the cost of communication.
 
-Tensor parallelism divides each matrix, so a group reads and multiplies as fast as one accelerator with the sum of the
-rates, and adds two all-reduces to each layer (Shoeybi et al., "Megatron-LM", 2019, section 3). Pipeline parallelism
-gives each accelerator a share of the layers. If as many groups of sequences are in flight as there are stages, all
-stages work at the same time (Huang et al., "GPipe", 2019). Data parallelism runs several copies of an engine, which do
-not communicate.
+Sources: Shoeybi et al., "Megatron-LM", 2019 (tensor parallelism), and Huang et al., "GPipe", 2019 (pipelines).
 """
 
 from dataclasses import dataclass, replace
@@ -31,7 +27,7 @@ PIPELINE_BALANCE: Final = Constant(0.9, 0.75, 1.0, "stages of unequal time wait 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
-    """The use of accelerators: ``replicas`` engines, each of ``pipeline`` stages, each of ``tensor`` accelerators."""
+    """Accelerators for a model: ``replicas`` engines, each of ``pipeline`` stages, each of ``tensor`` accelerators."""
 
     tensor: int = 1
     pipeline: int = 1
@@ -43,7 +39,6 @@ class Layout:
 
     @property
     def gpus(self) -> int:
-        """Total number of accelerators."""
         return self.tensor * self.pipeline * self.replicas
 
     def __str__(self) -> str:
@@ -55,7 +50,10 @@ ONE: Final = Layout()
 
 
 def group(gpu: Gpu, layout: Layout) -> Gpu:
-    """Return one accelerator with the rates of a tensor-parallel group and the memory of all pipeline stages."""
+    """Return one ``Gpu`` that is equivalent to the accelerators of one engine.
+
+    It has the summed rates of a tensor-parallel group, and the summed memory of all pipeline stages.
+    """
     n = layout.tensor
     return replace(
         gpu,
@@ -68,10 +66,12 @@ def group(gpu: Gpu, layout: Layout) -> Gpu:
 
 
 def divided(model: Model, layout: Layout) -> Model:
-    """Return the model as a tensor-parallel group stores it. KV heads are copied if they are fewer than accelerators.
+    """Return the model with the number of KV heads that a tensor-parallel group stores.
+
+    A group with more accelerators than KV heads stores copies of KV heads.
 
     Raises:
-        ValueError: The query heads or layers cannot be divided.
+        ValueError: The query heads cannot be divided evenly, or there are fewer layers than pipeline stages.
     """
     if model.heads % layout.tensor:
         raise ValueError(f"{model.name} has {model.heads} heads, which {layout.tensor} GPUs cannot divide evenly")
@@ -84,15 +84,15 @@ def communication_ms(
     model: Model, gpu: Gpu, layout: Layout, tokens: float, *, latency_us: float | None = None,
     link_share: float = LINK_SHARE.value,
 ) -> float:  # fmt: skip
-    """Return the milliseconds that a step of ``tokens`` tokens spends in communication.
+    """Return the time that a step of ``tokens`` tokens spends in communication between accelerators.
 
-    Each layer needs two all-reduces. An all-reduce of m bytes sends 2 (n - 1) / n x m bytes over the link (Patarasuk
-    and Yuan 2009). Between two pipeline stages there is one send.
+    ``latency_us`` is the time of a small all-reduce; None means the default for NVLink or PCIe.
     """
     message = tokens * model.hidden * ACTIVATION_BYTES
     rate = gpu.link_bandwidth * link_share
     start = (ALL_REDUCE_US[gpu.link].value if latency_us is None else latency_us) / 1e3
     n, sends = layout.tensor, layout.pipeline - 1
+    # An all-reduce of m bytes sends 2 (n - 1) / n x m bytes over the link (Patarasuk and Yuan 2009).
     reduces = 2 * model.layers if n > 1 else 0
     each = start + 2 * (n - 1) / n * message / rate * 1e3
     return reduces * each + sends * (start + message / rate * 1e3)

@@ -1,11 +1,7 @@
-"""The law of a step: the formula for the time of an engine step.
+"""Compute the time of an engine step from the bytes that it reads and the FLOP that it computes.
 
-In a step the engine reads weights and KV caches, multiplies, and spends a fixed time per layer and per sequence.
-The roofline (Williams, Waterman, Patterson 2009) bounds a step's time from below by bytes / bandwidth and by
-FLOP / rate. The bytes and FLOP of transformers follow Pope et al., "Efficiently Scaling Transformer Inference" (2022).
-An engine takes longer than the bound, as described by the constants in :mod:`services.physics.efficiency`. With
-``FLOOR`` as constants, the law is the bound itself. Prefill, decode, draft and verify steps use the same law.
-Times are in milliseconds, sizes in bytes, rates per second.
+The formula is a roofline (Williams, Waterman, Patterson 2009) with the efficiency of real engines and with fixed times.
+Bytes and FLOP of transformers follow Pope et al., "Efficiently Scaling Transformer Inference" (2022).
 """
 
 from typing import Final, Literal, get_args
@@ -27,33 +23,31 @@ ACTIVATION_BYTES: Final = 2.0
 
 
 def weight_bytes(model: Model, precision: Precision) -> float:
-    """Return the bytes of all weights in memory."""
     spec = spec_of(precision)
     head = model.head_parameters * (1 if model.tied else 2)
     return (model.stored_linear_parameters * spec.linear_bits + head * spec.head_bits) / 8
 
 
 def weight_bytes_read(model: Model, precision: Precision, tokens: float = 1) -> float:
-    """Return the bytes of weights read in a step of ``tokens`` tokens.
+    """Return the bytes of weights that a step of ``tokens`` tokens reads.
 
-    Of an untied input embedding a step reads only single rows, which are not counted. Of a mixture of experts it reads
-    only the experts to which one of the tokens is routed.
+    The output head counts, the input embedding does not. Of a mixture of experts, only experts to which a token is
+    routed count.
     """
     spec = spec_of(precision)
     return (model.read_linear_parameters(tokens) * spec.linear_bits + model.head_parameters * spec.head_bits) / 8
 
 
 def kv_bytes_per_token(model: Model, *, beyond_window: bool = False, kv: KvPrecision = "bf16") -> float:
-    """Return the KV cache bytes of one more token: 2 x layers x KV heads x head width x bytes per value.
+    """Return the number of bytes by which one more token enlarges a KV cache.
 
-    Beyond the window, local layers drop a token for each new one. So only the caches of global layers grow.
+    With ``beyond_window``, the context is longer than the attention window, so only layers without a window count.
     """
     layers = model.global_layers if beyond_window else model.layers
     return 2 * layers * model.kv_heads * model.head_dim * _kv_value_bytes(kv)
 
 
 def kv_bytes(model: Model, context: int, kv: KvPrecision = "bf16") -> float:
-    """Return the KV cache bytes of a sequence of ``context`` tokens. Each decode step reads them once."""
     whole("context", context)
     within = context if model.window is None else min(context, model.window)
     beyond = (context - within) * kv_bytes_per_token(model, beyond_window=True, kv=kv)
@@ -61,13 +55,11 @@ def kv_bytes(model: Model, context: int, kv: KvPrecision = "bf16") -> float:
 
 
 def prefill_flop(model: Model, tokens: int, *, cached: int = 0) -> float:
-    """Return the FLOP to prefill ``tokens`` prompt tokens after ``cached`` ones that are in the KV cache.
-
-    The sum is: 2 per linear parameter and token (Kaplan et al. 2020, section 2.1), 2 per parameter of the output head
-    for the last token only, and 4 x heads x head width for each pair of tokens in attention.
-    """
+    """Return the FLOP to prefill ``tokens`` prompt tokens after ``cached`` tokens that are in the KV cache."""
     whole("tokens", tokens)
     whole("cached", cached)
+    # 2 per linear parameter and token (Kaplan et al. 2020, section 2.1), 2 per parameter of the output head for the
+    # last token only, and 4 x heads x head width for each pair of tokens in attention.
     linear = 2.0 * model.linear_parameters * tokens + (2.0 * model.head_parameters if tokens else 0.0)
     pairs = model.global_layers * attended_pairs(tokens, cached, None)
     pairs += model.local_layers * attended_pairs(tokens, cached, model.window)
@@ -75,7 +67,10 @@ def prefill_flop(model: Model, tokens: int, *, cached: int = 0) -> float:
 
 
 def attended_pairs(tokens: int, cached: int, window: int | None) -> float:
-    """Return the number of token pairs in causal attention. Token i attends to i tokens, but at most to ``window``."""
+    """Return the number of token pairs in causal attention when ``tokens`` tokens are added after ``cached`` tokens.
+
+    Each token attends to at most ``window`` tokens; None means no limit.
+    """
 
     def upto(n: int) -> float:
         if window is None or n <= window:
@@ -95,7 +90,10 @@ def prefill_ms(
     prompts: int = 1,
     efficiency: Efficiency = FLOOR,
 ) -> float:
-    """Return the milliseconds of a step that prefills ``tokens`` uncached tokens of each of ``prompts`` prompts."""
+    """Return the time of a step that prefills ``tokens`` uncached tokens of each of ``prompts`` prompts.
+
+    ``cached`` is the number of tokens of each prompt that are in the KV cache.
+    """
     whole("prompts", prompts, least=1)
     flop = prompts * prefill_flop(model, tokens, cached=cached)
     if not flop:
@@ -114,17 +112,10 @@ def decode_ms(
     kv: KvPrecision = "bf16",
     efficiency: Efficiency = FLOOR,
 ) -> float:
-    """Return the milliseconds of one decode step.
+    """Return the time of one decode step of ``batch`` sequences.
 
-    Args:
-        model: The model.
-        gpu: The accelerator.
-        precision: Precision of the linear layers.
-        batch: Sequences in the step.
-        context: Tokens in each sequence's KV cache.
-        positions: Tokens verified per sequence; gamma + 1 with speculation.
-        kv: Precision of the KV cache.
-        efficiency: Shares of the data sheet's rates that the engine achieves, and its fixed times.
+    ``context`` is the number of tokens in the KV cache of each sequence. ``positions`` is the number of tokens that the
+    step verifies per sequence: 1 without speculative decoding.
     """
     whole("batch", batch, least=1)
     whole("positions", positions, least=1)
@@ -146,10 +137,9 @@ def step_ms(  # noqa: PLR0913 - the time of a step depends on all of them
     kv: KvPrecision = "bf16",
     efficiency: Efficiency,
 ) -> float:
-    """Return the milliseconds of one engine step that decodes sequences and prefills parts of prompts.
+    """Return the time of a step that decodes ``batch`` sequences and prefills ``prefill_tokens`` prompt tokens.
 
-    The sum is: layer time x layers + sequence time x sampled positions + time of activations + the longer of reading
-    and multiplying + the part of the shorter one that is not hidden behind the longer one.
+    ``positions`` is the number of tokens that the step computes for each decoded sequence.
     """
     tokens = batch * positions
     reading = read_ms(
@@ -175,9 +165,9 @@ def read_ms(
     kv: KvPrecision = "bf16",
     efficiency: Efficiency = FLOOR,
 ) -> float:
-    """Return the milliseconds to read the weights and the KV caches of ``batch`` sequences of ``context`` tokens.
+    """Return the time to read the weights, and the KV caches of ``batch`` sequences of ``context`` tokens.
 
-    ``tokens`` is the number of tokens in the step, which determines how many experts of a mixture are read.
+    ``tokens`` is the number of tokens in the step. It determines how many experts of a mixture are read.
     """
     spec = spec_of(precision)
     share = efficiency.bandwidth * (efficiency.int4_bandwidth if spec.unpacked else 1)
@@ -189,20 +179,18 @@ def read_ms(
 
 
 def activations_ms(model: Model, gpu: Gpu, tokens: float, *, efficiency: Efficiency) -> float:
-    """Return the milliseconds to write and read the activations of ``tokens`` tokens in all layers."""
     size = tokens * model.layers * model.hidden * efficiency.activations * ACTIVATION_BYTES
     return size / (gpu.bandwidth * efficiency.bandwidth) * 1e3
 
 
 def token_flop(model: Model, context: int) -> float:
-    """Return the FLOP of one decoded token: 2 per multiplied parameter, and attention over the context."""
     local = context if model.window is None else min(context, model.window)
     attended = model.global_layers * context + model.local_layers * local
     return 2.0 * (model.linear_parameters + model.head_parameters) + 4.0 * model.heads * model.head_dim * attended
 
 
 def compute_bound_tokens(model: Model, gpu: Gpu, precision: Precision, *, efficiency: Efficiency = BATCHED) -> float:
-    """Return the tokens per step (batch x positions) above which multiplying takes longer than reading the weights."""
+    """Return the number of tokens per step above which multiplying takes longer than reading the weights."""
     reading = weight_bytes_read(model, precision) / (gpu.bandwidth * efficiency.bandwidth)
     per_token = 2.0 * model.linear_parameters / (gpu.flops(precision) * efficiency.flops)
     return reading / per_token
@@ -211,10 +199,10 @@ def compute_bound_tokens(model: Model, gpu: Gpu, precision: Precision, *, effici
 def require_fit(
     model: Model, gpu: Gpu, precision: Precision, *, batch: int = 1, context: int = 0, kv: KvPrecision = "bf16"
 ) -> None:
-    """Refuse a model and batch that do not fit into memory.
+    """Require that the weights and KV caches fit into memory.
 
     Raises:
-        ValueError: Weights and KV caches need more memory than the accelerator has; the message gives the sizes.
+        ValueError: The weights and KV caches need more memory than the accelerator has.
     """
     need = weight_bytes(model, precision) + whole("batch", batch, least=1) * kv_bytes(model, context, kv)
     if need > gpu.memory_bytes:
@@ -225,9 +213,9 @@ def require_fit(
 
 
 def largest_batch(model: Model, gpu: Gpu, precision: Precision, context: int, *, headroom: float = 0.9) -> int:
-    """Return the maximum number of sequences of ``context`` tokens that fit into memory with the weights.
+    """Return the maximum number of sequences of ``context`` tokens that fit into memory together with the weights.
 
-    Weights and KV caches may take the share ``headroom`` of the memory.
+    ``headroom`` is the share of the memory that weights and KV caches may take.
     """
     positive("headroom", headroom)
     free = gpu.memory_bytes * headroom - weight_bytes(model, precision)

@@ -1,8 +1,7 @@
-"""The speed-up of speculative decoding: a cheap draft proposes gamma tokens, the target verifies them in one step.
+"""Compute the speed-up of speculative decoding: a draft proposes gamma tokens, the target verifies them in one step.
 
-Formulas from Leviathan, Kalman, Matias, "Fast Inference from Transformers via Speculative Decoding" (2023), extended
-by an overhead per cycle. alpha is the probability that a drafted token is accepted, gamma the number of drafted tokens,
-c the time of a draft step divided by the time of a target step. None of these has a unit.
+The formulas are from Leviathan, Kalman, Matias, "Fast Inference from Transformers via Speculative Decoding" (2023).
+alpha is the probability that a drafted token is accepted.
 """
 
 import math
@@ -23,9 +22,9 @@ MAX_GAMMA: Final = 16
 
 
 def tokens_per_step(alpha: float, gamma: int) -> float:
-    """Return tau, the expected tokens of a verify step including the bonus token: (1 - alpha^(gamma+1)) / (1 - alpha).
+    """Return the expected number of tokens per verify step: (1 - alpha^(gamma+1)) / (1 - alpha).
 
-    Equation 1 of Leviathan et al.; it assumes independent acceptances. Of these tokens tau - 1 were drafted.
+    This is equation 1 of Leviathan et al. (2023). It counts the accepted tokens and the one that the target adds.
     """
     fraction("alpha", alpha)
     whole("gamma", gamma)
@@ -35,9 +34,10 @@ def tokens_per_step(alpha: float, gamma: int) -> float:
 
 
 def tokens_per_step_by_position(acceptance: Sequence[float]) -> float:
-    """Return tau = 1 + p1 + p1 p2 + ... for acceptances that differ by position.
+    """Return the expected number of tokens per verify step, if the acceptance depends on the position in the draft.
 
-    p_i is the probability that draft i is accepted, given that all drafts before it are.
+    Each value of ``acceptance`` is the probability that the token at this position is accepted if all tokens before it
+    are accepted.
     """
     total, alive = 1.0, 1.0
     for position, chance in enumerate(acceptance, start=1):
@@ -47,11 +47,10 @@ def tokens_per_step_by_position(acceptance: Sequence[float]) -> float:
 
 
 def tokens_per_step_spread(mean: float, deviation: float, gamma: int, *, points: int = 8_000) -> float:
-    """Return the mean tau of requests whose alpha follows a Beta distribution with this mean and standard deviation.
+    """Return the expected number of tokens per verify step, if the acceptance probability differs between requests.
 
-    The time for an answer is proportional to 1 / tau, so the mean is harmonic: 1 / E[1 / tau(alpha)]. The integral uses
-    ``points`` points of the tanh-sinh rule (Takahasi and Mori 1974), because a Beta density may be infinite at 0 and 1.
-    A deviation that is too small for the points to resolve counts as 0.
+    The acceptance probability follows a Beta distribution with this mean and standard deviation. The result is the
+    harmonic mean over the requests.
     """
     fraction("mean", mean)
     not_negative("deviation", deviation)
@@ -64,6 +63,7 @@ def tokens_per_step_spread(mean: float, deviation: float, gamma: int, *, points:
     strength = mean * (1 - mean) / variance - 1
     a, b = mean * strength, (1 - mean) * strength
     logs, alphas = [], []
+    # The tanh-sinh rule (Takahasi and Mori 1974), because a Beta density may be infinite at 0 and 1.
     for step in range(points):
         t = (2 * (step + 0.5) / points - 1) * _REACH
         x = math.pi * math.sinh(t)  # alpha = 1 / (1 + exp(-x)); the density times d alpha / dt, in logarithms
@@ -71,20 +71,20 @@ def tokens_per_step_spread(mean: float, deviation: float, gamma: int, *, points:
         alphas.append(math.exp(-_softplus(-x)))
     peak = max(logs)
     weights = [math.exp(each - peak) for each in logs]
+    # The time of an answer is proportional to 1 / tau, so the mean is harmonic.
     slowness = (weight / tokens_per_step(alpha, gamma) for alpha, weight in zip(alphas, weights, strict=True))
     return sum(weights) / sum(slowness)
 
 
 def _softplus(x: float) -> float:
-    """Return log(1 + exp(x)) without overflow."""
     return max(x, 0.0) + math.log1p(math.exp(-abs(x)))
 
 
 def speedup(alpha: float, gamma: int, draft_cost: float, *, overhead: float = OVERHEAD) -> float:
-    """Return S, tokens per second with speculation divided by those without: tau / (1 + gamma c + o); 1 if gamma is 0.
+    """Return the tokens per second with speculative decoding, divided by the tokens per second without it.
 
-    Theorem 3.8 of Leviathan et al. with the overhead o of a cycle added to its time. It holds if a verify step takes no
-    longer than a plain step. Otherwise use :func:`speedup_in_batch`, which has a ``verify_cost``.
+    This is theorem 3.8 of Leviathan et al. (2023), with an additional ``overhead`` per verify step. ``draft_cost`` and
+    ``overhead`` are in units of a target step. A verify step is assumed to take as long as a plain target step.
     """
     return speedup_in_batch(alpha, gamma, draft_cost, verify_cost=1.0, overhead=overhead)
 
@@ -92,7 +92,7 @@ def speedup(alpha: float, gamma: int, draft_cost: float, *, overhead: float = OV
 def speedup_in_batch(
     alpha: float, gamma: int, draft_cost: float, *, verify_cost: float, overhead: float = OVERHEAD
 ) -> float:
-    """Return S if a verify step takes ``verify_cost`` times a plain step: tau / (verify + gamma c + o)."""
+    """Return the speed-up if a verify step takes ``verify_cost`` times as long as a plain target step."""
     not_negative("draft_cost", draft_cost)
     not_negative("overhead", overhead)
     positive("verify_cost", verify_cost)
@@ -104,7 +104,7 @@ def speedup_in_batch(
 def best_gamma(
     alpha: float, draft_cost: float, *, overhead: float = OVERHEAD, most: int = MAX_GAMMA
 ) -> tuple[int, float]:
-    """Return the gamma with the largest speed-up, and that speed-up; 0 and 1.0 if drafting is never faster."""
+    """Return the best number of tokens to draft (gamma), and its speed-up; 0 and 1.0 if drafting saves no time."""
     whole("most", most)
     return max(
         ((gamma, speedup(alpha, gamma, draft_cost, overhead=overhead)) for gamma in range(most + 1)),
@@ -113,25 +113,24 @@ def best_gamma(
 
 
 def budget_holds(draft_ms: float, target_ms: float, gamma: int, alpha: float) -> bool:
-    """Return whether T_draft x gamma < T_target x (tau - 1), which is a speed-up above 1 if the overhead is 0.
-
-    This is a minimum requirement only. For example, at alpha 0.6 and c 0.16 it allows gamma 9, although 2 is best.
-    """
+    """Return whether drafting ``gamma`` tokens takes less time than it is expected to save, if there is no overhead."""
     not_negative("draft_ms", draft_ms)
     positive("target_ms", target_ms)
     return draft_ms * gamma < target_ms * (tokens_per_step(alpha, gamma) - 1)
 
 
 def largest_gamma_in_budget(alpha: float, draft_cost: float, *, most: int = 64) -> int:
-    """Return the largest gamma that :func:`budget_holds` allows; 0 if none."""
+    """Return the largest number of drafted tokens for which ``budget_holds`` is true; 0 if there is none."""
     return max((gamma for gamma in range(1, most + 1) if budget_holds(draft_cost, 1.0, gamma, alpha)), default=0)
 
 
 def acceptance_from_tokens(tau: float, gamma: int) -> float:
-    """Return the alpha at which tau tokens per step are expected: the inverse of :func:`tokens_per_step`, by bisection.
+    """Return the acceptance probability at which ``tau`` tokens per verify step are expected.
+
+    This is the inverse of ``tokens_per_step``.
 
     Raises:
-        ValueError: No alpha gives this tau, because tau is not between 1 and gamma + 1.
+        ValueError: ``tau`` is not within 1 and ``gamma + 1``.
     """
     if whole("gamma", gamma, least=1) and not 1 <= tau <= gamma + 1:
         raise ValueError(f"tokens per step must be within 1 and {gamma + 1} for gamma {gamma}, not {tau!r}")

@@ -1,4 +1,4 @@
-"""Percentiles and their confidence intervals. Pure, because the random numbers are seeded."""
+"""Percentiles, and confidence intervals by bootstrap with seeded random numbers."""
 
 import random
 from collections.abc import Callable, Sequence
@@ -14,8 +14,6 @@ BLOCK: Final = 8
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """A value with its confidence interval."""
-
     value: float
     low: float
     high: float
@@ -26,7 +24,7 @@ class Interval:
 
 
 def percentile(values: Sequence[float], share: float) -> float:
-    """Return the percentile, interpolated linearly between the two nearest values.
+    """Return the percentile ``share`` (0 to 1), interpolated linearly between the two nearest values.
 
     Raises:
         ValueError: There are no values.
@@ -47,9 +45,9 @@ def median(values: Sequence[float]) -> float:
 def bootstrap(
     values: Sequence[float], measure: Callable[[Sequence[float]], float], *, seed: int = 0, block: int = BLOCK
 ) -> Interval:
-    """Return ``measure(values)`` with its 95 % interval by the moving block bootstrap (Kuensch 1989).
+    """Return ``measure(values)`` with its 95 % confidence interval by the moving block bootstrap (Kuensch 1989).
 
-    Neighbouring values are resampled together, because requests in the same queue are correlated.
+    Runs of ``block`` neighbouring values are resampled together.
     """
     rng = random.Random(seed)  # noqa: S311 - it must be repeatable
     resampled = sorted(measure([values[i] for i in _blocks(len(values), block, rng)]) for _ in range(RESAMPLES))
@@ -59,7 +57,10 @@ def bootstrap(
 def bootstrap_ratio(
     above: Sequence[float], below: Sequence[float], measure: Callable[[Sequence[float]], float], *, seed: int = 0
 ) -> Interval:
-    """Return ``measure(above) / measure(below)`` with its 95 % interval. Both lists are resampled independently."""
+    """Return ``measure(above) / measure(below)`` with its 95 % confidence interval.
+
+    The two lists are resampled independently.
+    """
     rng = random.Random(seed)  # noqa: S311 - it must be repeatable
 
     def once() -> float:
@@ -76,7 +77,6 @@ def _interval(value: float, resampled: Sequence[float]) -> Interval:
 
 
 def _blocks(size: int, block: int, rng: random.Random) -> list[int]:
-    """Return the ``size`` indexes of one block-bootstrap resample, made of random runs of neighbours."""
     length = max(1, min(block, size // 2))
     indexes: list[int] = []
     while len(indexes) < size:

@@ -1,1 +1,1 @@
-"""Plan latency, batch jobs and serving capacity, report on bench results, and calibrate performance models to them."""
+"""The planner: ``railbus plan`` for latency, batch jobs and serving capacity, and the report of ``railbus bench``."""

@@ -10,7 +10,6 @@ from services.runtime.process import EXIT_USER
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a command. Return the exit code, which is 2 after a user's mistake."""
     parser = argparse.ArgumentParser(
         prog="railbus plan", description="Plan latency budgets, and report on bench results."
     )

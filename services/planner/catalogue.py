@@ -1,5 +1,3 @@
-"""Find accelerators and models by name or path."""
-
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -19,13 +17,13 @@ def find_gpu(name: str) -> Gpu:
     """Return the accelerator with this name.
 
     Raises:
-        UserError: The name is not in the catalogue. The message lists the known names.
+        UserError: The name is not in the catalogue.
     """
     return _or_user_error(lambda: gpu_named(name))
 
 
 def find_model(name: str) -> Model:
-    """Return a model from the catalogue by name, or from the path of a ``config.json`` or its folder.
+    """Return a model by its name in the catalogue, or by the path of a ``config.json`` or of its folder.
 
     Raises:
         UserError: There is no such model or file, or the file does not describe a supported model.

@@ -1,4 +1,4 @@
-"""Draw panels into image files. Needs the extra ``plots``."""
+"""Draw charts into image files. Needs matplotlib, from the extra ``plots``."""
 
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -16,7 +16,7 @@ DrawPanel = Callable[["Axes"], None]
 
 
 def draw_panels(panels: dict[str, DrawPanel], to: Path) -> Iterator[Path]:
-    """Draw all panels into the file ``to``, or one file per panel if ``to`` is a folder. Yield their paths.
+    """Draw all charts into the file ``to``, or into one file per chart if ``to`` is a folder. Yield the paths.
 
     Raises:
         UserError: matplotlib is missing, or the path cannot be written.

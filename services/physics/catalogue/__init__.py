@@ -1,1 +1,1 @@
-"""The catalogue of the planner: accelerators, models and their published configurations, precisions of weights."""
+"""Catalogue of accelerators, models and weight precisions."""

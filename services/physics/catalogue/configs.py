@@ -1,4 +1,4 @@
-"""Read a model's shapes from its published ``config.json``."""
+"""Read the shape of a model from its ``config.json`` in the format of Hugging Face."""
 
 from collections.abc import Mapping
 from typing import Any, Final
@@ -33,7 +33,7 @@ def model_from_config(config: Mapping[str, Any], *, name: str, source: str = "co
     Args:
         config: The decoded file.
         name: The model's name.
-        source: The file's path, for messages.
+        source: Origin of the numbers, stored in the model.
 
     Raises:
         ValueError: The ``model_type`` is not supported, or a field is missing or wrong.
@@ -71,14 +71,10 @@ def model_from_config(config: Mapping[str, Any], *, name: str, source: str = "co
 
 
 def _global_layers(shape: Mapping[str, Any], layers: int) -> int:
-    """Return the number of layers with full attention.
-
-    The configuration either lists the kind of each layer, or says that every n-th layer has full attention. If it does
-    neither, all layers have full attention.
-    """
     listed = shape.get("layer_types")
     if isinstance(listed, list):
         return sum(kind == "full_attention" for kind in listed)
+    # Every n-th layer has full attention.
     pattern = shape.get("sliding_window_pattern")
     return layers // pattern if isinstance(pattern, int) and pattern > 1 else layers
 

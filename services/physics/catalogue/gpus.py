@@ -1,8 +1,4 @@
-"""The catalogue of accelerators. Rates are dense (without sparsity), from the makers' data sheets.
-
-Data sheets give a link's rate for both directions together; the catalogue gives the rate of one direction. GeForce
-cards and L4 communicate over PCIe.
-"""
+"""Catalogue of accelerators. The rates are those of the makers' data sheets, without sparsity."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -26,17 +22,13 @@ class Gpu:
     """One accelerator.
 
     Attributes:
-        name: Name in the catalogue.
-        generation: Generation of the hardware. It determines the efficiency of an engine.
-        memory_bytes: Capacity, in bytes. A gigabyte in the name of the card is 2^30 bytes.
-        bandwidth: Memory bandwidth, in bytes per second.
-        flops_bf16: Dense BF16 rate with FP32 accumulation, in FLOP per second.
-        flops_fp8: Dense FP8 rate, in FLOP per second; None on hardware without FP8 arithmetic, which converts
-            FP8 weights to BF16 before it multiplies them.
-        source: Source of the numbers.
-        ops_int8: Dense INT8 rate, in operations per second; None without INT8 tensor cores.
-        link: How the accelerators of a host communicate.
-        link_bandwidth: Rate of that link in one direction, in bytes per second for each accelerator.
+        generation: Hardware generation. It selects the efficiency constants of an engine.
+        bandwidth: Memory bandwidth in bytes per second.
+        flops_bf16: BF16 rate with FP32 accumulation, in FLOP per second.
+        flops_fp8: FP8 rate in FLOP per second; None if the hardware has no FP8 arithmetic.
+        ops_int8: INT8 rate in operations per second; None if the hardware has no INT8 tensor cores.
+        link: Link between the accelerators of a host.
+        link_bandwidth: Bandwidth of this link per accelerator and direction, in bytes per second.
     """
 
     name: str
@@ -51,12 +43,16 @@ class Gpu:
     link_bandwidth: float = 32 * GIGA  # PCIe 4.0 x16
 
     def flops(self, precision: str) -> float:
-        """Return the rate at which weights of this precision are multiplied, in FLOP per second."""
+        """Return the FLOP per second of multiplications with weights of this precision.
+
+        If the hardware has no arithmetic in this precision, the result is the BF16 rate.
+        """
         kind = PRECISIONS[precision].arithmetic if precision in PRECISIONS else "bf16"
         rate = {"fp8": self.flops_fp8, "int8": self.ops_int8}.get(kind)
         return self.flops_bf16 if rate is None else rate
 
 
+# Data sheets give the rate of a link for both directions together. GeForce cards and L4 communicate over PCIe.
 _ALL: Final = (
     Gpu(
         name="rtx-4080", generation="ada", memory_bytes=16 * GIB, bandwidth=716.8 * GIGA, flops_bf16=97.5 * TERA,
@@ -107,7 +103,7 @@ def gpu(name: str) -> Gpu:
     """Return the accelerator with this name.
 
     Raises:
-        ValueError: The name is not in the catalogue; the message lists the known names.
+        ValueError: The name is not in the catalogue.
     """
     found = GPUS.get(name.lower())
     if found is None:

@@ -1,4 +1,4 @@
-"""The catalogue of language models: the shapes that determine their bytes and their arithmetic."""
+"""Catalogue of language models: the numbers of layers, heads and parameters."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,24 +10,18 @@ from typing import Final
 class Model:
     """A decoder-only transformer with gated feed-forward layers.
 
-    Norms and routers of experts are left out: they are below 0.1 % of the weights. Vision towers are left out because
-    a request without images does not use them.
+    Norms, expert routers and vision towers are left out.
 
     Attributes:
-        name: Name in the catalogue.
-        layers: Number of decoder layers.
-        global_layers: Number of layers that attend to the whole context.
-        window: Tokens that the other layers (the local ones) attend to; None if every layer is global.
+        global_layers: Number of layers that attend to the whole context. The other layers are called local.
+        window: Number of tokens that local layers attend to; None if there are no local layers.
         hidden: Width of the residual stream.
         intermediate: Width of the feed-forward layers.
         heads: Number of query heads.
-        kv_heads: Number of key-value heads.
-        head_dim: Width of one head.
         vocab: Number of rows of the embedding.
         tied: Whether the output head shares its weights with the embedding.
-        source: Source of the numbers.
-        experts: Number of feed-forward networks in a layer; 1 in a dense model.
-        active_experts: Number of these networks that each token is multiplied with.
+        experts: Number of experts in a layer; 1 in a dense model.
+        active_experts: Number of experts that each token is routed to.
     """
 
     name: str
@@ -60,24 +54,23 @@ class Model:
 
     @property
     def local_layers(self) -> int:
-        """Number of layers that attend to a window only."""
         return self.layers - self.global_layers
 
     @property
     def linear_parameters(self) -> int:
-        """Parameters that each token is multiplied with: Q, K, V, O, gate, up and down, without head and embedding."""
+        """Number of parameters that one token is multiplied with, without embedding and output head."""
         return self._attention_parameters + self.active_experts * self._expert_parameters
 
     @property
     def stored_linear_parameters(self) -> int:
-        """Number of linear parameters in memory, with all experts."""
+        """Number of parameters in memory, with all experts, without embedding and output head."""
         return self._attention_parameters + self.experts * self._expert_parameters
 
     def read_linear_parameters(self, tokens: float) -> float:
-        """Return the linear parameters that a step of ``tokens`` tokens reads.
+        """Return the number of parameters that a step of ``tokens`` tokens reads, without embedding and output head.
 
-        An expert is read if one of the tokens is routed to it. With even routing of n tokens to k of E experts each,
-        E (1 - (1 - k / E)^n) experts are read.
+        Only experts to which a token is routed are read. If n tokens are routed evenly to k of E experts each, these
+        are E (1 - (1 - k / E)^n) experts.
         """
         if self.experts == 1:
             return self.linear_parameters
@@ -86,12 +79,11 @@ class Model:
 
     @property
     def head_parameters(self) -> int:
-        """Parameters of the output head, which is as large as the embedding."""
         return self.vocab * self.hidden
 
     @property
     def parameters(self) -> int:
-        """Number of all parameters. A tied embedding counts once."""
+        """Number of all parameters. An embedding that is shared with the output head counts once."""
         return self.stored_linear_parameters + self.head_parameters * (1 if self.tied else 2)
 
     @property
@@ -100,7 +92,6 @@ class Model:
 
     @property
     def _expert_parameters(self) -> int:
-        """Number of parameters of one feed-forward network per layer, summed over all layers."""
         return self.layers * 3 * self.hidden * self.intermediate
 
 
@@ -185,7 +176,7 @@ def model(name: str) -> Model:
     """Return the model with this name.
 
     Raises:
-        ValueError: The name is not in the catalogue; the message lists the known names.
+        ValueError: The name is not in the catalogue.
     """
     found = MODELS.get(name.lower())
     if found is None:

@@ -1,4 +1,4 @@
-"""The catalogue of weight precisions: bits per weight, precision of the multiplication, and loss of quality."""
+"""Catalogue of weight precisions: bits per weight, arithmetic, and loss of quality."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -18,14 +18,12 @@ class PrecisionSpec:
     """One precision of a model's weights.
 
     Attributes:
-        name: Name in the catalogue.
         linear_bits: Bits per weight of the linear layers.
-        head_bits: Bits per weight of embedding and output head.
+        head_bits: Bits per weight of the embedding and the output head.
         arithmetic: Precision of the multiplication.
-        unpacked: Whether weights are unpacked before they are multiplied, which makes reading them slower.
-        lost_points: Points of MMLU lost against BF16 by a model of 8 B parameters; larger models lose less.
+        unpacked: Whether weights must be unpacked before the multiplication, which makes reading slower.
+        lost_points: MMLU points that a model of 8 B parameters loses against BF16.
         note: The loss of quality in words.
-        source: Source of the numbers.
     """
 
     name: Precision
@@ -76,10 +74,10 @@ GGUF: Final = tuple(spec.name for spec in _ALL if spec.name.startswith("q"))
 
 
 def precision(name: str) -> PrecisionSpec:
-    """Return the precision with this name.
+    """Return the weight precision with this name.
 
     Raises:
-        ValueError: The name is not in the catalogue; the message lists the known names.
+        ValueError: The name is not in the catalogue.
     """
     found = PRECISIONS.get(name)
     if found is None:

@@ -1,1 +1,1 @@
-"""``railbus plan batch``: compare the ways to answer many prompts by hours, money and quality."""
+"""``railbus plan batch``: compare the ways to answer many prompts by time, cost and quality."""

@@ -1,4 +1,4 @@
-"""Choose among the ways to run a batch job: the Pareto front, and the fastest, the cheapest and the best way. Pure."""
+"""Choose among the ways to run a batch job: the fastest, the cheapest and the best one."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from services.planner.batch.ways import BatchJob, Way
 
 @dataclass(frozen=True, slots=True)
 class BatchAnswer:
-    """The answer to a question such as ``fastest``. ``way`` is None if no way meets the conditions of the question."""
+    """The way that answers a question such as ``fastest``. ``way`` is None if no way is suitable."""
 
     question: str
     way: Way | None
@@ -16,7 +16,7 @@ class BatchAnswer:
 
 
 def pareto_front(ways: Iterable[Way]) -> list[Way]:
-    """Return the ways that no other way beats in both hours and money, from the fastest to the cheapest."""
+    """Return the ways that no other way beats in both time and cost, fastest first."""
     found: list[Way] = []
     for way in sorted(ways, key=lambda each: (each.hours.value, each.money.value)):
         if not found or way.money.value < found[-1].money.value:
@@ -25,7 +25,7 @@ def pareto_front(ways: Iterable[Way]) -> list[Way]:
 
 
 def good_enough(ways: Iterable[Way], job: BatchJob, wanted: float | None) -> list[Way]:
-    """Return the ways whose score is at least ``wanted - job.quality_loss``; all ways if ``wanted`` is None."""
+    """Return the ways with a score of at least ``wanted - job.quality_loss``; all ways if ``wanted`` is None."""
     if wanted is None:
         return list(ways)
     return [way for way in ways if way.score is not None and way.score >= wanted - job.quality_loss]
@@ -34,10 +34,9 @@ def good_enough(ways: Iterable[Way], job: BatchJob, wanted: float | None) -> lis
 def answers(
     ways: Sequence[Way], *, within_h: float | None = None, budget: float | None = None
 ) -> tuple[BatchAnswer, ...]:
-    """Find the fastest way, the cheapest, the cheapest within a time limit and the best within a budget.
+    """Find the fastest way, the cheapest, the cheapest within ``within_h`` hours, and the best within ``budget``.
 
-    A way is within the time limit only if the upper end of the interval of its hours is not above the limit. The same
-    holds for its cost and the budget.
+    Times and costs are intervals. The upper end must be within the limit.
     """
     found = [
         _least("fastest", ways, lambda way: (way.hours.value, way.money.value), "h"),
@@ -98,7 +97,6 @@ def _best(ways: Sequence[Way], budget: float) -> BatchAnswer:
 
 
 def _family(way: Way) -> str:
-    """Return the name of a way without the number of accelerators, the precision and the settings."""
     return way.name.split(",")[0].split(" x ")[-1]
 
 
@@ -107,7 +105,6 @@ def _span(way: Way) -> str:
 
 
 def hours_text(hours: float) -> str:
-    """Format a duration in seconds (below 2 minutes), minutes (below 2 hours), hours (below 3 days) or days."""
     if hours < 2 / 60:
         return f"{hours * 3_600:.0f} s"
     if hours < 2:

@@ -1,4 +1,4 @@
-"""Estimate the time of a batch job on owned or rented accelerators, in each precision and layout. Pure."""
+"""Estimate the time of a batch job on owned or rented accelerators."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -30,14 +30,11 @@ class Deployment:
     """A model on accelerators, and the settings of the engine that runs it.
 
     Attributes:
-        model: The model.
-        gpu: The kind of accelerator.
-        precision: Precision of the weights.
-        layout: Number of accelerators, and how they share the work.
-        sequences: Maximum number of sequences that decode together; None means ``SEQUENCES`` of the engine.
-        draft: Draft model; None without speculation.
+        layout: Number of accelerators, and their division into engines and pipeline stages.
+        sequences: Maximum number of sequences that decode together; None means the default of the engine.
+        draft: Draft model; None without speculative decoding.
         alpha: Probability that a drafted token is accepted.
-        kv: Precision of the KV caches; None means the usual precision on the accelerator (``batch_kv``).
+        kv: Precision of the KV caches; None means ``batch_kv(gpu)``.
     """
 
     model: Model
@@ -56,7 +53,6 @@ class Deployment:
 
     @property
     def limits(self) -> BatchLimits:
-        """Limits of the batch: the number of sequences, and the memory reserved for the weights of the draft model."""
         return BatchLimits(
             sequences=SEQUENCES[self.engine] if self.sequences is None else self.sequences,
             reserved_bytes=0.0 if self.draft is None else weight_bytes(self.draft, self.precision),
@@ -65,8 +61,6 @@ class Deployment:
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """The estimated time of a job on a deployment."""
-
     hours: Range
     usual: Throughput
     gamma: int
@@ -75,7 +69,6 @@ class Estimate:
 
     @property
     def why(self) -> str:
-        """The batch size, the share of prefill, and the factors of drafting and of the sample, as text."""
         whole = self.usual.prefill_s + self.usual.decode_s
         drafted = f", gamma {self.gamma} x{self.speedup:.2f}" if self.gamma else ""
         sampled = f", by the sample x{self.factor:.2f}" if self.factor != 1 else ""
@@ -83,9 +76,9 @@ class Estimate:
 
 
 def estimate(deployment: Deployment, work: BatchWork, factors: Mapping[str, float] = MappingProxyType({})) -> Estimate:
-    """Estimate the hours of a job. The interval of the hours follows from the intervals of the constants.
+    """Estimate the hours that a job takes, as an interval.
 
-    If a sample was run on this kind of accelerator, the hours are multiplied by the factor of the sample.
+    The estimate is multiplied by the accelerator's entry in ``factors``, if there is one.
 
     Raises:
         ValueError: The model or batch does not fit into memory.
@@ -109,10 +102,12 @@ def estimate(deployment: Deployment, work: BatchWork, factors: Mapping[str, floa
 
 
 def sample_factor(deployment: Deployment, work: BatchWork, at_once: int, hours: float) -> float:
-    """Return the ``hours`` of a sample with ``at_once`` concurrent requests, divided by the predicted hours.
+    """Return the measured ``hours`` of a sample divided by the predicted hours.
+
+    ``at_once`` is the number of concurrent requests in the sample.
 
     Raises:
-        ValueError: By the prediction, the model or batch does not fit into memory.
+        ValueError: The model or batch does not fit into memory.
     """
     like = replace(deployment, sequences=at_once)
     return hours / _run(like, work, practical(like.gpu, like.engine), like.limits).hours
@@ -131,7 +126,6 @@ def _hours(deployment: Deployment, work: BatchWork, found: Throughput) -> float:
 
 
 def _speculation(deployment: Deployment, work: BatchWork, found: Throughput) -> tuple[int, float]:
-    """Return the best gamma for ``found.batch``, and by what factor it speeds up decoding; 0 and 1 without a draft."""
     if deployment.draft is None:
         return 0, 1.0
     pair = SpeculationPair(
@@ -144,11 +138,10 @@ def _speculation(deployment: Deployment, work: BatchWork, found: Throughput) -> 
 
 @lru_cache(maxsize=1_024)
 def fastest_precision(model: Model, gpu: Gpu, layout: Layout, work: BatchWork) -> Precision:
-    """Return the precision with which vLLM finishes first, among those that lose at most ``LITTLE_LOSS`` points.
+    """Return the fastest weight precision on vLLM among those that lose at most ``LITTLE_LOSS`` points of quality.
 
     Raises:
-        ValueError: The model or batch does not fit into memory in any of these precisions. The message is about the
-            smallest of these precisions.
+        ValueError: The model or batch does not fit into memory in any of these precisions.
     """
     found: list[tuple[float, Precision]] = []
     refused: ValueError | None = None
@@ -166,7 +159,6 @@ def fastest_precision(model: Model, gpu: Gpu, layout: Layout, work: BatchWork) -
 
 
 def layouts(count: int) -> Iterator[Layout]:
-    """Yield the layouts of ``count`` accelerators that use one kind of parallelism only."""
     if count == 1:
         yield ONE
         return
@@ -176,7 +168,7 @@ def layouts(count: int) -> Iterator[Layout]:
 
 
 def what_would_fit(model: Model, gpu: Gpu, work: BatchWork) -> str:
-    """Return, as text, where the model would fit: here in another precision, on another accelerator, or on several."""
+    """Return a sentence for the report that says in which precision or on which accelerators the model would fit."""
     here = [
         spec.name for spec in PRECISIONS.values() if _fits(Deployment(model=model, gpu=gpu, precision=spec.name), work)
     ]

@@ -1,4 +1,4 @@
-"""Ways to run a batch job through a provider's API, paid per token. Pure; money in the price file's currency."""
+"""Ways to run a batch job through a provider's API that is paid per token."""
 
 import math
 from collections.abc import Iterator
@@ -15,10 +15,10 @@ MILLION: Final = 1e6
 
 
 def token_money(api: ApiOffer, work: BatchWork) -> Range:
-    """Return the price of all tokens.
+    """Return the price of all tokens, in the currency of the price file.
 
-    If the offer has a price for cached prompts, the result depends on how often the provider has the shared part in its
-    cache: for every request (``low``), for half of the requests (``value``), or for no request (``high``).
+    The price depends on the hits in the provider's prompt cache: ``low`` if all requests hit, ``value`` if half of them
+    do, ``high`` if none does.
     """
     full = work.requests * ((work.shared + work.own) * api.input + work.output * api.output) / MILLION
     if api.cached_input is None or not work.prefix_cached:
@@ -28,7 +28,7 @@ def token_money(api: ApiOffer, work: BatchWork) -> Range:
 
 
 def limit_per_second(api: ApiOffer, work: BatchWork) -> tuple[float, str]:
-    """Return the requests per second that the rate limits allow, and the strictest limit as text."""
+    """Return the number of requests per second that the rate limits allow, and the strictest limit as text."""
     tokens = work.shared + work.own + work.output
     limits = [
         (api.requests_per_minute / 60, f"{api.requests_per_minute:,.0f} requests a minute"),
@@ -40,7 +40,7 @@ def limit_per_second(api: ApiOffer, work: BatchWork) -> tuple[float, str]:
 
 
 def offers(api: ApiOffer, work: BatchWork, score: float | None) -> Iterator[Way]:
-    """Yield the way through the usual API, and the way through the provider's batch lane if there is one."""
+    """Yield the way to run the job with the provider's usual API and, if there is one, with its batch API."""
     most, limit = limit_per_second(api, work)
     at_limit = work.requests / most / 3_600
     hours = Range(at_limit / REACHED.value, at_limit / REACHED.high, at_limit / REACHED.low)

@@ -1,4 +1,4 @@
-"""Compute a batch plan: possible ways to run a job (hardware or API, model, settings), and impossible ones. Pure."""
+"""Compute a batch plan: the possible ways to run a job, and the impossible ones."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -26,8 +26,6 @@ from services.planner.batch.ways import BatchJob, Complexity, ExcludedWay, Found
 
 @dataclass(frozen=True, slots=True)
 class BatchPlan:
-    """The possible ways to run a job, grouped by ``Way.kind``, and the impossible ways."""
-
     ways: tuple[Way, ...]
     refusals: tuple[ExcludedWay, ...]
 
@@ -48,9 +46,9 @@ def owned(
     job: BatchJob, prices: PriceFile, deployment: Deployment, *, name: str, kind: Kind, complexity: Complexity,
     work: BatchWork | None = None, note: str = "",
 ) -> Way:  # fmt: skip
-    """Return the way on the user's own accelerators.
+    """Return the way to run the job on the user's own accelerators.
 
-    The cost is that of the energy, plus the price of the accelerators that the user must still buy.
+    The cost is the price of the energy, plus the price of accelerators that the user must still buy.
 
     Raises:
         ValueError: The model or batch does not fit into memory.
@@ -70,7 +68,7 @@ def owned(
 
 
 def rented_way(job: BatchJob, prices: PriceFile, entry: RentedGpu, deployment: Deployment) -> Way:
-    """Return the way on rented accelerators. Its hours and its cost include the set-up.
+    """Return the way to run the job on rented accelerators. The time and the cost include the set-up.
 
     Raises:
         ValueError: The model or batch does not fit into memory.
@@ -158,7 +156,6 @@ def _rented(job: BatchJob, prices: PriceFile, entry: RentedGpu, found: Found) ->
 
 
 def _by_replicas(count: int) -> list[Layout]:
-    """Return the layouts of ``count`` accelerators, smallest tensor-parallel group first."""
     return [Layout(tensor=n, replicas=count // n) for n in (1, 2, 4, 8) if n <= count and count % n == 0]
 
 
@@ -188,11 +185,6 @@ def _cascades(job: BatchJob, prices: PriceFile, found: Found) -> None:
 
 
 def _three_tiers(job: BatchJob, tiers: tuple[Way, Way, Way]) -> Way:
-    """Return a cascade of three models that run one after the other on the same hardware.
-
-    Of all requests, the share 2.5 x ``job.refined`` (at most 1) goes to the second model, and the share
-    ``job.refined`` / 2 to the third.
-    """
     first, second, last = tiers
     middle, end = min(1.0, job.refined * 2.5), job.refined / 2
     kept = chain_recall((job.rho, (1 + job.rho) / 2), best=job.best, kept=(middle, end))
@@ -208,10 +200,6 @@ def _three_tiers(job: BatchJob, tiers: tuple[Way, Way, Way]) -> Way:
 
 
 def _refiners(job: BatchJob, prices: PriceFile) -> list[ApiOffer]:
-    """Return the API offers for the second model of a cascade.
-
-    For each model with at least the score of ``job.model``, return the offer with the most tokens per minute.
-    """
     wanted = prices.scores.get(job.model.name, 0.0)
     better = [api for api in prices.api if prices.scores.get(api.model, 0.0) >= wanted]
     best: dict[str, ApiOffer] = {}
@@ -222,7 +210,6 @@ def _refiners(job: BatchJob, prices: PriceFile) -> list[ApiOffer]:
 
 
 def _cascade(job: BatchJob, steps: Sequence[Way], name: str, kept: float, *, together: bool) -> Way:
-    """Return a cascade of two ways. They run at the same time (on different hardware) or one after the other."""
     first, second = steps
     hours = first.hours.at_least(second.hours) if together else first.hours.plus(second.hours)
     score = None

@@ -1,5 +1,3 @@
-"""Draw a batch plan: hours against money. Needs the extra ``plots``."""
-
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -22,17 +20,11 @@ LEAST_MONEY: Final = 0.01
 
 
 def draw_batch(ways: Sequence[Way], title: str, to: Path) -> Iterator[Path]:
-    """Draw the ways with error bars, and the Pareto front. Yield the paths of the files.
-
-    Raises:
-        UserError: matplotlib is missing, or the path cannot be written.
-    """
     panels: dict[str, DrawPanel] = {"front": lambda axes: front(axes, ways, title)}
     yield from draw_panels(panels, to)
 
 
 def front(axes: "Axes", ways: Sequence[Way], title: str) -> None:
-    """Plot each way by hours and money. A line joins the ways on the Pareto front, and only these ways are named."""
     best = pareto_front(ways)
     for kind, (marker, colour) in STYLES.items():
         of = [way for way in ways if way.kind == kind]

@@ -1,4 +1,4 @@
-"""Prices, rate limits and scores of models, read from a dated TOML file that the user edits."""
+"""Prices, rate limits and quality scores of models, read from a TOML file that the user may edit."""
 
 import tomllib
 from collections.abc import Mapping
@@ -21,8 +21,6 @@ Source = Annotated[str, msgspec.Meta(min_length=1)]
 
 
 class Energy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The price of electricity per kilowatt-hour."""
-
     per_kwh: NotNegative
     source: Source
 
@@ -32,7 +30,7 @@ class OwnedGpu(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     Attributes:
         gpu: Name in the catalogue.
-        count: Number of accelerators owned. If a plan needs more, they are bought at ``price``.
+        count: Number of accelerators owned.
         price: Price of one more accelerator.
         watts: Power of one accelerator under load.
         source: Source of the figures.
@@ -46,7 +44,16 @@ class OwnedGpu(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 class RentedGpu(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """An accelerator rented by the hour, with its usual, lowest and highest price. ``setup_minutes`` are paid too."""
+    """An accelerator that can be rented by the hour.
+
+    Attributes:
+        gpu: Name in the catalogue.
+        per_hour: Usual price of an hour.
+        low: Lowest price of an hour.
+        high: Highest price of an hour.
+        setup_minutes: Time of the set-up before a job, which is paid too.
+        source: Source of the figures.
+    """
 
     gpu: str
     per_hour: Positive
@@ -57,20 +64,20 @@ class RentedGpu(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 class ApiOffer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A model offered through an API and paid per token.
+    """A model that a provider offers through an API and that is paid per token.
 
     Attributes:
         name: Name of the offer.
         model: Name of the model in ``PriceFile.scores``.
         input: Price of a million prompt tokens.
         output: Price of a million answer tokens.
-        cached_input: Price of a million prompt tokens that the provider has cached; None if it has no such price.
+        cached_input: Price of a million cached prompt tokens; None if the provider has no such price.
         requests_per_minute: Rate limit in requests per minute.
         tokens_per_minute: Rate limit in tokens per minute, of prompts and answers together.
         requests_per_day: Rate limit in requests per day; None means no limit.
-        batch_discount: Share by which the provider's batch lane is cheaper; None if it has no batch lane.
-        batch_hours: Maximum number of hours that the batch lane takes, as the provider promises.
-        queue_tokens: Maximum number of tokens in the batch lane at the same time; None means no limit.
+        batch_discount: Share by which the provider's batch API is cheaper; None if there is no batch API.
+        batch_hours: Maximum number of hours that the batch API takes, as the provider promises.
+        queue_tokens: Maximum number of tokens in the batch API at the same time; None means no limit.
         source: Source of the figures.
     """
 
@@ -89,7 +96,7 @@ class ApiOffer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 class PriceFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The content of a price file."""
+    """The content of a price file. ``scores`` has the quality score of each model."""
 
     as_of: date
     energy: Energy
@@ -114,15 +121,14 @@ class PriceFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 def default_text() -> str:
-    """Return the text of the default price file, which is part of the program."""
     return files(__package__).joinpath(DEFAULT_FILE).read_text(encoding="utf-8")
 
 
 def read_prices(path: Path | None) -> PriceFile:
-    """Return the prices in the file ``path``, or in the default price file if ``path`` is None.
+    """Return the prices in the file ``path``. If ``path`` is None, return the default prices.
 
     Raises:
-        UserError: The file cannot be read, or an entry is wrong. The message names the file and the error.
+        UserError: The file cannot be read, or an entry is wrong.
     """
     name = "the prices" if path is None else str(path)
     try:

@@ -1,5 +1,3 @@
-"""Write a batch plan as text or as JSON. Pure."""
-
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
@@ -11,7 +9,6 @@ from services.planner.batch.ways import BatchJob, Way
 
 
 def lines(job: BatchJob, prices: PriceFile, plan: BatchPlan, found: Sequence[BatchAnswer]) -> Iterator[str]:
-    """Yield the lines of the report: the job, a table of the ways, the best ways (``found``), the impossible ways."""
     work = job.work
     yield (
         f"{work.requests:,} requests of {work.shared} shared + {work.own} own + {work.output} output tokens, "
@@ -38,7 +35,6 @@ def lines(job: BatchJob, prices: PriceFile, plan: BatchPlan, found: Sequence[Bat
 
 
 def as_json(job: BatchJob, prices: PriceFile, plan: BatchPlan, found: Sequence[BatchAnswer]) -> dict[str, Any]:
-    """Return the plan and its inputs as data for JSON."""
     question = asdict(job) | {
         "model": job.model.name,
         "gpu": None if job.gpu is None else job.gpu.name,

@@ -1,9 +1,7 @@
-"""Predict the time of a batch job on a real engine from a measured sample of its prompts. Pure; times in milliseconds.
+"""Predict the time of a batch job from a measured sample of its prompts on the same engine.
 
-The sample runs as several loops, with different numbers of concurrent requests. With n concurrent requests, each
-request takes the time of its prompt and its share of the steps that decode the answers, that is,
-prompt + (tokens - 1) x step(n) / n. The loops with one request at a time show the time to the first token and step(1).
-The rate of the other loops shows step(n) for their n. For other n, step(n) is interpolated.
+The sample is measured with several numbers of concurrent requests. The time of a prompt and the time of a decode step
+follow from these measurements. Times are in milliseconds.
 """
 
 from collections.abc import Callable, Sequence
@@ -30,14 +28,14 @@ numbers of tokens per interval."""
 
 @dataclass(frozen=True, slots=True)
 class SampledLoop:
-    """The measurements of one loop of the sample.
+    """The measurements of a sample with one number of concurrent requests.
 
     Attributes:
         at_once: Number of concurrent requests.
-        each_ms: Mean time from the end of one answer to the end of the next, while the engine is full.
-        error: Standard error of ``each_ms``, as a share.
-        new: Mean number of prompt tokens that were not cached.
-        prompt: Mean number of prompt tokens.
+        each_ms: Mean time between the ends of two answers while ``at_once`` requests are running.
+        error: Relative standard error of ``each_ms``.
+        new: Mean number of uncached prompt tokens of a request.
+        prompt: Mean number of prompt tokens of a request.
         output: Mean number of tokens of an answer.
         ttft_ms: Mean time to the first token.
         token_ms: Mean time between the tokens of an answer.
@@ -57,14 +55,14 @@ class SampledLoop:
 
 @dataclass(frozen=True, slots=True)
 class SampledEngine:
-    """The times of an engine, fitted to the sample.
+    """The times of an engine, fitted to a sample.
 
     Attributes:
-        loops: The loops, in order of the number of concurrent requests. Loops with the same number are one here.
+        loops: The measurements, by rising number of concurrent requests.
         fixed_ms: Part of a step's time that does not depend on the number of running answers.
-        token_prompt_ms: Time for one prompt token that is not cached.
-        request_ms: Time for a prompt in addition to the time for its tokens.
-        steps: Pairs of a number of running answers and the time of a step.
+        token_prompt_ms: Time for each uncached prompt token.
+        request_ms: Fixed time for each prompt.
+        steps: Pairs of the number of running answers and the time of a step.
     """
 
     loops: tuple[SampledLoop, ...]
@@ -75,34 +73,30 @@ class SampledEngine:
 
     @property
     def at_once(self) -> int:
-        """Highest number of concurrent requests in a loop."""
         return self.loops[-1].at_once
 
     @property
     def new(self) -> float:
-        """Mean number of prompt tokens that were not cached, in the loops with several concurrent requests."""
         return fmean(loop.new for loop in self.loops[1:])
 
     @property
     def prompt(self) -> float:
-        """Mean number of prompt tokens of a request, over all loops."""
         return fmean(loop.prompt for loop in self.loops)
 
     def output(self, most: int) -> float:
-        """Return the mean number of tokens of the sampled answers, each counted as at most ``most`` tokens."""
+        """Return the mean number of tokens of the sampled answers, if each answer is cut after ``most`` tokens."""
         return fmean(min(most, length) for loop in self.loops for length in loop.lengths)
 
     def step_ms(self, running: int) -> float:
-        """Return the time of a step that decodes ``running`` answers."""
         return _between(((0, self.fixed_ms), *self.steps), running)
 
     def each_ms(self, at_once: int, new: float, output: float) -> float:
-        """Return the mean time from the end of one answer to the end of the next.
+        """Return the mean time between the ends of two answers while ``at_once`` requests are running.
 
-        The sum of the fitted times of prompts and steps is multiplied by a factor. With the factor, the result for the
-        values of a loop equals the loop's measured time. Without the factor, the two may differ, because the machine's
-        speed may have changed during the sample.
+        ``new`` is the number of uncached prompt tokens of a request, ``output`` the number of tokens of an answer.
         """
+        # The speed of the machine may have changed during the sample. A factor makes the result for each measured
+        # number of concurrent requests equal to the measurement.
         ratios = [
             (loop.at_once, loop.each_ms / self._parts_ms(loop.at_once, loop.new, loop.output))
             for loop in self.loops[1:]
@@ -110,32 +104,29 @@ class SampledEngine:
         return self._parts_ms(at_once, new, output) * _between(((1, 1.0), *ratios), min(at_once, self.at_once))
 
     def _parts_ms(self, at_once: int, new: float, output: float) -> float:
-        """Return ``each_ms`` without its factor: the time of a prompt plus one request's share of the decode steps."""
         fixed = self.fixed_ms if at_once == 1 else 0.0  # else the prompt shares a step with other answers
+        # The time of the prompt, plus one request's share of the decode steps.
         prompt = self.request_ms + self.token_prompt_ms * new + fixed
         return prompt + (output - 1) * self.step_ms(at_once) / at_once
 
     def hours(self, requests: int, at_once: int, output: float, *, new: float | None = None) -> Range:
-        """Return the hours that ``requests`` requests take, with an interval.
+        """Return the hours for ``requests`` requests, of which ``at_once`` run concurrently, as an interval.
 
-        The interval covers the error of the sample. If the requests differ from the sampled ones, it also covers
-        ``LAW_ERROR``. If ``new`` is None, the number of uncached prompt tokens is that of the sample.
+        ``output`` is the number of tokens of an answer. ``new`` is the number of uncached prompt tokens of a request;
+        None means as many as in the sample.
         """
         new = self.new if new is None else new
         value = requests * self.each_ms(at_once, new, output) / 3.6e6
         nearest = min(self.loops, key=lambda loop: abs(loop.at_once - at_once))
         same = nearest.at_once == at_once and abs(nearest.output - output) < 0.02 * output
         law = 0.0 if same and new == self.new else LAW_ERROR
+        # The interval also covers ``LAW_ERROR`` if the requests differ from the sampled ones.
         wide = 2 * nearest.error + law
         return Range(value, value / (1 + wide), value * (1 + wide))
 
 
 def sampled_loop(result: SampleResult) -> SampledLoop:
-    """Summarise a loop by the period in which the engine is full.
-
-    With N concurrent requests (``at_once``), the period lasts from the end of the Nth answer to the start of the last
-    request. If N is 1, it is the whole loop. The rate in this period is computed from the number of tokens instead
-    of answers, because answers of equal length end at the same time.
+    """Summarise the part of the measurement in which ``result.at_once`` requests are running.
 
     Raises:
         ValueError: Too few requests were answered.
@@ -146,6 +137,8 @@ def sampled_loop(result: SampleResult) -> SampledLoop:
             f"{len(found)} of {len(result.requests)} requests were answered with {result.at_once} at once: too few to "
             "plan by; give more prompts, or fewer at once (--at-once)"
         )
+    # With N concurrent requests, all N slots are in use from the end of the Nth answer to the start of the last
+    # request. Tokens are counted instead of answers, because answers of equal length end at the same time.
     ends = sorted(each.due_ms + each.total_ms for each in found)
     begin, end = (0.0, ends[-1]) if result.at_once == 1 else (ends[result.at_once - 1], max(r.due_ms for r in found))
     output = fmean(each.tokens for each in found)
@@ -169,13 +162,6 @@ def sampled_loop(result: SampleResult) -> SampledLoop:
 
 
 def _loop(results: Sequence[SampleResult], at_once: int) -> SampledLoop:
-    """Return one loop for all loops with ``at_once`` concurrent requests, weighted by their answers.
-
-    A loop for which the time limit left too few answers does not count if there is another.
-
-    Raises:
-        ValueError: No loop has enough answers.
-    """
     loops: list[SampledLoop] = []
     faults: list[ValueError] = []
     for result in results:
@@ -208,10 +194,10 @@ def _loop(results: Sequence[SampleResult], at_once: int) -> SampledLoop:
 
 
 def sampled_engine(results: Sequence[SampleResult]) -> SampledEngine:
-    """Fit the times of an engine to the loops. One loop must run one request at a time.
+    """Fit the times of an engine to a sample. One measurement must be of a single request at a time.
 
     Raises:
-        ValueError: A loop is missing, or has too few answers.
+        ValueError: A measurement is missing, or has too few answers.
     """
     loops = tuple(_loop(results, number) for number in sorted({each.at_once for each in results}))
     if not loops or loops[0].at_once != 1 or len(loops) < 2:
@@ -237,7 +223,6 @@ def sampled_engine(results: Sequence[SampleResult]) -> SampledEngine:
 
 
 def _between(points: Sequence[tuple[int, float]], at: int) -> float:
-    """Interpolate linearly between points. Beyond the last point, extrapolate with the last slope."""
     for (low, low_value), (high, high_value) in pairwise(points):
         if at <= high or high == points[-1][0]:
             return low_value + (high_value - low_value) * (at - low) / (high - low)
@@ -245,11 +230,8 @@ def _between(points: Sequence[tuple[int, float]], at: int) -> float:
 
 
 def _counted(request: RequestResult) -> RequestResult:
-    """Return the request with the number of tokens that the server reported.
-
-    A server, such as the edge, may send several tokens in one piece, and report the number of all tokens at the end. In
-    that case the reported number is distributed over the pieces.
-    """
+    # A server may send several tokens in one piece, and report the number of all tokens at the end. That number is then
+    # distributed over the pieces.
     whole, pieces = 0 if request.usage is None else request.usage.completion_tokens, request.tokens
     if whole <= pieces:
         return request
@@ -267,7 +249,6 @@ def _new(request: RequestResult) -> float:
 
 
 def _prompt_slope(requests: Sequence[RequestResult]) -> float | None:
-    """Return how much longer the first token takes per uncached prompt token; None if the prompts are equally long."""
     found = [(_new(each), each.ttft_ms) for each in requests if each.answered]
     mean, mean_ms = fmean(new for new, _ in found), fmean(at_ms for _, at_ms in found)
     spread = sum((new - mean) ** 2 for new, _ in found)
@@ -277,7 +258,7 @@ def _prompt_slope(requests: Sequence[RequestResult]) -> float | None:
 
 
 def measured_ways(job: BatchJob, engine: SampledEngine, name: str, score: float | None, per_hour: float) -> list[Way]:
-    """Return the ways to run the job on the sampled engine. ``per_hour`` is the price of an engine hour."""
+    """Return the ways to run the job on the sampled engine. ``per_hour`` is the price of the engine per hour."""
     full, cap = engine.at_once, job.work.output
     numbers = dict.fromkeys((full, max(2, full // 2), 1))
     found: list[tuple[str, int, float, float | None]] = [

@@ -1,4 +1,4 @@
-"""Read prompts from a file. A line is a request in OpenAI's batch format, a JSON object with a prompt, or a prompt."""
+"""Read prompts from a file. A line is a request of OpenAI's Batch API, a JSON object with a prompt, or plain text."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -32,7 +32,6 @@ def read_prompts(path: Path, most: int) -> list[str]:
 
 
 def _prompt(line: str, path: Path, number: int) -> str:
-    """Return the prompt in a line. If it has several messages, join their texts."""
     if not line.lstrip().startswith("{"):
         return line
     try:
@@ -58,11 +57,9 @@ def _text(message: Any) -> str:
 
 
 def divided(prompts: Sequence[str], at_once: int) -> list[tuple[int, Sequence[str]]]:
-    """Divide the prompts among the loops of a sample. Return each loop's number of concurrent requests and its prompts.
+    """Divide the prompts among measurements with different numbers of concurrent requests, from 1 to ``at_once``.
 
-    The numbers of concurrent requests are 1, an intermediate number, and ``at_once``. If ``at_once`` is at most 3,
-    there is no intermediate number. If there are enough prompts, each number but ``at_once`` has two loops, one on
-    either side of the loop of ``at_once``. A machine that becomes slower during the sample then affects all numbers.
+    Return, in the order of execution, each measurement's number of concurrent requests and its prompts.
 
     Raises:
         UserError: There are too few prompts.
@@ -81,6 +78,8 @@ def divided(prompts: Sequence[str], at_once: int) -> list[tuple[int, Sequence[st
             f"{len(prompts)} prompts are too few for {at_once} at once: give at least {3 * at_once + 20}, or fewer at "
             "once (--at-once)"
         )
+    # Each number of concurrent requests but the highest is measured before and after the highest one. So a machine that
+    # becomes slower meanwhile affects all numbers.
     before, after = [], []
     for number, texts in loops:
         half = len(texts) // 2

@@ -1,4 +1,4 @@
-"""Run a sample of prompts on an engine. :mod:`services.planner.batch.sample` evaluates the result."""
+"""Run a sample of prompts on an engine, in a process of its own."""
 
 import os
 import subprocess
@@ -24,18 +24,17 @@ def run_loops(
     request_s: float,
     env: Mapping[str, str] | None = None,
 ) -> tuple[SampleResult, ...]:
-    """Run loops one after the other in one engine process.
+    """Run several measurements one after the other in one engine process.
 
     Args:
         engine: Name of the engine.
-        loops: For each loop, the number of concurrent requests, the tokens of an answer, and the prompts.
-        limit_s: Time limit for all loops together, in seconds. After it, no further request is sent.
+        loops: For each measurement, the number of concurrent requests, the tokens of an answer, and the prompts.
+        limit_s: Seconds after which no further request is sent.
         request_s: Timeout of a request, in seconds.
         env: Environment variables in addition to those of this process.
 
     Raises:
-        UserError: The engine failed or took too long, or its result cannot be read. If it failed, its error output has
-            the reason.
+        UserError: The engine failed or took too long, or its result cannot be read.
     """
     workload: dict[str, Any] = {
         "engine": engine, "cells": [], "streams": [], "output": loops[0][1], "temperature": 0.0, "seed": 1,

@@ -1,4 +1,4 @@
-"""The data types of a batch plan: the job, a possible way to run it, and an impossible way. Pure."""
+"""The data types of a batch plan: the job, the possible ways to run it, and the impossible ones."""
 
 import math
 from collections.abc import Callable, Iterable, Mapping
@@ -22,8 +22,6 @@ It was measured by tests.bench.published.
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """A value and the two ends of its interval."""
-
     value: float
     low: float
     high: float
@@ -35,7 +33,6 @@ class Range:
         return Range(self.value + other.value, self.low + other.low, self.high + other.high)
 
     def at_least(self, other: "Range") -> "Range":
-        """Return the element-wise maximum of two ranges, because two parallel runs take as long as the slower one."""
         return Range(max(self.value, other.value), max(self.low, other.low), max(self.high, other.high))
 
 
@@ -44,11 +41,11 @@ def exactly(value: float) -> Range:
 
 
 def spread(value: float, pairs: Iterable[tuple[float, float]]) -> Range:
-    """Return the value with an interval that combines independent errors.
+    """Return the value with an interval that combines several independent errors.
 
-    Each pair holds the value recomputed with one constant at the low and at the high end of that constant's interval.
-    The deviations from the value, as logarithms, are added in quadrature. ``LAW_ERROR`` is one more deviation.
+    Each pair is the value recomputed with one input at its lower and at its upper bound.
     """
+    # The deviations from the value, as logarithms, are added in quadrature.
     down, up = math.log1p(LAW_ERROR) ** 2, math.log1p(LAW_ERROR) ** 2
     for pair in pairs:
         moves = [math.log(each / value) for each in pair]
@@ -62,18 +59,16 @@ class BatchJob:
     """The job to plan.
 
     Attributes:
-        work: Number of requests, and their tokens.
-        model: The model that the user wants.
         gpu: The user's own accelerator; None without one.
         smaller: Smaller models that may be used instead.
-        draft: Draft model; None without speculation.
+        draft: Draft model; None without speculative decoding.
         alpha: Probability that a drafted token is accepted.
         counts: Numbers of accelerators to consider.
-        refined: Share of the requests that a cascade passes on to its second model.
-        best: Share of the requests that count as the best. A cascade should find these.
-        rho: Rank correlation between the score by a cascade's first model (the screen) and the final score.
-        quality_loss: Maximum number of points by which a way's score may be below that of ``model``.
-        factors: For each accelerator that ran a sample, by name: the measured time divided by the predicted time.
+        refined: Share of the requests that a cascade of two models passes on to its second model.
+        best: Share of the requests that count as the best, which a cascade should find.
+        rho: Rank correlation between the scores by the first and the last model of a cascade.
+        quality_loss: Maximum number of score points by which a way may be worse than ``model``.
+        factors: For an accelerator's name, the measured time of a sample divided by the predicted time.
     """
 
     work: BatchWork
@@ -106,15 +101,13 @@ class Way:
     """One way to run the job.
 
     Attributes:
-        name: Description of the way.
-        kind: Group of ways under which the report lists the way.
+        kind: Heading in the report.
         hours: Hours until the last answer, including the set-up.
         money: Cost, in the currency of the price file.
         per_second: Requests per second, not counting the set-up.
-        score: Score of the model, minus the points that the precision loses; None if unknown.
-        quality: Description of the quality.
-        complexity: Effort to build and to operate the way.
-        why: Explanation of ``hours``, as text.
+        score: Quality score of the model, minus the points that the weight precision loses; None if unknown.
+        complexity: Effort to build and to operate.
+        why: Explanation of ``hours``.
     """
 
     name: str
@@ -130,8 +123,6 @@ class Way:
 
 @dataclass(frozen=True, slots=True)
 class ExcludedWay:
-    """An impossible way, the reason why it is impossible, and a remedy."""
-
     name: str
     reason: str
     remedy: str
@@ -139,13 +130,14 @@ class ExcludedWay:
 
 @dataclass(slots=True)
 class Found:
-    """The possible and the excluded ways found so far, in the order in which they were computed."""
-
     ways: list[Way] = field(default_factory=list)
     refusals: list[ExcludedWay] = field(default_factory=list)
 
     def attempt(self, name: str, make: Callable[[], Way], remedy: Callable[[], str]) -> Way | None:
-        """Add and return the way that ``make`` returns. If ``make`` raises ValueError, add an excluded way instead."""
+        """Add the way that ``make`` returns, and return it.
+
+        If ``make`` raises ``ValueError``, add an excluded way instead, and return None.
+        """
         try:
             way = make()
         except ValueError as error:

@@ -1,1 +1,1 @@
-"""Reports on bench results: ``railbus bench``."""
+"""Reports on the results of ``railbus bench engine``."""

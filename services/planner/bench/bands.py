@@ -1,4 +1,4 @@
-"""Choose the number of tokens to draft for each batch size from measurements. Pure."""
+"""Choose the number of tokens to draft for each batch size, from the measurements of a bench."""
 
 from collections.abc import Mapping, Sequence
 from typing import Final
@@ -12,18 +12,17 @@ MAX_BATCH: Final = 256
 
 
 def bands(rows: Sequence[ShapeMeasurement], gammas: Mapping[str, int]) -> tuple[GammaBand, ...]:
-    """Return the fastest gamma for each measured batch size, and 0 for larger ones.
+    """Return the number of tokens to draft (gamma) for each batch size, from the fastest measurement.
 
-    The result is empty if no batch size ran both in the plain arm and in another arm. A gamma that saves time at one
-    batch size also saves time at smaller ones, because a smaller batch leaves more arithmetic units free to verify. So
-    the gamma of a measured size also applies to all sizes between it and the next smaller measured size, and gamma
-    never grows with the batch size. Drafting is chosen only if it is faster by ``MARGIN``. With a draft model, a step
-    that drafts nothing takes longer than with speculation off (``LatencyPlan.idle_cost``).
+    Gamma is 0 above the largest measured batch size, and never grows with the batch size. The result is empty if no
+    batch size was measured both with and without drafting.
 
     Args:
         rows: The measurements.
-        gammas: The gamma of each arm; 0 for the plain one.
+        gammas: Number of tokens that each arm (variant of the settings) drafts per step, by the arm's name.
     """
+    # A gamma that saves time at one batch size also saves time at smaller ones, because a smaller batch leaves more
+    # arithmetic units free to verify. So the gamma of a measured size also applies to the unmeasured sizes below it.
     found: list[GammaBand] = []
     for batch in sorted({row.batch for row in rows}):
         paces = _paces([row for row in rows if row.batch == batch])
@@ -40,14 +39,10 @@ def bands(rows: Sequence[ShapeMeasurement], gammas: Mapping[str, int]) -> tuple[
 
 
 def _paces(rows: Sequence[ShapeMeasurement]) -> dict[str, float]:
-    """Return the mean time between tokens of each arm that was measured with every prompt length.
-
-    Args:
-        rows: The measurements at one batch size.
-    """
     by_arm: dict[str, list[float]] = {}
     for row in rows:
         by_arm.setdefault(row.arm, []).append(row.token_ms)
+    # Only arms that were measured with every prompt length can be compared.
     shapes = max(map(len, by_arm.values()))
     return {name: sum(times) / len(times) for name, times in by_arm.items() if len(times) == shapes}
 

@@ -1,4 +1,4 @@
-"""Fit a roofline to a bench result, and once more to its rows of batch 1, to predict the other batches. Pure."""
+"""Fit the performance model to a bench result, and compute the errors of its predictions."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -26,9 +26,9 @@ NO_DRAFT: Final = "ngram"
 
 @dataclass(frozen=True, slots=True)
 class Regret:
-    """The cost of choosing an arm by prediction, for one batch size and prompt length.
+    """The slowdown if an arm (variant of the settings) is chosen by prediction instead of by measurement.
 
-    ``regret`` is the time between tokens of the chosen arm, divided by that of the best arm, minus 1.
+    ``regret`` is the chosen arm's time between tokens divided by the best arm's time between tokens, minus 1.
     """
 
     batch: int
@@ -40,18 +40,17 @@ class Regret:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Calibration:
-    """The fitted rooflines and their errors.
+    """The fitted performance models, and the errors of their predictions.
 
     Attributes:
-        rooflines: Roofline of each arm, fitted to all rows. If a model drafts, all arms have the same. With n-gram
-            drafting, each arm has its own, because the engine may use other kernels (llama.cpp keeps its weights
-            in another layout).
-        alpha: Acceptance in each arm that drafts: a probability or, with n-gram drafting, the accepted share.
-        positions: Acceptance by position in the draft, for each such arm; empty if the engine does not report it.
-        predictions: Predictions for all rows, by ``rooflines``.
-        held_out: Predictions for batches above 1, by rooflines fitted to batch 1 alone.
-        regrets: Regret of choosing the arm by prediction, for each batch size and prompt length.
-        bands: Number of tokens to draft by batch size, from the measurements; empty with one arm.
+        rooflines: Performance model of each arm (variant of the settings), fitted to all measurements.
+        alpha: For each arm that drafts, the acceptance of drafted tokens (0 to 1).
+        positions: For each arm that drafts, the acceptance by position in the draft; empty if the engine does not
+            report it.
+        predictions: Predictions by ``rooflines`` for all measurements.
+        held_out: Predictions for batch sizes above 1, by models that were fitted to batch size 1 only.
+        regrets: Time lost by choosing an arm by prediction.
+        bands: Best number of tokens to draft by batch size, from the measurements; empty with one arm.
     """
 
     rooflines: Mapping[str, FittedRoofline]
@@ -64,7 +63,9 @@ class Calibration:
 
 
 def calibrate(result: BenchResult, *, processor: bool = False) -> Calibration:
-    """Fit rooflines to the wall times of a bench result; with ``processor``, to its CPU times.
+    """Fit the performance model to a bench result.
+
+    With ``processor``, fit CPU times of the engine instead of wall-clock times.
 
     Raises:
         UserError: The bench has no closed loops, or names an unknown model or accelerator.
@@ -89,7 +90,7 @@ def calibrate(result: BenchResult, *, processor: bool = False) -> Calibration:
 
 
 def unfitted_roofline(catalogue: Mapping[str, str]) -> FittedRoofline:
-    """Return the roofline of the bench's models and accelerator, with default parameters.
+    """Return the performance model with default constants, for the model and the accelerator in ``catalogue``.
 
     Raises:
         UserError: A name is missing or unknown.
@@ -115,10 +116,6 @@ def unfitted_roofline(catalogue: Mapping[str, str]) -> FittedRoofline:
 
 
 def regrets(predictions: Sequence[Prediction]) -> tuple[Regret, ...]:
-    """Return a ``Regret`` for each batch size and prompt length that ran in the plain arm and in another arm.
-
-    The plain arm is chosen unless the predicted gain of another arm is at least ``MARGIN``.
-    """
     shapes: dict[tuple[int, int], list[Prediction]] = {}
     for each in predictions:
         if each.what == "a token":
@@ -138,12 +135,10 @@ def regrets(predictions: Sequence[Prediction]) -> tuple[Regret, ...]:
 
 
 def median_error(predictions: Sequence[Prediction]) -> float:
-    """Return the median absolute relative error; 0 without predictions."""
     return median([abs(each.error) for each in predictions]) if predictions else 0.0
 
 
 def worst_error(predictions: Sequence[Prediction]) -> float:
-    """Return the largest absolute relative error; 0 without predictions."""
     return max((abs(each.error) for each in predictions), default=0.0)
 
 
@@ -160,13 +155,10 @@ def _fitted(start: FittedRoofline, known: Sequence[ShapeMeasurement]) -> dict[st
 
 
 def _arm_fit(start: FittedRoofline, plain: FittedRoofline, known: Sequence[ShapeMeasurement]) -> FittedRoofline:
-    """Fit all parameters if the arm ran several batch sizes; otherwise fit only the arithmetic rate.
-
-    At one batch size, the effects of reading, multiplying and fixed costs cannot be separated. So the other parameters
-    are taken from the plain arm.
-    """
     if len({row.batch for row in known}) > 1:
         return fit_roofline(start, known)
+    # At a single batch size, the effects of reading, multiplying and fixed costs cannot be separated. So only the
+    # arithmetic rate is fitted, and the other constants are those of the plain arm.
     return fit_roofline(plain, known, only=("flops",))
 
 
@@ -189,19 +181,12 @@ def _held_out(
 def _tau(
     roofline: FittedRoofline, acceptance: Mapping[str, float], known: Sequence[ShapeMeasurement]
 ) -> TokensPerCycle:
-    """Return a function that computes the tokens per cycle (draft steps and a verify step) of a row.
-
-    If a model drafts gamma tokens in each step, the tokens per cycle follow from alpha and gamma. N-gram drafting finds
-    tokens only in some steps, and ``row.gamma`` is the mean over all steps. In that case the tokens per cycle are 1
-    plus ``row.gamma`` times the accepted share. The share depends more on the text than on the hardware. So it is taken
-    from those rows in ``known`` that have the same texts, that is, prompts of the same length.
-    """
-
     def tau(row: ShapeMeasurement) -> float:
         a = acceptance.get(row.arm)
         if a is None or row.gamma <= 0:
             return 1.0
         if roofline.draft is None:
+            # N-gram drafting finds tokens only in some steps, and ``row.gamma`` is the mean over all steps.
             return 1 + _kept_at(row, known, a) * row.gamma
         return row.gamma + 1 if a >= 1 else (1 - math.pow(a, row.gamma + 1)) / (1 - a)
 
@@ -209,12 +194,12 @@ def _tau(
 
 
 def _kept_at(row: ShapeMeasurement, known: Sequence[ShapeMeasurement], otherwise: float) -> float:
-    """Return the accepted share of n-gram drafts in those rows in ``known`` that have the arm and length of ``row``."""
+    # The accepted share depends more on the text than on the hardware. Prompts of the same length have the same text.
     alike = [each for each in known if each.arm == row.arm and _length(each) == _length(row)]
     drafted = sum(each.gamma * each.batch * each.sets for each in alike)
     return sum((each.tau - 1) * each.batch * each.sets for each in alike) / drafted if drafted else otherwise
 
 
 def _length(row: ShapeMeasurement) -> int:
-    """Return the prompt's length in units of 32 tokens. Prompts that differ by a few tokens count as equally long."""
+    # Prompts that differ by a few tokens count as equally long.
     return round(row.prompt / 32)

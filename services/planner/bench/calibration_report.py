@@ -1,5 +1,3 @@
-"""Write a calibration as text or as JSON. Pure."""
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
@@ -18,7 +16,6 @@ from services.planner.bench.fit import FittedRoofline, Prediction
 
 
 def lines(calibration: Calibration) -> Iterator[str]:
-    """Yield the lines of the report: the parameters, every row with its error, and a summary of the errors."""
     roofline = next(iter(calibration.rooflines.values()))
     yield f"fitted to {len(calibration.predictions) // 2} shapes of {roofline.target.name} on {roofline.gpu.name}"
     for arms, fitted in _distinct(calibration.rooflines):
@@ -71,7 +68,6 @@ def _advice(found: Sequence[GammaBand]) -> Iterator[str]:
 
 
 def _distinct(rooflines: Mapping[str, FittedRoofline]) -> list[tuple[list[str], FittedRoofline]]:
-    """Return each distinct roofline once, with the names of its arms."""
     found: list[tuple[list[str], FittedRoofline]] = []
     for arm, roofline in rooflines.items():
         for arms, known in found:

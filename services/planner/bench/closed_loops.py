@@ -1,4 +1,4 @@
-"""Summarise the closed loops of a bench: one row per arm, batch and prompt length. Pure; times in milliseconds."""
+"""Summarise the closed loops of a bench: measurements with a fixed number of concurrent requests."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -16,19 +16,17 @@ from services.planner.bench.results import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShapeMeasurement:
-    """The measurements of one shape (batch and prompt length) in one arm, over all repetitions.
+    """The measurements of one arm (variant of the settings) at one batch size and prompt length.
 
     Attributes:
-        arm: Name of the arm.
         gamma: Mean number of tokens drafted per step.
         batch: Number of concurrent requests.
-        prompt: Mean number of uncached tokens of a prompt.
-        context: Number of tokens in a sequence's KV cache when half of the answer is generated.
-        tau: Mean number of tokens per step; 1 in the plain arm.
+        prompt: Mean number of uncached prompt tokens.
+        context: Mean number of tokens in the KV cache of a sequence halfway through the answer.
+        tau: Mean number of tokens per step; 1 without drafting.
         ttft_ms: Median time to the first token.
-        token_ms: Time between tokens of one sequence while all sequences decode; median of the repetitions.
-        cycle_ms: Time between steps of one sequence, measured like ``token_ms``. It does not depend on how many drafted
-            tokens were accepted.
+        token_ms: Time between tokens of one sequence, while all sequences decode.
+        cycle_ms: Time between steps of one sequence, while all sequences decode.
         sets: Number of repetitions.
     """
 
@@ -45,12 +43,9 @@ class ShapeMeasurement:
 
 
 def rows(result: BenchResult, *, processor: bool = False) -> tuple[ShapeMeasurement, ...]:
-    """Return one row for each arm, batch size and prompt length, sorted by batch size, prompt length and gamma.
+    """Return the measurements of each arm, batch size and prompt length. Failed repetitions are left out.
 
-    Repetitions with a failed request are left out.
-
-    With ``processor`` the times are CPU times of the engine. They are valid only if the engine computes on one thread
-    without a pause.
+    With ``processor``, the times are CPU times of the engine, which must compute on a single thread.
     """
     found = []
     for name in result.arms:
@@ -63,13 +58,7 @@ def rows(result: BenchResult, *, processor: bool = False) -> tuple[ShapeMeasurem
 
 
 def alpha(measured: Iterable[RunMeasurements]) -> float | None:
-    """Return the probability that a drafted token is accepted, over all answered requests; None without drafts.
-
-    If each engine step was received separately, this is the maximum likelihood estimate: accepted tokens divided by
-    verified tokens. The last step is left out because the end of the answer truncates it. If the steps were not
-    received separately, it is the alpha for which the expected share of accepted drafted tokens equals the
-    measured share.
-    """
+    """Return the probability that a drafted token is accepted, over all answered requests; None without drafts."""
     requests = [each for one in measured for each in answered_requests(one) if each.speculation is not None]
     verified, rejected, steps, drafted, accepted = 0, 0, 0, 0, 0
     for each in requests:
@@ -79,6 +68,7 @@ def alpha(measured: Iterable[RunMeasurements]) -> float | None:
         drafted, accepted = drafted + counts.drafted, accepted + counts.accepted
         steps += counts.steps or max(1, each.tokens - counts.accepted)
         gamma = round(counts.drafted / counts.steps) if counts.steps else 0
+        # The last step is left out, because the end of the answer truncates it.
         for _, tokens in each.steps[1:-1] if _sees_steps(each) else ():
             verified += min(gamma, tokens - 1)
             rejected += tokens - 1 < gamma
@@ -86,19 +76,21 @@ def alpha(measured: Iterable[RunMeasurements]) -> float | None:
         return verified / (verified + rejected)
     if not drafted:
         return None
+    # The steps were not received separately. So take the alpha for which the expected share of accepted tokens equals
+    # the measured share.
     mean_gamma = max(1, min(MAX_GAMMA, round(drafted / steps)))
     return acceptance_from_tokens(1 + min(1.0, accepted / drafted) * mean_gamma, mean_gamma)
 
 
 def accepted_share(measured: Iterable[RunMeasurements]) -> float | None:
-    """Return the share of drafted tokens that was accepted, over all answered requests; None without drafts."""
+    """Return the share of the drafted tokens that were accepted, over all answered requests; None without drafts."""
     counts = [each.speculation for one in measured for each in answered_requests(one) if each.speculation is not None]
     drafted = sum(each.drafted for each in counts)
     return sum(each.accepted for each in counts) / drafted if drafted else None
 
 
 def by_position(measured: Iterable[RunMeasurements]) -> tuple[float, ...]:
-    """Return, for each position in a draft, the share of drafts of which the token at this position was accepted.
+    """Return, for each position in a draft, the share of drafts whose token at this position was accepted.
 
     The result is empty if the engine does not report the positions.
     """
@@ -117,7 +109,6 @@ def by_position(measured: Iterable[RunMeasurements]) -> tuple[float, ...]:
 
 
 def answered_requests(measured: RunMeasurements) -> Iterator[RequestResult]:
-    """Yield every answered request of the closed and open loops."""
     for cell in measured.cells:
         for each_set in cell.sets:
             yield from (each for each in each_set.requests if each.answered)
@@ -161,11 +152,6 @@ def _row(arm: str, batch: int, sets: list[RepetitionResult], *, processor: bool)
 
 
 def _together(requests: tuple[RequestResult, ...], tau: float) -> tuple[float, float]:
-    """Return the time between tokens and the time between steps of one sequence, while all sequences decode.
-
-    If that phase has fewer than three steps per sequence, return the means over the whole answers. If the engine's
-    steps were not received separately, count ``tau`` tokens as a step.
-    """
     begin = max(each.ttft_ms for each in requests)
     end = min(each.steps[-2][0] if len(each.steps) > 1 else 0.0 for each in requests)
     inside = [(at, tokens) for each in requests for at, tokens in each.steps if begin < at <= end]
@@ -178,21 +164,14 @@ def _together(requests: tuple[RequestResult, ...], tau: float) -> tuple[float, f
 
 
 def _steps(each: RequestResult) -> float:
-    """Return the number of steps after the first token, including steps without drafts, which an engine may not count.
-
-    If the steps were not received separately, the number is computed from the tokens. Each step generates one token in
-    addition to the accepted drafted tokens.
-    """
     if _sees_steps(each) or each.speculation is None:
         return len(each.steps) - 1
+    # Each step generates one token in addition to the accepted drafted tokens.
     return max(1, each.tokens - each.steps[0][1] - each.speculation.accepted)
 
 
 def _sees_steps(each: RequestResult) -> bool:
-    """Return whether each received message is one engine step.
-
-    The answer is no if the request has no drafts, or if no message has more than one token.
-    """
+    # If a received message has several tokens, each message is one step of the engine.
     return each.speculation is not None and any(tokens > 1 for _, tokens in each.steps)
 
 

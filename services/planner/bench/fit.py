@@ -1,4 +1,4 @@
-"""Fit to measurements those parameters of a roofline that no data sheet gives. Pure; times in milliseconds."""
+"""Fit the constants of the performance model that no data sheet gives. Times are in milliseconds."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -26,21 +26,18 @@ ROOFLINE_PRIOR_WEIGHT: Final = 1e-3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FittedRoofline:
-    """The law of a step with fitted constants. Other constants are those of :mod:`services.physics.efficiency`.
+    """A performance model of an engine, with constants that are fitted to measurements.
 
     Attributes:
-        target: Target model.
-        draft: Draft model; None with n-gram drafting, which costs almost nothing.
-        precision: Precision of the linear layers.
-        gpu: Accelerator with the data sheet's rates.
-        budget: Maximum number of prompt tokens in one engine step.
-        flops: Achieved share of the arithmetic rate.
-        bandwidth: Achieved share of the memory rate for weights. The share for KV caches changes in proportion to it.
-        layer_us: Fixed time of a layer in each step, in microseconds.
+        draft: Draft model; None with n-gram drafting.
+        budget: Maximum number of prompt tokens in one step.
+        flops: Reached share of the data sheet's arithmetic rate.
+        bandwidth: Reached share of the data sheet's memory bandwidth.
+        layer_us: Fixed time of each layer in a step, in microseconds.
         first_ms: Time of a first token in addition to the prefill.
-        token_ms: Time that each token of a step, except the first, adds to the time that the law gives.
-        draft_cost: Time of a draft step divided by the time that the law gives.
-        overhead: Overhead of a cycle (draft steps and a verify step), as a share of a plain step.
+        token_ms: Additional time of each token in a step, except the first.
+        draft_cost: Factor by which a draft step takes longer than computed.
+        overhead: Extra time of a draft-and-verify cycle, divided by the time of a plain step.
     """
 
     target: Model
@@ -61,11 +58,6 @@ class FittedRoofline:
         object.__setattr__(self, "_machine", self._achieved())  # computed once, because a fit uses it a hundred times
 
     def ttft_ms(self, batch: int, prompt: int, gamma: float = 0.0) -> float:
-        """Return the median time to the first token of ``batch`` prompts that arrive together.
-
-        The prompts are prefilled one after the other, ``budget`` tokens per step. Sequences whose prompt is complete
-        decode, and draft, in the same steps.
-        """
         if prompt < 1:
             return self.first_ms
         left, budget = batch * prompt, max(1, self.budget, batch * prompt // MAX_STEPS)
@@ -79,7 +71,6 @@ class FittedRoofline:
         return self.first_ms + median(ends)
 
     def step_ms(self, batch: int, context: int, positions: float = 1.0) -> float:
-        """Return the time of one step of the target model."""
         gpu, constants = self._machine
         step = step_ms(
             self.target, gpu, self.precision,
@@ -88,9 +79,9 @@ class FittedRoofline:
         return step + self.token_ms * (batch * positions - 1)
 
     def mixed_step_ms(self, batch: int, context: int, prompts: float, prompt: int) -> float:
-        """Return the time of one step that decodes ``batch`` sequences and prefills ``prompts`` prompts.
+        """Return the time of a step that decodes ``batch`` sequences and prefills ``prompts`` prompts.
 
-        ``prompts`` may be a fraction.
+        ``prompts`` may be a fraction. ``prompt`` is the number of tokens of a prompt.
         """
         gpu, constants = self._machine
         step = step_ms(
@@ -101,7 +92,10 @@ class FittedRoofline:
         return step + self.token_ms * max(0, batch - 1) + (self.first_ms if prompts else 0.0)
 
     def cycle_ms(self, batch: int, context: int, gamma: float) -> float:
-        """Return the time of gamma draft steps, a verify step and the overhead; that of a plain step if gamma is 0."""
+        """Return the time of ``gamma`` draft steps, the verify step and the overhead.
+
+        If ``gamma`` is 0, return the time of a plain step.
+        """
         plain = self.step_ms(batch, context)
         if gamma <= 0:
             return plain
@@ -109,7 +103,6 @@ class FittedRoofline:
         return self.step_ms(batch, context, gamma + 1) + drafting
 
     def draft_ms(self, batch: int, context: int) -> float:
-        """Return the time of one step of the draft model."""
         if self.draft is None:
             return 0.0
         gpu, constants = self._machine
@@ -117,7 +110,6 @@ class FittedRoofline:
         return self.draft_cost * step
 
     def token_ms_at(self, row: ShapeMeasurement, tau: float) -> float:
-        """Return the time between tokens of one sequence, if a cycle generates ``tau`` tokens."""
         return self.cycle_ms(row.batch, row.context, row.gamma) / tau
 
     def _prefill_step_ms(self, tokens: int, flop: float, prompt: int, *, decoding: int, gamma: float) -> float:
@@ -132,10 +124,7 @@ class FittedRoofline:
         return step
 
     def _achieved(self) -> tuple[Gpu, Efficiency]:
-        """Return the accelerator with its achieved rates, and the constants of the law of a step.
-
-        A fitted share may be above 1.
-        """
+        # A fitted share may be above 1, so it is put into the rates of the accelerator.
         known = practical(self.gpu)
         arithmetic, memory = self.flops / known.flops, self.bandwidth / known.bandwidth
         fp8 = None if self.gpu.flops_fp8 is None else self.gpu.flops_fp8 * arithmetic
@@ -150,8 +139,6 @@ class FittedRoofline:
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """A predicted time and the measured one."""
-
     row: ShapeMeasurement
     what: str
     measured: float
@@ -159,7 +146,6 @@ class Prediction:
 
     @property
     def error(self) -> float:
-        """Predicted time divided by measured time, minus 1."""
         return self.predicted / self.measured - 1
 
 
@@ -167,7 +153,6 @@ TokensPerCycle = Callable[[ShapeMeasurement], float]
 
 
 def predict(roofline: FittedRoofline, rows: Sequence[ShapeMeasurement], tau: TokensPerCycle) -> tuple[Prediction, ...]:
-    """Predict the time to the first token and the time between tokens for each row."""
     predictions = []
     for row in rows:
         predictions.append(
@@ -178,22 +163,20 @@ def predict(roofline: FittedRoofline, rows: Sequence[ShapeMeasurement], tau: Tok
 
 
 def fit_roofline(start: FittedRoofline, rows: Sequence[ShapeMeasurement], only: Sequence[str] = ()) -> FittedRoofline:
-    """Fit a roofline to the times to the first token and per cycle, by least squares of their logarithms.
-
-    A cycle consists of the draft steps and a verify step. Times of cycles are fitted instead of times of tokens,
-    because the number of tokens per cycle is random. A parameter that the rows do not determine keeps its value. For
-    example, overhead and draft cost can be separated only if the rows have two different gammas.
+    """Fit the performance model to measured times. Constants that the measurements do not determine keep their values.
 
     Args:
-        start: The roofline before the fit.
+        start: The model before the fit.
         rows: The measurements.
-        only: Parameters to fit; all if empty.
+        only: Names of the constants to fit; all if empty.
 
     Raises:
         ValueError: There are no rows.
     """
     if not rows:
         raise ValueError("there are no closed loops to fit to: run the bench with --batches and --prompts")
+    # Times of cycles are fitted instead of times between tokens, because the number of tokens per cycle is random.
+    # Overhead and draft cost can be separated only if the rows have two different gammas.
     names = ["flops", "bandwidth", "layer_us", "first_ms", "token_ms"]
     gammas = {round(row.gamma, 1) for row in rows if row.gamma > 0}
     if start.draft is not None and gammas:
@@ -222,11 +205,8 @@ def _row_loss(roofline: FittedRoofline, row: ShapeMeasurement) -> float:
 
 
 def _prior_loss(roofline: FittedRoofline, start: FittedRoofline) -> float:
-    """Return the loss by a weak prior for the plain roofline. The prior decides if several fits are equally good.
-
-    For example, at batch 1 and one gamma, a high ``draft_cost`` and a high ``token_ms`` have the same effect. The prior
-    is so weak that the fit accepts a ``token_ms`` of 1 % of a step if this makes the prediction of one row 2 % better.
-    """
+    # A weak prior decides between fits that are equally good. For example, at batch 1 and a single gamma, a high
+    # ``draft_cost`` and a high ``token_ms`` have the same effect.
     beyond = 100 * roofline.token_ms / roofline.step_ms(1, 0)
     # No hardware is faster than its data sheet.
     too_fast = sum(max(0.0, math.log(share)) ** 2 for share in (roofline.flops, roofline.bandwidth))
@@ -243,10 +223,7 @@ def _with(roofline: FittedRoofline, names: Sequence[str], logs: Sequence[float])
 
 
 def nelder_mead(loss: Callable[[Sequence[float]], float], start: Sequence[float]) -> tuple[float, list[float]]:
-    """Minimise ``loss`` by the downhill simplex of Nelder and Mead (1965). Return the smallest loss and its point.
-
-    The method needs no derivatives. The loss of a fit has a kink, so it does not have a derivative everywhere.
-    """
+    """Minimise ``loss`` by the downhill simplex of Nelder and Mead (1965). Return the smallest loss and its point."""
     size = len(start)
     points = [list(start)] + [[x + (0.7 if i == j else 0.0) for j, x in enumerate(start)] for i in range(size)]
     simplex = sorted((loss(point), point) for point in points)

@@ -1,4 +1,4 @@
-"""Summarise the open loops of a bench: latencies of each arm, and ratios of arms. Pure; times in milliseconds."""
+"""Summarise the open loops of a bench: measurements in which requests arrive at a given rate."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -9,18 +9,12 @@ from services.planner.bench.results import PLAIN, BenchResult, OpenLoopResult, R
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BenchSlo:
-    """The limits that a request must meet to count as good.
-
-    Attributes:
-        ttft_ms: Limit for the time to the first token.
-        token_ms: Limit for the mean time between tokens.
-    """
+    """The latency limits that a request must meet to count for the goodput."""
 
     ttft_ms: float = 200.0
     token_ms: float = 50.0
 
     def is_met(self, request: RequestResult) -> bool:
-        """Return whether the request was answered within the limits."""
         if not request.answered or request.ttft_ms > self.ttft_ms:
             return False
         return request.token_ms is None or request.token_ms <= self.token_ms
@@ -28,40 +22,28 @@ class BenchSlo:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Percentiles:
-    """Percentiles of one kind of latency.
-
-    Attributes:
-        p50: The median, with its confidence interval.
-        p95: 95th percentile. It is unreliable with few requests.
-        p99: 99th percentile. It is even less reliable, because only one request in 100 is above it.
-    """
-
     p50: Interval
     p95: float
     p99: float
 
     @property
     def tail(self) -> float:
-        """p99 divided by p50."""
         return self.p99 / self.p50.value if self.p50.value else float("nan")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadSummary:
-    """The summary of one arm under one kind of load, over all runs.
+    """The summary of the open loops of one arm (variant of the settings).
 
     Attributes:
-        arm: Name of the arm.
-        cache: ``warm`` if all prompts share a beginning that is in the prefix cache, else ``cold``.
+        cache: ``warm`` if all prompts share a prefix that is in the prefix cache, else ``cold``.
         rate: Arriving requests per second.
-        requests: Number of requests.
-        errors: Number of failed requests.
-        ttft: Time to the first token, counted from the planned start of the request; None if no request was answered.
+        ttft: Time from the planned start of a request to its first token; None if no request was answered.
         token: Mean time between tokens of a request.
-        total: Time to the last token, counted like ``ttft``.
+        total: Time from the planned start of a request to its last token.
         good: Share of all requests that met the SLO.
         goodput: Requests per second that met the SLO.
-        cached: Share of prompt tokens that the engine reports as cached.
+        cached: Share of the prompt tokens that were cached.
     """
 
     arm: str
@@ -79,10 +61,9 @@ class LoadSummary:
 
 @dataclass(frozen=True, slots=True)
 class ArmRatio:
-    """The median of an arm divided by that of the plain arm, for the same requests. Below 1, the arm is faster.
+    """The median latency of an arm (variant of the settings) divided by the median latency of the plain arm.
 
-    ``by_run`` is the ratio for each pair of runs. It is shown because the interval does not include the differences
-    between runs.
+    ``by_run`` has this ratio for each pair of runs.
     """
 
     arm: str
@@ -109,7 +90,7 @@ TIMES: dict[str, Callable[[RequestResult], float | None]] = {
 
 
 def summary(result: BenchResult, slo: BenchSlo) -> tuple[LoadSummary, ...]:
-    """Return one summary for each arm and state of the prefix cache (``LoadSummary.cache``)."""
+    """Return a summary for each combination of arm and prefix cache (cold or warm)."""
     return tuple(
         _summary(arm, cache, streams, slo)
         for arm in result.arms
@@ -119,7 +100,7 @@ def summary(result: BenchResult, slo: BenchSlo) -> tuple[LoadSummary, ...]:
 
 
 def ratios(result: BenchResult) -> tuple[ArmRatio, ...]:
-    """Return, for each arm except the plain one, the ratios of its latencies to those of the plain arm."""
+    """Return the latencies of each arm divided by the latencies of the plain arm."""
     plain = _streams(result, PLAIN)
     found = []
     for arm in result.arms:
@@ -176,7 +157,6 @@ def _spread(times: Sequence[float]) -> Percentiles | None:
 
 
 def _seconds(stream: OpenLoopResult) -> float:
-    """Return the seconds from the planned start of the first request to the end of the last one."""
     ends = [each.due_ms + each.total_ms for each in stream.requests]
     begins = [each.due_ms for each in stream.requests]
     return (max(ends) - min(begins)) / 1e3 if ends else 0.0

@@ -1,5 +1,3 @@
-"""Draw a bench result: latencies, and predictions against measurements. Needs the extra ``plots``."""
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,7 +11,6 @@ if TYPE_CHECKING:
 
 
 def draw_bench(result: BenchResult, calibration: Calibration | None, to: Path) -> Iterator[Path]:
-    """Draw the result's panels; see :func:`services.planner.plotting.draw_panels`."""
     panels: dict[str, DrawPanel] = {}
     if any(run.measured.streams for run in result.runs):
         panels["first-token"] = lambda axes: distribution(axes, result, "first token")
@@ -26,7 +23,6 @@ def draw_bench(result: BenchResult, calibration: Calibration | None, to: Path) -
 
 
 def distribution(axes: "Axes", result: BenchResult, what: str) -> None:
-    """Plot the cumulative distribution of the time to the first token, or of the time between tokens."""
     for colour, arm in zip(COLOURS, result.arms, strict=False):
         for style, cache in (("-", "cold"), ("--", "warm")):
             requests = [
@@ -53,7 +49,6 @@ def distribution(axes: "Axes", result: BenchResult, what: str) -> None:
 
 
 def predicted(axes: "Axes", calibration: Calibration) -> None:
-    """Plot the predicted over the measured time of every row. Dashed lines mark errors of 20 %."""
     values = [value for each in calibration.predictions for value in (each.measured, each.predicted)]
     span = [min(values) * 0.8, max(values) * 1.25]
     for factor, style in ((1.0, "-"), (1.2, "--"), (1 / 1.2, "--")):
@@ -76,7 +71,6 @@ def predicted(axes: "Axes", calibration: Calibration) -> None:
 
 
 def acceptance(axes: "Axes", calibration: Calibration) -> None:
-    """Plot the measured acceptance by position in the draft, and alpha to the power of the position."""
     for colour, (arm, shares) in zip(COLOURS[1:], calibration.positions.items(), strict=False):
         positions = range(1, len(shares) + 1)
         alpha = calibration.alpha[arm]

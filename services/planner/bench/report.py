@@ -1,5 +1,3 @@
-"""Write a bench result as text or as JSON. Pure."""
-
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
@@ -10,7 +8,6 @@ from services.planner.bench.results import BenchResult
 
 
 def lines(result: BenchResult, slo: BenchSlo) -> Iterator[str]:
-    """Yield the lines of the report: conditions, open loops, comparisons with the plain arm, drafts, resources."""
     first = result.runs[0].measured
     order = " ".join(run.arm for run in result.runs)
     yield f"engine {first.engine}, model {first.model}, {first.machine.get('cpus')} CPUs; runs: {order}"
@@ -44,11 +41,6 @@ def as_json(result: BenchResult, slo: BenchSlo) -> dict[str, Any]:
 
 
 def comparison_lines(first: BenchResult, second: BenchResult, slo: BenchSlo) -> Iterator[str]:
-    """Yield the medians of two comparable results side by side.
-
-    There is one line for each arm, load, and latency (to the first token, between tokens, of the whole answer). A
-    closed loop's load is its batch and prompt length.
-    """
     yield f"{'arm':<14} {'load':<24} {'ms to':<12} {'first':>9} {'second':>9} {'change':>8}"
     later = _medians(second, slo)
     for key, value in _medians(first, slo).items():
@@ -58,7 +50,6 @@ def comparison_lines(first: BenchResult, second: BenchResult, slo: BenchSlo) -> 
 
 
 def _medians(result: BenchResult, slo: BenchSlo) -> dict[tuple[str, str, str], float]:
-    """Return the median latencies. A key is an arm, a load and a latency, such as ``first token``."""
     found: dict[tuple[str, str, str], float] = {}
     for each in summary(result, slo):
         for what, spread in (("first token", each.ttft), ("a token", each.token), ("whole answer", each.total)):

@@ -1,4 +1,4 @@
-"""Read a result file of ``railbus bench engine``, and refuse runs that cannot be compared."""
+"""Read result files of ``railbus bench engine``, and refuse runs that cannot be compared."""
 
 from pathlib import Path
 from typing import Final
@@ -14,16 +14,12 @@ PLAIN: Final = "plain"
 
 
 class TokenCounts(msgspec.Struct, frozen=True):
-    """Numbers of tokens of one request."""
-
     prompt_tokens: int = 0
     completion_tokens: int = 0
     cached_tokens: int = 0
 
 
 class DraftCounts(msgspec.Struct, frozen=True):
-    """Numbers of steps, drafted tokens and accepted tokens of one request, summed over its steps."""
-
     steps: int = 0
     drafted: int = 0
     accepted: int = 0
@@ -31,10 +27,12 @@ class DraftCounts(msgspec.Struct, frozen=True):
 
 
 class RequestResult(msgspec.Struct, frozen=True):
-    """One request, with times in milliseconds.
+    """One request of a bench. All times are in milliseconds.
 
-    ``due_ms`` is the moment at which the request was due, counted from the start of the loop. All other times are
-    counted from that moment.
+    Attributes:
+        due_ms: Planned start of the request, counted from the start of the measurement.
+        steps: For each received piece of the answer, its time after ``due_ms`` and its number of tokens.
+        total_ms: Time from ``due_ms`` to the end of the answer.
     """
 
     due_ms: float
@@ -46,35 +44,32 @@ class RequestResult(msgspec.Struct, frozen=True):
 
     @property
     def tokens(self) -> int:
-        """Number of tokens of the answer."""
         return sum(tokens for _, tokens in self.steps)
 
     @property
     def answered(self) -> bool:
-        """Whether the request ended without an error and with at least one token."""
         return self.error is None and bool(self.steps)
 
     @property
     def ttft_ms(self) -> float:
-        """Time to the first token."""
         return self.steps[0][0]
 
     @property
     def token_ms(self) -> float | None:
-        """Mean time between tokens; None if all tokens came in a single step."""
+        """Mean time between tokens; None if all tokens came at once."""
         after = self.tokens - self.steps[0][1]
         return (self.steps[-1][0] - self.steps[0][0]) / after if after else None
 
 
 class RepetitionResult(msgspec.Struct, frozen=True):
-    """One repetition of a closed loop. ``cores`` is the mean number of cores that the engine's processes used."""
+    """One repetition of a closed loop. ``cores`` is the mean number of CPU cores that the engine used."""
 
     requests: tuple[RequestResult, ...]
     cores: float | None = None
 
 
 class ClosedLoopResult(msgspec.Struct, frozen=True):
-    """The measurements of a closed loop, with its repetitions in ``sets``."""
+    """The measurements with a fixed number of concurrent requests (``batch``). ``sets`` has the repetitions."""
 
     batch: int
     prompt: int
@@ -82,7 +77,7 @@ class ClosedLoopResult(msgspec.Struct, frozen=True):
 
 
 class OpenLoopResult(msgspec.Struct, frozen=True):
-    """The measurements of an open loop, whose requests arrive at a given rate."""
+    """The measurements with requests that arrive at a given rate."""
 
     cache: str
     rate: float
@@ -91,16 +86,12 @@ class OpenLoopResult(msgspec.Struct, frozen=True):
 
 
 class SampleResult(msgspec.Struct, frozen=True):
-    """The measurements of a loop over the prompts of a sample."""
-
     at_once: int
     output: int
     requests: tuple[RequestResult, ...]
 
 
 class RunMeasurements(msgspec.Struct, frozen=True):
-    """The measurements of one engine process."""
-
     engine: str
     model: str
     ready_s: float
@@ -118,17 +109,15 @@ class RunMeasurements(msgspec.Struct, frozen=True):
 
 
 class ArmRun(msgspec.Struct, frozen=True):
-    """One run of an arm, that is, of one of the compared variants of settings."""
-
     arm: str
     measured: RunMeasurements
 
 
 class ArmSettings(msgspec.Struct, frozen=True):
-    """The settings of one arm, that is, of one of the compared variants.
+    """The settings of an arm. An arm is one of the variants of settings that a bench compares.
 
     Attributes:
-        gamma: Tokens to draft per step; 0 for the plain arm.
+        gamma: Number of tokens to draft per step; 0 for the plain arm.
         env: Environment variables by which the arm differs from other arms.
     """
 
@@ -141,10 +130,10 @@ class BenchResult(msgspec.Struct, frozen=True):
 
     Attributes:
         version: Version of the file format.
-        workload: The workload, which is the same in every run.
-        arms: Settings of the arms, by name. The arm ``plain`` must be among them.
-        runs: The runs, in chronological order.
-        catalogue: Names of accelerator, target, draft and precision, for the prediction.
+        workload: The requests to send, which are the same in every run.
+        arms: The compared variants of settings, by name. ``plain`` must be one of them.
+        runs: The runs in chronological order.
+        catalogue: Names of the accelerator, the models and the precision, for predictions.
     """
 
     version: int
@@ -154,7 +143,6 @@ class BenchResult(msgspec.Struct, frozen=True):
     catalogue: dict[str, str]
 
     def of(self, arm: str) -> list[RunMeasurements]:
-        """Return the runs of an arm."""
         return [run.measured for run in self.runs if run.arm == arm]
 
 
@@ -162,7 +150,7 @@ def read_result(path: Path) -> BenchResult:
     """Read a result file.
 
     Raises:
-        UserError: The file is not a valid result, or its runs had different settings.
+        UserError: The file is not a valid result, or its runs cannot be compared.
     """
     try:
         if path.stat().st_size > MAX_BYTES:
@@ -182,7 +170,7 @@ def require_comparable_runs(result: BenchResult, name: str) -> None:
     """Require that all runs had the same engine, model, machine and settings, except for the settings of their arms.
 
     Raises:
-        UserError: Runs differ in more than the settings of their arms, an arm did not run, or there is no plain arm.
+        UserError: Runs cannot be compared, an arm did not run, or there is no plain arm.
     """
     if PLAIN not in result.arms or any(not result.of(arm) for arm in result.arms):
         raise UserError(f"{name}: every arm must have run, and one must be called {PLAIN!r}")
@@ -205,7 +193,7 @@ def require_comparable_results(first: BenchResult, second: BenchResult) -> None:
     """Require that two results have the same workload, arms, settings and machine.
 
     Raises:
-        UserError: They differ. The message names the differences.
+        UserError: The results differ. The message names the differences.
     """
     own = {key for result in (first, second) for arm in result.arms.values() for key in arm.env}
     mine, other = (
@@ -220,7 +208,6 @@ def require_comparable_results(first: BenchResult, second: BenchResult) -> None:
 
 
 def differing_conditions(first: dict[str, object], second: dict[str, object]) -> list[str]:
-    """Return the names of the conditions that differ."""
     return sorted(key for key in first.keys() | second.keys() if first.get(key) != second.get(key))
 
 

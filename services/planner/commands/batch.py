@@ -1,5 +1,3 @@
-"""The command ``railbus plan batch``."""
-
 import argparse
 import re
 import sys
@@ -84,7 +82,6 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the plan; return the exit code."""
     if args.show_prices:
         sys.stdout.write(default_text())
         return 0
@@ -118,7 +115,6 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _sampled(args: argparse.Namespace, job: BatchJob, prices: PriceFile) -> tuple[BatchJob, list[Way]]:
-    """Run the sample. Return the job with the sample's factor, and the ways to run the job on the sampled engine."""
     gpu = None if args.sampled_gpu is None else find_gpu(args.sampled_gpu)
     if not (10 <= args.sample_size <= 2_000 and 2 <= args.at_once <= 256):
         raise UserError("--sample-size must be within 10 and 2000, --at-once within 2 and 256")
@@ -138,7 +134,6 @@ def _sampled(args: argparse.Namespace, job: BatchJob, prices: PriceFile) -> tupl
 
 
 def _corrected(args: argparse.Namespace, job: BatchJob, engine: SampledEngine, gpu: Gpu) -> BatchJob:
-    """Return the job with the factor for ``gpu``: measured / predicted time for the tokens of the sample."""
     cached = round(engine.prompt - engine.new)
     work = replace(
         job.work, shared=cached, own=max(1, round(engine.new)), output=max(1, round(engine.output(job.work.output)))
@@ -173,14 +168,12 @@ def _job(args: argparse.Namespace) -> BatchJob:
 
 
 def _smaller(given: str | None, model: Model) -> tuple[Model, ...]:
-    """Return the models named in ``given``; if it is None, those in ``USUAL_SMALLER`` below the size of ``model``."""
     if given is None:
         return tuple(each for each in map(find_model, USUAL_SMALLER) if each.parameters < model.parameters)
     return tuple(find_model(name.strip()) for name in given.split(",") if name.strip()) if given != "none" else ()
 
 
 def _draft(given: str | None, model: Model) -> Model | None:
-    """Return the draft model ``given``; if it is None, ``USUAL_DRAFT``, but only if that is smaller than ``model``."""
     if given is None:
         usual = find_model(USUAL_DRAFT)
         return usual if usual.parameters < model.parameters else None

@@ -1,5 +1,3 @@
-"""The report of ``railbus bench``: tables, drawings, predictions against measurements."""
-
 import argparse
 import sys
 from pathlib import Path
@@ -39,7 +37,6 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the report; return the exit code."""
     result, slo = read_result(args.result), _slo(args)
     if args.against is not None:
         return _compare(read_result(args.against), result, slo)
@@ -68,7 +65,6 @@ def _compare(first: BenchResult, second: BenchResult, slo: BenchSlo) -> int:
 
 
 def _calibration(result: BenchResult) -> Calibration | None:
-    """Calibrate to the result. Return None if it has no closed loops or no names of models."""
     has_cells = any(run.measured.cells for run in result.runs)
     return calibrate(result) if has_cells and result.catalogue else None
 

@@ -1,5 +1,3 @@
-"""The command ``railbus plan latency``."""
-
 import argparse
 import sys
 from pathlib import Path
@@ -68,7 +66,6 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the plan or the calibration; return the exit code."""
     if args.calibrate is not None:
         return _calibrate(args)
     inputs = _plan_input(args)

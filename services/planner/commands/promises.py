@@ -1,4 +1,4 @@
-"""The options ``--class`` and ``--policy``: the limits of a class of requests in the policy that the services use."""
+"""The options ``--class`` and ``--policy``, which select the latency limits of a class of requests."""
 
 import argparse
 from pathlib import Path
@@ -15,7 +15,7 @@ def add_class_options(parser: argparse._ArgumentGroup | argparse.ArgumentParser)
 
 
 def limits_of_class(args: argparse.Namespace) -> Limits | None:
-    """Return the chosen class's limits; None if no class was chosen.
+    """Return the limits of the class that the user chose; None if no class was chosen.
 
     Raises:
         UserError: The policy has no such class, or the class has no limits.
@@ -29,6 +29,5 @@ def limits_of_class(args: argparse.Namespace) -> Limits | None:
 
 
 def limits_of(slo: Slo) -> Limits:
-    """Return the limits of a class. They apply to 99 % of the requests, whatever percentile the class names."""
     first, token, total = (None if one is None else one.ms for one in (slo.first_token, slo.inter_token, slo.total))
     return Limits(ttft_ms=first, token_ms=token, total_ms=total)

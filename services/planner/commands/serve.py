@@ -1,5 +1,3 @@
-"""The command ``railbus plan serve``."""
-
 import argparse
 import sys
 from collections.abc import Iterator
@@ -70,7 +68,6 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the plan; return the exit code."""
     prices, demand = read_prices(args.prices), _demand(args)
     plans: list[ServePlan] = []
     refused: list[str] = []
@@ -113,7 +110,6 @@ def _demand(args: argparse.Namespace) -> Demand:
 
 
 def _kinds(args: argparse.Namespace, demand: Demand, refused: list[str]) -> Iterator[EngineKind]:
-    """Yield the possible engines. For each impossible engine, append a sentence to ``refused``."""
     if args.calibrate is not None:
         yield _calibrated(args.calibrate, demand)
         return
@@ -134,7 +130,6 @@ def _kinds(args: argparse.Namespace, demand: Demand, refused: list[str]) -> Iter
 
 
 def _calibrated(path: Path, demand: Demand) -> EngineKind:
-    """Return the engine that a bench measured, with the times of its plain arm."""
     found = calibrate(read_result(path)).rooflines[PLAIN]
     new = demand.prompt - demand.cached
 

@@ -1,1 +1,1 @@
-"""``railbus plan latency``: latency budgets, computed from models of the hardware."""
+"""``railbus plan latency``: latency budgets, computed from a performance model of the hardware."""

@@ -1,7 +1,4 @@
-"""Compute a latency plan: the time budget, the gain by drafting, the loads within the deadline, the cost of rails.
-
-Pure; times in milliseconds.
-"""
+"""Compute a latency plan: the time budget, the effect of speculative decoding, and the cost of input rails."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -27,11 +24,9 @@ class BudgetPart:
     """One part of the latency budget, in milliseconds.
 
     Attributes:
-        name: The part's name.
         floor: Lower bound for any engine.
         practical: Estimate for a good engine.
-        drafted: Estimate for a good engine with speculation.
-        note: Explanation for the report.
+        drafted: Estimate for a good engine with speculative decoding.
         first: Whether the part comes before the first token.
     """
 
@@ -45,8 +40,6 @@ class BudgetPart:
 
 @dataclass(frozen=True, slots=True)
 class GammaChoice:
-    """The best number of drafted tokens (gamma) for a probability of acceptance (alpha) and a draft cost."""
-
     alpha: float
     draft_cost: float
     gamma: int
@@ -55,14 +48,14 @@ class GammaChoice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GovernanceCost:
-    """The latency of the input rails, and how much of it queue and prefill hide.
+    """The time of the input rails, which run in parallel to queue and prefill.
 
     Attributes:
-        rails_ms: Duration of the rails.
-        hidden: Share of ``rails_ms`` that overlaps with queue and prefill.
-        seen_ms: Part of ``rails_ms`` that does not overlap, and so delays the first token.
-        returned_ms: Time that speculation saves up to the last token. It saves none up to the first token.
-        hidden_from: Minimum number of uncached prompt tokens whose prefill hides the rails completely.
+        rails_ms: Time of the rails.
+        hidden: Share of ``rails_ms`` that does not delay the first token.
+        seen_ms: Part of ``rails_ms`` that delays the first token.
+        returned_ms: Time that speculative decoding saves until the last token.
+        hidden_from: Minimum number of uncached prompt tokens whose prefill takes longer than the rails.
     """
 
     rails_ms: float
@@ -73,7 +66,7 @@ class GovernanceCost:
 
     @property
     def paid(self) -> bool:
-        """Whether queue and prefill hide the rails completely, so that the rails delay nothing."""
+        """Whether the rails run without delaying the first token."""
         return self.seen_ms == 0
 
 
@@ -82,13 +75,12 @@ class FirstTokenDeadline:
     """The prompts and loads that meet a deadline for the first token.
 
     Attributes:
-        ttft_ms: The deadline, counted from the receipt at the edge, as in the router.
-        prefill_ms: Part of the deadline that is left for queue and prefill, that is, without ``pre``, ``post`` and
-            ``response`` of the latency outside the model.
+        ttft_ms: The deadline, counted from the receipt of the request at the edge.
+        prefill_ms: Part of the deadline that is left for queue and prefill.
         longest: Longest prompt, in uncached tokens, that meets the deadline on an idle engine.
-        longest_floor: The same if the idle engine were as fast as the data sheet allows.
-        utilisation: Highest load at which 99 % of requests like the planned one meet the deadline; 0 if there is none.
-        variation: Coefficient of variation of queue plus prefill at the given load.
+        longest_floor: Longest such prompt on an engine that reaches the rates of the data sheet.
+        utilisation: Highest load at which 99 % of the requests meet the deadline; 0 if there is none.
+        variation: Coefficient of variation of the time for queue and prefill.
     """
 
     ttft_ms: float
@@ -101,21 +93,18 @@ class FirstTokenDeadline:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LatencyPlan:
-    """A latency plan.
+    """The result of ``railbus plan latency``.
 
     Attributes:
-        parts: Parts of the latency budget, in chronological order.
         gamma: Number of tokens to draft per step; 0 if drafting saves no time.
-        speedup: Tokens per second with that gamma, divided by those without speculation.
-        draft_cost: c, the time of a draft step divided by that of a target step; None without a draft model.
-        budget_gamma: Largest gamma that still saves time if the overhead is ignored; not a recommendation.
-        choices: The best gamma for several values of alpha and of the draft cost.
+        speedup: Tokens per second with ``gamma``, divided by the tokens per second without speculative decoding.
+        draft_cost: Time of a draft step divided by the time of a target step; None without a draft model.
+        budget_gamma: Largest number of drafted tokens that saves time if there is no overhead.
+        choices: The best gamma for several acceptance probabilities and costs of a draft step.
         bands: The best gamma by batch size.
-        idle_cost: Time of a draft step in the first band with gamma 0, as a share of a target step. vLLM runs a loaded
-            draft model in this band too, to keep its KV cache complete. None if no band or every band has gamma 0.
-        verify_cost: Time of a verify step with that gamma, divided by that of a plain step; None if gamma is 0.
-        deadline: The prompts and loads that meet the deadline.
-        governance: The cost of the rails.
+        idle_cost: Time of a draft step divided by the time of a target step, at the smallest batch size with gamma 0;
+            None if gamma is 0 at every batch size, or above 0 at every batch size.
+        verify_cost: Time of a verify step divided by the time of a plain step; None if ``gamma`` is 0.
     """
 
     parts: tuple[BudgetPart, ...]
@@ -131,7 +120,7 @@ class LatencyPlan:
     governance: GovernanceCost
 
     def total(self, column: str, *, first: bool) -> float:
-        """Return the sum of a column, such as ``practical``, over all parts or over those before the first token."""
+        """Return the sum of a column, such as ``practical``; with ``first``, only of parts before the first token."""
         return sum((float(getattr(part, column)) for part in self.parts if part.first or not first), 0.0)
 
 
@@ -188,7 +177,6 @@ def _prefill(inputs: PlanInput, efficiency: Efficiency) -> float:
 
 
 def _newcomers(inputs: PlanInput) -> float:
-    """Return the milliseconds for which an answer waits while other sequences' prompts are prefilled."""
     found = burst(
         inputs.target, inputs.gpu, inputs.precision,
         batch=inputs.batch, prompt=inputs.prompt, cached=inputs.cached, efficiency=inputs.pair.achieved,
@@ -216,6 +204,7 @@ def _bands(inputs: PlanInput) -> tuple[GammaBand, ...]:
 
 
 def _idle_cost(inputs: PlanInput, bands: Sequence[GammaBand]) -> float | None:
+    # vLLM runs a loaded draft model even where gamma is 0, to keep its KV cache complete.
     idle = next((band for band in bands if not band.gamma), None)
     if idle is None or idle.first == 1:
         return None
@@ -239,7 +228,6 @@ def _deadline(inputs: PlanInput, prefill: float) -> FirstTokenDeadline:
 
 
 def _tokens_that_hide(inputs: PlanInput) -> int:
-    """Return the minimum number of prompt tokens whose prefill hides the rails on an idle engine; 0 without rails."""
     rails = inputs.around.rails
     if not rails:
         return 0

@@ -1,4 +1,4 @@
-"""The input of a latency plan, and its checks. Pure; times in milliseconds."""
+"""The input of a latency plan, and its checks. Times are in milliseconds."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -20,12 +20,11 @@ class SurroundingLatency:
     """Latency outside the model, in milliseconds.
 
     Attributes:
-        network: Round trip between client and edge; 10 to 50 is usual.
-        pre: Edge, bus and tokenizer before the engine. Edge and bus add 4.6 in both directions together
-            (tests/bench/RESULTS.md).
-        post: Detokenizing and bookkeeping of a chunk; output checks run in parallel to the stream.
-        response: Bus and edge after the engine.
-        rails: Input rails, run in parallel to queue and prefill. About 20 for patterns and a small classifier on a GPU.
+        network: Round trip between client and edge.
+        pre: Edge, Kafka and tokenizer before the engine.
+        post: Detokenizing and bookkeeping of a chunk.
+        response: Kafka and edge after the engine.
+        rails: Input rails, which run in parallel to queue and prefill.
     """
 
     network: float = 20.0
@@ -44,20 +43,17 @@ class PlanInput:
     """The input of a latency plan: one kind of request on one accelerator.
 
     Attributes:
-        gpu: Accelerator that runs target and draft.
-        target: Target model.
-        draft: Draft model; None without speculation.
+        draft: Draft model; None without speculative decoding.
         precision: Precision of the linear layers of both models.
-        kv: Precision of both models' KV caches.
-        engine: The engine. It determines the fixed times of a step.
+        kv: Precision of the KV caches of both models.
         alpha: Probability that a drafted token is accepted.
         prompt: Number of tokens of the prompt.
-        cached: Number of tokens at the beginning of the prompt that are already in the KV cache.
+        cached: Number of prompt tokens that are in the prefix cache.
         output: Number of tokens of the answer.
         batch: Number of sequences that decode together.
         utilisation: Share of time in which the engine is busy with other prompts.
         ttft_ms: Deadline for the first token.
-        launch_ms: Time of a draft step in addition to the computed time of the draft model.
+        launch_ms: Extra time of each draft step.
         around: Latency outside the model.
     """
 
@@ -96,12 +92,12 @@ class PlanInput:
 
     @property
     def context(self) -> int:
-        """Number of tokens in a sequence's KV cache when half of the answer is generated."""
+        """Number of tokens in the KV cache of a sequence halfway through the answer."""
         return self.prompt + self.output // 2
 
     @property
     def pair(self) -> SpeculationPair:
-        """Target and draft model. Without a draft model, both are the target, and gamma must be 0."""
+        """The target and the draft model. Without a draft model, the target is also the draft."""
         return SpeculationPair(
             target=self.target,
             draft=self.draft or self.target,
@@ -113,7 +109,6 @@ class PlanInput:
         )
 
     def memory_bytes(self) -> float:
-        """Return the size of both models' weights and KV caches."""
         models = (self.target,) if self.draft is None else (self.target, self.draft)
         cache = sum(kv_bytes(each, self.prompt + self.output, self.kv) for each in models) * self.batch
         return cache + sum(weight_bytes(each, self.precision) for each in models)

@@ -1,5 +1,3 @@
-"""Draw a latency plan: roofline, speed-up, budget. Needs the extra ``plots``."""
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -18,11 +16,6 @@ BATCHES: Final = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 
 
 def draw_plan(inputs: PlanInput, plan: LatencyPlan, to: Path) -> Iterator[Path]:
-    """Draw all panels into one file, or one file per panel into a folder; return the paths.
-
-    Raises:
-        UserError: matplotlib is missing, or the path cannot be written.
-    """
     panels: dict[str, DrawPanel] = {"roofline": lambda axes: roofline(axes, inputs, plan)}
     if inputs.draft is not None:
         panels["gamma"] = lambda axes: speedup_by_gamma(axes, inputs)
@@ -32,7 +25,6 @@ def draw_plan(inputs: PlanInput, plan: LatencyPlan, to: Path) -> Iterator[Path]:
 
 
 def roofline(axes: "Axes", inputs: PlanInput, plan: LatencyPlan) -> None:
-    """Plot the FLOP rate over FLOP per byte: both bounds of the roofline, and points for prefill, decode and verify."""
     gpu, model, precision = inputs.gpu, inputs.target, inputs.precision
     peak = gpu.flops(precision)
     intensities = [2 ** (power / 4) for power in range(-4, 57)]
@@ -64,7 +56,6 @@ def _step_ms(inputs: PlanInput, tokens: int) -> float:
 
 
 def speedup_by_gamma(axes: "Axes", inputs: PlanInput) -> None:
-    """Plot the speed-up over gamma: one curve per alpha, with its best gamma marked."""
     for alpha, colour in zip(_alphas(inputs.alpha), COLOURS, strict=False):
         speeds = [inputs.pair.speedup(alpha, gamma, batch=inputs.batch, context=inputs.context) for gamma in GAMMAS]
         best = max(GAMMAS, key=speeds.__getitem__)
@@ -78,7 +69,6 @@ def speedup_by_gamma(axes: "Axes", inputs: PlanInput) -> None:
 
 
 def speedup_by_batch(axes: "Axes", inputs: PlanInput) -> None:
-    """Plot the speed-up with the best gamma at each batch size, and with the gamma that is best at batch 1."""
     for alpha, colour in zip(_alphas(inputs.alpha), COLOURS, strict=False):
         best = [inputs.pair.best_gamma(alpha, batch=batch, context=inputs.context) for batch in BATCHES]
         fixed = best[0][0]
@@ -96,7 +86,6 @@ def speedup_by_batch(axes: "Axes", inputs: PlanInput) -> None:
 
 
 def waterfall(axes: "Axes", plan: LatencyPlan) -> None:
-    """Plot each part of the budget as two bars: the upper one without speculation, the lower one with it."""
     parts = [part for part in plan.parts if max(part.practical, part.drafted) > 0]
     parts.sort(key=lambda part: not part.first)
     names = [part.name for part in parts]

@@ -1,5 +1,3 @@
-"""Write a latency plan as text or as JSON. Pure."""
-
 from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any
@@ -13,7 +11,6 @@ COLUMNS = ("floor", "practical", "drafted")
 
 
 def lines(inputs: PlanInput, plan: LatencyPlan) -> Iterator[str]:
-    """Yield the lines of the report."""
     yield from _head(inputs)
     yield ""
     yield from _budget(plan)
@@ -27,7 +24,6 @@ def lines(inputs: PlanInput, plan: LatencyPlan) -> Iterator[str]:
 
 
 def as_json(inputs: PlanInput, plan: LatencyPlan) -> dict[str, Any]:
-    """Return the plan and its input as data for JSON."""
     question = asdict(inputs) | {
         "gpu": inputs.gpu.name,
         "target": inputs.target.name,
@@ -93,10 +89,7 @@ def _drafting(plan: LatencyPlan) -> Iterator[str]:
 
 
 def _profile(plan: LatencyPlan) -> str:
-    """Return the schedule of gamma for the engine; empty if gamma is always 0.
-
-    Drafting is turned off by another setting, not by a schedule.
-    """
+    # If gamma is 0 at every batch size, drafting is turned off by another setting.
     return format_schedule(plan.bands) if any(band.gamma for band in plan.bands) else ""
 
 

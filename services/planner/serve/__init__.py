@@ -1,1 +1,1 @@
-"""``railbus plan serve``: the number of accelerators that serve a number of people within latency limits."""
+"""``railbus plan serve``: the number of accelerators that serve a number of users within latency limits."""

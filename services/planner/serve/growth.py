@@ -1,4 +1,4 @@
-"""Compute the cores, partitions and brokers that a number of simultaneous streams needs. Pure; not measured."""
+"""Estimate the cores, partitions and brokers that a number of simultaneous answers needs."""
 
 import math
 from dataclasses import dataclass
@@ -29,15 +29,15 @@ LARGEST_TOPIC: Final = 1_024
 
 @dataclass(frozen=True, slots=True)
 class Growth:
-    """The resources that the pipeline of services needs.
+    """The resources that the services and Kafka need.
 
     Attributes:
         streams: Number of answers that run at the same time.
         chunks: Chunks per second.
-        cores: Number of cores for the pipeline, without models.
-        partitions: Number of partitions of ``railbus.streams``, summed over all cells; a power of two.
-        brokers: Number of Kafka brokers, summed over all cells.
-        cells: Number of independent installations that share the load.
+        cores: Number of CPU cores for all services, without models.
+        partitions: Number of partitions of ``railbus.streams``, over all cells.
+        brokers: Number of Kafka brokers, over all cells.
+        cells: Number of separate installations that share the load.
     """
 
     streams: int
@@ -49,7 +49,7 @@ class Growth:
 
 
 def growth(streams: int, token_ms: float) -> Growth:
-    """Return the resources for ``streams`` simultaneous answers. Each has one chunk every ``token_ms`` milliseconds."""
+    """Return the resources for ``streams`` simultaneous answers with one chunk every ``token_ms`` milliseconds each."""
     chunks = streams * 1e3 / token_ms
     partitions = 2 ** math.ceil(math.log2(max(4.0, chunks / CHUNKS_PER_PARTITION)))
     sent = chunks * CHUNK_BYTES * (READERS + COPIES - 1)

@@ -1,4 +1,4 @@
-"""Compute how many engines a number of people needs, on each accelerator and layout. Pure; times in milliseconds."""
+"""Compute how many engines serve a number of users within latency limits. Times are in milliseconds."""
 
 import math
 from collections.abc import Callable
@@ -32,12 +32,12 @@ AROUND_MS: Final = 6.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """The limits that a class of requests is promised.
+    """The latency limits of a class of requests.
 
     Attributes:
-        ttft_ms: Limit for the first token, from receipt, for 99 % of the requests; None means no limit.
+        ttft_ms: Limit for the time to the first token of 99 % of the requests; None means no limit.
         token_ms: Limit for the mean time between tokens; None means no limit.
-        total_ms: Limit for the whole answer, for 99 % of the requests; None means no limit.
+        total_ms: Limit for the time of the whole answer of 99 % of the requests; None means no limit.
     """
 
     ttft_ms: float | None = None
@@ -51,15 +51,13 @@ READING: Final = Limits(ttft_ms=1_000, token_ms=50)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Demand:
-    """The number of people, and the requests that they send.
+    """The number of users, and the requests that they send.
 
     Attributes:
-        users: Number of people.
-        every_s: Seconds between two requests of one person, in the busiest minute.
+        every_s: Seconds between two requests of one user, at the peak.
         prompt: Number of tokens of a prompt.
-        cached: Number of tokens of a prompt that are in the engine's prefix cache.
+        cached: Number of prompt tokens that are in the prefix cache.
         output: Number of tokens of an answer.
-        limits: The limits that the requests must meet.
         rails_ms: Time of the input rails, which run in parallel to queue and prefill.
     """
 
@@ -80,12 +78,11 @@ class Demand:
 
     @property
     def rate(self) -> float:
-        """Requests per second."""
         return self.users / self.every_s
 
     @property
     def context(self) -> int:
-        """Number of tokens in a sequence's KV cache when half of the answer is generated."""
+        """Number of tokens in the KV cache of a sequence halfway through the answer."""
         return self.prompt + self.output // 2
 
 
@@ -94,11 +91,8 @@ class EngineKind:
     """A kind of engine: its accelerators, and the time of its steps.
 
     Attributes:
-        name: Name in the report.
-        gpu: Name of the accelerator.
         gpus: Number of accelerators of one engine.
-        step_ms: Function that returns the time of a step.
-        prompts: Maximum number of prompts that a step prefills; below 1 if a prompt takes several steps.
+        prompts: Number of prompts that a step can prefill; below 1 if a prompt takes several steps.
         capacity: Maximum number of answers that run at the same time.
     """
 
@@ -112,15 +106,14 @@ class EngineKind:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServePlan:
-    """The number of engines of one kind that serves the demand.
+    """The number of engines of one kind that the demand needs.
 
     Attributes:
-        kind: The engine.
         engines: Number of engines.
-        most: Maximum requests per second that one engine serves within the limits.
-        seen: Latencies of requests if ``engines`` engines share the demand.
-        full: Latencies of requests when an engine serves ``most`` requests per second.
-        limit: Why one engine cannot serve more than ``most`` requests per second, as text: mostly a missed limit.
+        most: Maximum number of requests per second that one engine serves within the limits.
+        seen: Latencies if the engines share the demand evenly.
+        full: Latencies of an engine that serves ``most`` requests per second.
+        limit: Explanation why an engine cannot serve more than ``most`` requests per second.
     """
 
     kind: EngineKind
@@ -132,15 +125,15 @@ class ServePlan:
 
     @property
     def gpus(self) -> int:
-        """Total number of accelerators."""
         return self.engines * self.kind.gpus
 
 
 def engine_kind(model: Model, gpu: Gpu, precision: Precision, layout: Layout, demand: Demand) -> EngineKind:
-    """Return the engine on a layout of accelerators, with times by the law of a step.
+    """Return the engine that runs the model on a layout of accelerators, with predicted times.
 
     Raises:
-        ValueError: The model, or a single answer, does not fit into memory.
+        ValueError: The model or a single answer does not fit into memory, or its heads or layers cannot be divided as
+            ``layout`` requires.
     """
     shape, ganged = divided(model, layout), group(gpu, layout)
     require_fit(shape, ganged, precision)
@@ -171,7 +164,6 @@ def kind_of(
     name: str, gpu: str, gpus: int, step: Callable[[int, float], float], demand: Demand, *, capacity: int,
     budget: int = PREFILL_BUDGET,
 ) -> EngineKind:  # fmt: skip
-    """Return the engine whose steps take the times of ``step`` and prefill at most ``budget`` prompt tokens."""
     known: dict[tuple[int, float], float] = {}
 
     def step_time(running: float, prompts: float) -> float:
@@ -189,7 +181,10 @@ def kind_of(
 
 
 def missed(seen: QueueTimes | None, demand: Demand) -> str | None:
-    """Return a missed limit as text; None if all limits are met."""
+    """Return the first limit that is missed, as text; None if all limits are met.
+
+    ``seen`` is None for an overloaded engine.
+    """
     if seen is None:
         return "no room for more answers, or no time for more prompts"
     limits = demand.limits
@@ -203,18 +198,15 @@ def missed(seen: QueueTimes | None, demand: Demand) -> str | None:
 
 
 def first_token_ms(seen: QueueTimes, demand: Demand, share: float) -> float:
-    """Return the time, with edge and bus, within which ``share`` (such as 0.99) of the requests get their first token.
-
-    The rails run in parallel to queue and prefill.
-    """
+    """Return the time within which a ``share`` of the requests get their first token, including edge and Kafka."""
     return max(seen.ttft_ms(share), demand.rails_ms) + AROUND_MS
 
 
 def plan_serve(kind: EngineKind, demand: Demand) -> ServePlan:
-    """Return the number of engines that the demand needs if requests are spread over the engines at random.
+    """Return the number of engines that the demand needs.
 
     Raises:
-        ValueError: Even a request on an idle engine misses a limit. The message names the limit.
+        ValueError: Even a single request on an idle engine misses a limit.
     """
 
     def at(rate: float) -> QueueTimes | None:
@@ -247,9 +239,9 @@ def plan_serve(kind: EngineKind, demand: Demand) -> ServePlan:
 
 
 def grown(demand: Demand, streams: int, seen: QueueTimes) -> Demand:
-    """Return the demand that leads to ``streams`` simultaneous streams. Little's law gives the number of people.
+    """Return the demand with so many users that ``streams`` answers run at the same time.
 
-    Each of the many engines is assumed to be as full as the limits allow. ``seen`` has the latencies of such an engine.
+    ``seen`` has the latencies of an engine under full load.
     """
     seconds = (seen.ttft_ms(0.5) + demand.output * seen.token_ms) / 1e3
     return replace(demand, users=max(1, round(streams / seconds * demand.every_s)))

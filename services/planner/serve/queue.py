@@ -1,20 +1,7 @@
-"""The queue in front of an engine with continuous batching: a bulk-service queue. Pure; times in milliseconds.
+"""Predict the latencies of an engine with continuous batching, by a queueing model with Poisson arrivals.
 
-In each step the engine decodes one token of every running answer, and prefills waiting prompt tokens up to its budget
-(chunked prefill: Agrawal et al., "Sarathi-Serve", 2024). Requests arrive at random (Poisson). The model divides each
-prompt into equal parts, and a step prefills at most K parts. At the ends of steps, the number q of waiting parts is a
-Markov chain: q' = q - min(q, K) + the parts that arrive during the step (Bailey, "On queueing processes with bulk
-service", 1954). The time of a step depends on the number k of parts that it prefills (Neuts, 1967). The probability
-that a request arrives during a step with k parts is proportional to the total time of all such steps (Wolff, PASTA,
-1982). A request waits for the end of the step during which it arrives, and for the following steps until its own last
-part is prefilled.
-
-The running answers share the engine. If n answers run, each gets one token per step, and a step takes the time s(n).
-The number n changes slowly compared with the number of waiting prompts. So n has the distribution of a processor-
-sharing queue whose speed depends on n (Kelly, "Reversibility and Stochastic Networks", 1979; answers may have any
-lengths). P(n) is proportional to a product with one factor for each i from 1 to n. The factor is rate x mean tokens of
-an answer x s(i) / i. The Markov chain is solved for several n. If no answer runs and no prompt waits, the engine is
-idle. With K = 1 and no decoding this is the queue M/D/1.
+In each step the engine decodes one token of every running answer, and prefills waiting prompts up to a budget (chunked
+prefill: Agrawal et al., "Sarathi-Serve", 2024). Times are in milliseconds.
 """
 
 import math
@@ -51,8 +38,7 @@ class QueueTimes:
     """The latencies at one rate of arrivals.
 
     Attributes:
-        ttft: Distribution of the time to the first token, as pairs of a time in milliseconds and the share of requests
-            with that time, in order of time.
+        ttft: Distribution of the time to the first token: pairs of a time and the share of requests with this time.
         token_ms: Mean time between the tokens of an answer.
         running: Mean number of running answers.
     """
@@ -62,7 +48,7 @@ class QueueTimes:
     running: float
 
     def ttft_ms(self, share: float) -> float:
-        """Return the time within which ``share`` (such as 0.99) of the requests get their first token."""
+        """Return the time within which ``share`` (0 to 1) of the requests get their first token."""
         reached = 0.0
         for at_ms, weight in self.ttft:
             reached += weight
@@ -72,36 +58,36 @@ class QueueTimes:
 
 
 class PromptParts(NamedTuple):
-    """The number of parts of a prompt, and the number of parts that a step prefills."""
-
     prompt: int
     step: int
 
 
 class Piece(NamedTuple):
-    """One piece of the distribution of the number of running answers.
-
-    Attributes:
-        running: Mean number of running answers in this piece.
-        share: Share of all time that belongs to this piece.
-        idle: Share of the time of this piece in which no answer runs.
-    """
-
     running: float
     share: float
     idle: float
 
 
 def queue_times(step_ms: StepTime, rate: float, tokens: int, most: float, capacity: int) -> QueueTimes | None:
-    """Return the latencies of requests; None if the engine is overloaded, or is full too often.
+    """Return the latencies of requests; None if the engine is overloaded.
 
     Args:
         step_ms: Function that returns the time of a step.
         rate: Arrivals per second.
         tokens: Number of tokens of an answer.
-        most: Maximum number of prompts that a step prefills; below 1 if a prompt takes several steps.
+        most: Number of prompts that a step can prefill; below 1 if a prompt takes several steps.
         capacity: Maximum number of answers that run at the same time.
     """
+    # Each prompt is divided into equal parts, and a step prefills at most K parts. At the ends of steps, the number q
+    # of waiting parts is a Markov chain: q' = q - min(q, K) + the parts that arrive during the step (Bailey, "On
+    # queueing processes with bulk service", 1954). The time of a step depends on the number of parts that it prefills
+    # (Neuts, 1967). The probability that a request arrives during a step with k parts is proportional to the total time
+    # of all such steps (Wolff, PASTA, 1982).
+    #
+    # If n answers run, each gets one token per step, and a step takes the time s(n). As n changes slowly, it has the
+    # distribution of a processor-sharing queue (Kelly, "Reversibility and Stochastic Networks", 1979): P(n) is
+    # proportional to the product over i = 1 .. n of rate x mean tokens of an answer x s(i) / i. The Markov chain is
+    # solved for several n. With K = 1 and no decoding, this is the queue M/D/1.
     per_ms = rate / 1e3
     pieces = _running(step_ms, per_ms, tokens, most, capacity)
     if pieces is None:
@@ -131,7 +117,7 @@ def queue_times(step_ms: StepTime, rate: float, tokens: int, most: float, capaci
 
 
 def split(most: float) -> PromptParts:
-    """Return the smallest number of parts per prompt at which a step's budget is nearly a whole number of parts."""
+    # Take the smallest number of parts per prompt at which a step's budget is nearly a whole number of parts.
     least = min(MAX_PARTS, math.ceil((1 - ROUNDED) / most))
     tried = [PromptParts(count, max(1, round(most * count))) for count in range(least, least + 12)]
     return next(
@@ -143,15 +129,12 @@ def split(most: float) -> PromptParts:
 def _running(
     step_ms: StepTime, per_ms: float, tokens: int, most: float, capacity: int
 ) -> list[Piece] | None:  # fmt: skip
-    """Return the distribution of the number of running answers in a few pieces; None if the engine is overloaded.
-
-    With n running answers, the time s of a step is the time to decode plus the time to prefill the prompts that arrive
-    during the step: s = decode(n) + rate x s x prompt(n).
-    """
     if tokens == 1:
         return [Piece(0.0, 1.0, 1.0)] if per_ms * step_ms(0, most) < most else None
 
     def step(running: int) -> float:
+        # With n running answers, a step takes the time s = decode(n) + rate x s x prompt(n), because it also prefills
+        # the prompts that arrive meanwhile.
         prompt = (step_ms(running, most) - step_ms(running, 0)) / most
         left = 1 - per_ms * prompt
         return step_ms(running, 0) / left if left > 0 else math.inf
@@ -181,11 +164,6 @@ def _running(
 
 
 def _arrivals(mean: float) -> list[tuple[int, float]]:
-    """Return the likely numbers of arrivals in a Poisson process, each with its probability.
-
-    Args:
-        mean: Mean number of arrivals.
-    """
     spread = 6 * math.sqrt(mean) + 6
     first = max(0, int(mean - spread))
     chance = math.exp(-mean + first * math.log(mean) - math.lgamma(first + 1)) if mean > 0 else 1.0
@@ -200,10 +178,6 @@ def _arrivals(mean: float) -> list[tuple[int, float]]:
 def _stationary(
     times: Sequence[float], per_ms: float, parts: PromptParts, idle: float, like: Sequence[float] | None
 ) -> list[float] | None:  # fmt: skip
-    """Return the probability of each number of waiting parts at the start of a step; None if the queue grows.
-
-    They are found by an iteration that starts from ``like``, the result for a similar queue; None means an empty queue.
-    """
     own, most = parts
     if times[0] * per_ms > 0 and per_ms * times[most] * own >= most:
         return None
@@ -235,24 +209,11 @@ def _stationary(
 def _first_tokens(
     chain: Sequence[float], times: Sequence[float], per_ms: float, parts: PromptParts, idle: float
 ) -> tuple[list[tuple[float, float]], float]:  # fmt: skip
-    """Return the distribution of the time to the first token, and a mean number of waiting prompt parts.
-
-    The mean is over the moments at which a request gets its first token. The time to the first token consists of the
-    wait and the steps that prefill the request's own prompt.
-    """
     own, most = parts
     found: list[tuple[float, float]] = []
     left = 0.0
 
     def add(rest: float, ahead: int, later: int, weight: float) -> None:
-        """Add a request: to ``found`` its time to the first token, to ``left`` the parts that wait at that moment.
-
-        Args:
-            rest: Time from the arrival of the request to the end of the step during which it arrives.
-            ahead: Number of parts of earlier requests that wait at the end of this step.
-            later: Number of parts of requests that arrive in the same step, but later.
-            weight: Relative frequency of such a request.
-        """
         nonlocal left
         full = (ahead + own - 1) // most
         waiting = ahead + own + later + round(own * per_ms * full * times[most]) - full * most

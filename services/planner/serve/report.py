@@ -1,5 +1,3 @@
-"""Write a serving plan as text or as JSON. Pure."""
-
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -10,20 +8,18 @@ from services.planner.serve.plan import SHARE, Demand, ServePlan, first_token_ms
 
 
 class GrowthRow(NamedTuple):
-    """The engines and the resources of the pipeline that a number of streams needs."""
-
     plan: ServePlan
     needs: Growth
 
 
 def per_hour(plan: ServePlan, prices: PriceFile) -> float | None:
-    """Return the price of the accelerators per hour; None if it is unknown."""
+    """Return the price of the plan's accelerators per hour; None if it is unknown."""
     price = next((each.per_hour for each in prices.rented if each.gpu == plan.kind.gpu), None)
     return None if price is None else price * plan.gpus
 
 
 def cheapest(plans: Sequence[ServePlan], prices: PriceFile) -> ServePlan | None:
-    """Return the plan with the lowest price. Of equally cheap plans, return the one with the fewest accelerators."""
+    """Return the plan with the lowest price. If no price is known, return the one with the fewest GPUs."""
     priced = [(price, plan.gpus, plan) for plan in plans if (price := per_hour(plan, prices)) is not None]
     return min(priced, key=lambda each: each[:2])[2] if priced else min(plans, key=lambda plan: plan.gpus, default=None)
 
@@ -31,10 +27,6 @@ def cheapest(plans: Sequence[ServePlan], prices: PriceFile) -> ServePlan | None:
 def lines(
     demand: Demand, prices: PriceFile, plans: Sequence[ServePlan], refused: Sequence[str], grown: Sequence[GrowthRow]
 ) -> Iterator[str]:
-    """Yield the lines of the report.
-
-    The lines show the demand, each kind of engine, the cheapest, and the needs of given numbers of streams (``grown``).
-    """
     limits = demand.limits
     promises = [
         f"{what} {ms:g} ms{about}"
@@ -77,7 +69,6 @@ def lines(
 def as_json(
     demand: Demand, prices: PriceFile, plans: Sequence[ServePlan], refused: Sequence[str], grown: Sequence[GrowthRow]
 ) -> dict[str, Any]:
-    """Return the plan and the demand as data for JSON."""
     chosen = cheapest(plans, prices)
     limits = demand.limits
     return {
