@@ -74,8 +74,8 @@ class Store:
             OSError: The file cannot be written.
         """
         if not self.is_folder:
-            # pyarrow has no conditional write, so another process can create the file between this check and the write. The
-            # consumer group makes that unlikely: only one archiver is assigned a partition.
+            # pyarrow has no conditional write, so another process can create the file between this check and the write.
+            # Only the consumer group prevents that: it assigns a partition to one archiver at a time.
             if self.exists(name):
                 raise Exists(name)
             if self.filesystem.type_name == "local":  # object stores have no folders

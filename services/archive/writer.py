@@ -84,8 +84,8 @@ class PartitionWriter:
             Conflict: The archive does not end at ``start``, or another archiver wrote this file first.
             OSError: The store cannot be written. Either nothing was written, or the whole file.
         """
-        # The start offset is part of the file's name, and a file is created only once. So two archivers that continue at the
-        # same offset cannot both write the same records.
+        # The start offset is part of the file's name, and a file is created only once. So two archivers that continue
+        # at the same offset cannot both write the same records.
         if start != self.state.end:
             raise Conflict(self.open())
         state = self.state

@@ -1,1 +1,1 @@
-"""An emulator of Vertex AI's ``streamGenerateContent`` over HTTP, with scripted latency and faults."""
+"""HTTP emulator of Vertex AI's ``streamGenerateContent``, with scripted latency and faults."""
