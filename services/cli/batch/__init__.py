@@ -1,1 +1,1 @@
-"""``railbus batch``: read inputs, submit and follow jobs, and write results."""
+"""Code of ``railbus batch``."""

@@ -13,7 +13,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Return the planner's exit code: 0, or 2 for a user's mistake."""
+    """Return the planner's exit code: 0, or 2 for a usage error."""
     return run_planner(args.what, *args.flags)
 
 

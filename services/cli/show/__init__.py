@@ -1,1 +1,1 @@
-"""Formats answers, events, dead letters and reports for people."""
+"""Formatting of answers, events, dead letters and reports."""

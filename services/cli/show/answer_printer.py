@@ -1,4 +1,4 @@
-"""Print an answer to standard output op by op, and record its outcome, times and tokens."""
+"""Print an answer to standard output as it arrives."""
 
 import shutil
 import sys
@@ -17,7 +17,7 @@ class AnswerPrinter:
     """Prints the ops of one answer.
 
     Args:
-        terminal: Renders the ops; None writes each op as a JSON line.
+        terminal: Renders the ops; None prints each op as a JSON line.
 
     Attributes:
         result: Outcome, times and tokens so far.
@@ -30,7 +30,7 @@ class AnswerPrinter:
 
     @classmethod
     def for_stdout(cls) -> Self:
-        """Make a printer that erases void text on a terminal, and prints a notice about it in a file or pipe."""
+        """Create a printer for standard output. Withdrawn text is erased only if standard output is a terminal."""
         if not sys.stdout.isatty():
             return cls(Terminal())
         size = shutil.get_terminal_size()
@@ -58,7 +58,10 @@ class AnswerPrinter:
 
 
 async def print_answer(answer: Awaitable[None], printer: AnswerPrinter) -> int:
-    """Wait for an answer whose ops go to ``printer``. Print a closing line or the error, and return the exit code."""
+    """Wait for the end of an answer, print a closing line or an error, and return the exit code.
+
+    ``answer`` must pass its ops to ``printer``.
+    """
     try:
         await answer
     except AnswerError as error:
