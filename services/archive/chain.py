@@ -62,12 +62,10 @@ class ChainBreak(NamedTuple):
 
 
 def genesis(topic: str, partition: int) -> bytes:
-    """Return the initial digest of a partition's chain."""
     return hashlib.sha256(f"railbus archive 1\n{topic}\n{partition}\n".encode()).digest()
 
 
 def digest(before: bytes, archived: ArchivedRecord) -> bytes:
-    """Return the digest of a record. ``before`` is the digest of the record before it."""
     record, fields, sealed = archived
     key, value, headers = record.key, record.value, record.headers
     parts = [
@@ -90,7 +88,6 @@ def chained(before: bytes, records: Iterable[ArchivedRecord]) -> Iterator[bytes]
 
 
 def size(record: StoredRecord) -> int:
-    """Return the number of bytes of key and value."""
     return len(record.key or b"") + len(record.value or b"")
 
 

@@ -52,12 +52,10 @@ class ChainCheckpoint:
 
     @property
     def end(self) -> int:
-        """The offset at which the next file starts."""
         return self.last + 1
 
     @property
     def signed_bytes(self) -> bytes:
-        """The bytes that the signature covers."""
         return b"railbus checkpoint 1\n" + orjson.dumps(
             asdict(replace(self, signature="")), option=orjson.OPT_SORT_KEYS
         )
@@ -104,7 +102,6 @@ class ChainState:
 
 
 def state_after(checkpoint: ChainCheckpoint | None, topic: str, partition: int) -> ChainState:
-    """Return the state after a checkpoint. For None, return the initial state."""
     if checkpoint is None:
         return ChainState(0, genesis(topic, partition), 0, 0)
     return ChainState(checkpoint.end, bytes.fromhex(checkpoint.head), checkpoint.total, checkpoint.length)
@@ -142,5 +139,4 @@ def checkpoint_path(topic: str, partition: int, start: int) -> str:
 
 
 def anchors_json(anchors: Any) -> bytes:
-    """Return the checkpoints as JSON, one per line."""
     return b"".join(anchor.to_json() + b"\n" for anchor in anchors)

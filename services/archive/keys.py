@@ -74,7 +74,6 @@ class Verifier:
             raise UserError(f"--public-key {', '.join(map(str, paths))}: is no PEM file of a public key") from None
 
     def is_signed(self, checkpoint: ChainCheckpoint) -> bool:
-        """Return whether the checkpoint has a valid signature by one of the keys."""
         key = self._keys.get(checkpoint.signer)
         if key is None:
             return False

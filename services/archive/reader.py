@@ -108,7 +108,6 @@ class Archive:
                 yield pa.Table.from_batches([batch])
 
     def request(self, request_id: str) -> Iterator[StoredRecord]:
-        """Yield the records of a request, sorted by topic, partition and offset."""
         for file in self.files(from_ms=time_ms(request_id) - DAY_MS):
             table = self.table(file, SEALED_COLUMNS, request_id=request_id)
             if table.num_rows:

@@ -39,7 +39,6 @@ QUERY_SCHEMA_NAMES: Final = (*RECORD_COLUMNS, *QueryFields._fields)
 
 @cache
 def schema() -> Any:
-    """Return the Arrow schema of a data file."""
     pa = need("pyarrow")
     text = pa.dictionary(pa.int32(), pa.string())
     return pa.schema(
@@ -62,7 +61,6 @@ def schema() -> Any:
 
 
 def query_fields(record: StoredRecord) -> QueryFields:
-    """Extract the query fields of a record. A field that cannot be read is None."""
     kind = header(record.headers, KIND_HEADER)  # type: ignore[arg-type]
     request_id = None
     if record.key is not None and len(record.key) == 36:

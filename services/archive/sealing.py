@@ -88,7 +88,6 @@ class KeyStore:
             self._connection.execute("COMMIT")
 
     def key(self, request_id: str, tenant: str) -> bytes | None:
-        """Return a key; None if it does not exist."""
         return self._get(request_id, tenant)
 
     def forget(self, *, request_id: str | None = None, tenant: str | None = None) -> int:

@@ -100,7 +100,6 @@ class Store:
             temporary.unlink(missing_ok=True)
 
     def remove_abandoned(self) -> None:
-        """Remove temporary files older than ``ABANDONED_S``."""
         if not self.is_folder:
             return
         with suppress(OSError):

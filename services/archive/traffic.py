@@ -51,7 +51,6 @@ class Traffic:
         return cls(archive=archive, kafka=args.kafka, from_ms=args.from_ms, to_ms=args.to_ms)
 
     def wants(self, request_id: str) -> bool:
-        """Return whether a request was created in the time range."""
         return self.from_ms <= time_ms(request_id) < self.to_ms
 
     async def events(
@@ -82,7 +81,6 @@ class Traffic:
 
 
 def add_traffic_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options that ``Traffic.of`` reads."""
     parser.add_argument("--policy", type=Path, required=True, help="folder of the policy to judge by")
     parser.add_argument("--archive", help="the archive; without it the topics of --kafka are read")
     parser.add_argument("--keys", type=Path, help="the archiver's key store, where texts are sealed")

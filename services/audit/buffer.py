@@ -39,7 +39,6 @@ class PartitionBuffer:
         return len(self._records)
 
     def add(self, record: StoredRecord, now_us: int) -> None:
-        """Add a record. A record that was added before is ignored."""
         if record.offset < self.next_offset:
             return  # it was read again after a reconnection, or after the broker lost the end of its log
         self.next_offset = record.offset + 1
@@ -64,5 +63,4 @@ class PartitionBuffer:
 
 
 def units_of(record: StoredRecord) -> int:
-    """Return the memory that a record takes, in units of ``UNIT_BYTES``."""
     return (size(record) + OVERHEAD_BYTES + UNIT_BYTES - 1) // UNIT_BYTES

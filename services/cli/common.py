@@ -1,5 +1,3 @@
-"""Helpers of several subcommands."""
-
 import argparse
 import asyncio
 import dataclasses
@@ -50,7 +48,9 @@ def add_kafka_option(parser: argparse.ArgumentParser) -> None:
 
 
 def bus_settings(kafka: str | None) -> BusSettings:
-    """Return the Kafka settings of the environment, with the broker of the flag or of the running ``railbus up``, if any.
+    """Return the Kafka settings of the environment.
+
+    The broker is that of ``kafka`` if given, or else that of the ``railbus up`` that runs in this folder, if any.
 
     Args:
         kafka: Value of the flag ``--kafka``; None if it was not given.
@@ -68,11 +68,6 @@ def bus_settings(kafka: str | None) -> BusSettings:
 
 
 def with_broker(settings: BusSettings, kafka: str) -> BusSettings:
-    """Return the settings with another broker address.
-
-    Raises:
-        UserError: The address is invalid.
-    """
     try:
         return dataclasses.replace(settings, bootstrap=kafka)
     except UserError as error:  # its message names the variable instead of the flag
@@ -80,7 +75,9 @@ def with_broker(settings: BusSettings, kafka: str) -> BusSettings:
 
 
 def edge_url(url: str | None) -> str:
-    """Return the address of the edge: of the flag, of the running ``railbus up``, or the default.
+    """Return the address of the edge.
+
+    Without ``url``, it is that of the ``railbus up`` that runs in this folder, or else ``http://127.0.0.1:8080``.
 
     Args:
         url: Value of the flag ``--url``; None if it was not given.
@@ -108,17 +105,11 @@ async def reaching_broker(
 
 
 async def read_through(reader: TailReader, ends: Mapping[tuple[Topic, int], int]) -> None:
-    """Wait until the reader has reached these end offsets."""
     while any((reader.position(*partition) or 0) < end for partition, end in ends.items()):  # noqa: ASYNC110 - see POLL_S
         await asyncio.sleep(POLL_S)
 
 
 def start_position(text: str) -> StartPosition:
-    """Parse the value of ``--from``.
-
-    Raises:
-        UserError: The value is not a valid time.
-    """
     try:
         return parse_time_spec(text, now_ms())
     except ValueError as error:
@@ -143,10 +134,5 @@ def topic_by_name(text: str) -> Topic:
 
 
 def check_request_id(text: str | None) -> None:
-    """Check the value of ``--request``.
-
-    Raises:
-        UserError: The value is not a request id.
-    """
     if text is not None and not is_uuid7(text):
         raise UserError(f"--request {text[:64]!r}: must be a UUIDv7 in lower case, as `railbus ask` prints it")

@@ -1,5 +1,3 @@
-"""Entry point of the installed program ``railbus``."""
-
 import _signal  # type: ignore[import-not-found]  # typeshed has only signal
 
 

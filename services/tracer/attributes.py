@@ -32,7 +32,6 @@ def request_attributes(account: Account, request: RequestDetails) -> Attributes:
 
 
 def end_attributes(account: Account, receipt: Detached | None, clock_skew_ms: float) -> Attributes:
-    """Return the root span's attributes that are known only after the request was closed."""
     values: Attributes = {
         "gen_ai.response.id": account.request_id,
         "railbus.outcome": account.outcome,

@@ -30,8 +30,6 @@ MAX_REQUESTS: Final = 100_000
 
 @dataclass(frozen=True, slots=True)
 class ExportTrace:
-    """Effect that sends a trace to the collector."""
-
     trace: Trace
 
 
@@ -76,12 +74,10 @@ class TracerCore(Core):
 
     @property
     def open(self) -> int:
-        """The number of requests whose trace was not exported yet."""
         return sum(not each.over for part in self._partitions.values() for each in part.requests.values())
 
     @property
     def remembered(self) -> int:
-        """The number of requests in memory."""
         return sum(len(part.requests) for part in self._partitions.values())
 
     def gained(self, number: int) -> None:
@@ -91,7 +87,6 @@ class TracerCore(Core):
         del self._partitions[number]
 
     def read(self, record: Received | UnreadableRecord, at_us: int, now_us: int) -> Sequence[Effect]:  # noqa: ARG002
-        """Store an account or a receipt. Export the request's trace if it is complete."""
         event = record.event if isinstance(record, Received) else None
         if not isinstance(record, Received) or not isinstance(event, Account | Detached):
             return ()
@@ -128,7 +123,6 @@ class TracerCore(Core):
         return effects
 
     def alarm_us(self, number: int, now_us: int) -> int | None:  # noqa: ARG002
-        """Return the time at which ``tick`` is next due; None if no request is in memory."""
         partition = self._partitions[number]
         due: list[int] = []
         if (waiting := next(iter(partition.waiting.values()), None)) is not None:

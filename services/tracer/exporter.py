@@ -121,8 +121,6 @@ class SpanExporter:
 
 
 class Converter:
-    """Converts spans to OpenTelemetry's ``ReadableSpan``."""
-
     def __init__(self) -> None:
         from opentelemetry.sdk.resources import Resource
         from opentelemetry.sdk.trace import Event, ReadableSpan

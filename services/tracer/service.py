@@ -1,5 +1,3 @@
-"""The tracer process."""
-
 import asyncio
 import gc
 from collections.abc import Callable
@@ -59,7 +57,6 @@ class TracerService:
 
     @property
     def ready(self) -> bool:
-        """Whether the tracer has caught up with the log."""
         return self._processor.ready
 
     async def run(self) -> None:

@@ -45,8 +45,6 @@ _NS_PER_US: Final = 1_000
 
 @dataclass(frozen=True, slots=True)
 class SpanEvent:
-    """An OpenTelemetry span event."""
-
     name: str
     at_ns: int
     attributes: Attributes

@@ -53,7 +53,6 @@ def find(args: argparse.Namespace) -> int:
 
 
 def export(args: argparse.Namespace) -> int:
-    """Write the records of a time range to a file. Return 0."""
     from_ms, to_ms = _times(args)
     count = export_records(_records(args, from_ms, to_ms), args.file)
     sys.stderr.write(f"wrote {count} records to {args.file}\n")

@@ -1,5 +1,3 @@
-"""Export records to a Parquet or JSONL file."""
-
 import base64
 from collections.abc import Iterable
 from itertools import islice

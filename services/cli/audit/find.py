@@ -99,7 +99,6 @@ def find_in_archive(archive: Archive, wanted: Wanted) -> list[ArchivedRequest]:
 
 
 def find_in_records(records: Iterable[StoredRecord], wanted: Wanted) -> list[ArchivedRequest]:
-    """Search records in memory."""
     held = [ArchivedRecord(record, query_fields(record)) for record in records]
     return _run(table_of(held, [bytes(32)] * len(held)), wanted)
 

@@ -33,7 +33,6 @@ class FoldedOp(NamedTuple):
 
 
 def refold(request_id: str, records: Sequence[Received], governance: Governance = AS_STARTED) -> list[FoldedOp]:
-    """Compute all ops of a request from its records, which must be in log order."""
     screen, found = Screen(request_id, governance), []
     for number, record in enumerate(stream_records(records)):
         assert isinstance(record.event, StreamEvent), "stream_records chooses them"  # noqa: S101 - for the type checker
@@ -44,12 +43,10 @@ def refold(request_id: str, records: Sequence[Received], governance: Governance 
 
 
 def stream_records(records: Sequence[Received]) -> Iterator[Received]:
-    """Yield the records of the topic ``railbus.streams``."""
     return (record for record in records if record.topic == STREAMS.name and isinstance(record.event, StreamEvent))
 
 
 def visible_after(ops: Sequence[FoldedOp]) -> Iterator[tuple[FoldedOp, str]]:
-    """Yield each op with the visible text after it."""
     visible = ""
     for folded in ops:
         visible = apply(visible, folded.op)
@@ -74,7 +71,6 @@ class ReceiptCheck(NamedTuple):
 
 
 def check_receipts(records: Sequence[Received], ops: Sequence[FoldedOp]) -> list[ReceiptCheck]:
-    """Compare every receipt in the records with the ops."""
     resumed = {r.event.connection: r.event.resumed_from for r in records if isinstance(r.event, Attached)}
     receipts = [record.event for record in records if isinstance(record.event, Detached)]
     return [_check(receipt, resumed.get(receipt.connection), ops) for receipt in receipts]

@@ -1,5 +1,3 @@
-"""Show which text the client saw at which time."""
-
 import asyncio
 import sys
 from collections.abc import Iterator, Sequence

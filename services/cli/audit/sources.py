@@ -1,5 +1,3 @@
-"""Read the records to audit, from a running broker or from an archive."""
-
 import asyncio
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -92,11 +90,6 @@ async def live_request(request_id: str, settings: BusSettings) -> list[Received]
 
 
 def check_count(request_id: str, found: Sequence[Received]) -> None:
-    """Check the number of a request's events.
-
-    Raises:
-        UserError: There are more than ``MAX_EVENTS``.
-    """
     if len(found) > MAX_EVENTS:
         raise UserError(f"request {request_id} has more than {MAX_EVENTS} events: something writes it in a loop")
 

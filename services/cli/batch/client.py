@@ -47,8 +47,6 @@ def job_store() -> FolderStore:
 
 
 class JobClient:
-    """A client for batch jobs."""
-
     def __init__(self, store: FolderStore, reader: JobReader, producer: Producer) -> None:
         self.store = store
         self._reader = reader
@@ -85,24 +83,17 @@ class JobClient:
         return self._reader.jobs.get(batch_id)
 
     def job(self, batch_id: str) -> JobState:
-        """Return a job.
-
-        Raises:
-            UserError: No job has this id.
-        """
         found = self.find(batch_id)
         if found is None:
             raise UserError(f"there is no batch {batch_id[:64]!r}: `railbus batch list` shows all")
         return found
 
     async def create(self, batch_id: str, **given: Any) -> None:
-        """Send a ``BatchCreated`` event, and wait until this client has read it back."""
         created = BatchCreated(**self._about(batch_id, TENANT), input_file=input_file_id(batch_id), **given)
         await self._producer.send(BATCHES, created)
         await self._reader.read_to_end()
 
     async def control(self, job: JobState, action: BatchAction) -> None:
-        """Send a ``BatchControl`` event, and wait until this client has read it back."""
         event = BatchControl(**self._about(job.batch_id, job.created.tenant), action=action)
         await self._producer.send(BATCHES, event)
         await self._reader.read_to_end()

@@ -1,5 +1,3 @@
-"""Look up an API's token prices in the price list of ``railbus plan batch``."""
-
 import tomllib
 from importlib.resources import files
 from pathlib import Path

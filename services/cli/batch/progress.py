@@ -40,14 +40,12 @@ class ProgressLine:
     _points: list[tuple[float, int]] = field(default_factory=list)
 
     def note(self, totals: BatchTotals, now_s: float) -> None:
-        """Record the job's totals at the time ``now_s``."""
         self._points.append((now_s, totals.completed + totals.failed))
         while len(self._points) > 2 and self._points[1][0] < now_s - WINDOW_S:
             del self._points[0]
 
     @property
     def rate(self) -> float:
-        """Lines per second over the last ``WINDOW_S``."""
         (first_s, first), (last_s, last) = self._points[0], self._points[-1]
         return (last - first) / (last_s - first_s) if last_s > first_s else 0.0
 
@@ -72,7 +70,6 @@ class ProgressLine:
 
 
 def duration(seconds: float) -> str:
-    """Format a duration, such as ``3 min 20 s``."""
     whole = int(seconds + 0.5)
     if whole < 60:
         return f"{whole} s"

@@ -23,8 +23,6 @@ JOB_FILE: Final = "job.json"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobOptions:
-    """Options of a job, as in ``schemas.batches.BatchCreated``."""
-
     window_open: int
     line_attempts: int
     completion_ms: int
@@ -44,11 +42,6 @@ class JobInput:
 
 
 async def submit(client: JobClient, batch_id: str, given: JobInput, options: JobOptions) -> None:
-    """Store and check the input, then send the ``BatchCreated`` event.
-
-    Raises:
-        UserError: The input is invalid.
-    """
     plan = await asyncio.to_thread(store_input, client.store, batch_id, given.source.name, given.write)
     if plan.bad:
         say(f"{plan.bad:,} of {plan.lines:,} lines are no requests: their errors will be in errors.jsonl")

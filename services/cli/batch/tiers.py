@@ -63,19 +63,12 @@ class Tier(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
 
 class Tiers(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Configuration of a cascade, as in its TOML file."""
-
     score: Score
     tier: Annotated[tuple[Tier, ...], msgspec.Meta(min_length=2, max_length=8)]
     budget: Budget = Budget()
 
 
 def read_tiers(path: Path) -> Tiers:
-    """Read and check a cascade's TOML file.
-
-    Raises:
-        UserError: The file cannot be read, or is invalid.
-    """
     try:
         tiers = msgspec.convert(tomllib.loads(path.read_text(encoding="utf-8")), Tiers)
         check_tiers(tiers)
@@ -87,11 +80,6 @@ def read_tiers(path: Path) -> Tiers:
 
 
 def check_tiers(tiers: Tiers) -> None:
-    """Check a cascade's configuration.
-
-    Raises:
-        ValueError: A field is invalid. The message names the field.
-    """
     score = tiers.score
     if sum(each is not None for each in (score.regex, score.json, score.cel)) != 1:
         raise ValueError("score needs one of regex, json and cel")
@@ -110,12 +98,6 @@ Scorer = Callable[[str], float | None]
 
 
 def scorer_of(score: Score) -> Scorer:
-    """Return the function that computes an answer's score.
-
-    Raises:
-        UserError: ``score.cel`` needs a package that is not installed.
-        ValueError: ``score.cel`` is invalid.
-    """
     if score.regex is not None:
         return partial(_by_regex, re.compile(score.regex))
     if score.json is not None:
@@ -141,7 +123,6 @@ def _by_path(path: Sequence[str], answer: str) -> float | None:
 
 
 def best(scores: Mapping[str, float], count: int) -> list[str]:
-    """Return the ``count`` names with the highest scores, best first."""
     return sorted(scores, key=lambda name: -scores[name])[: max(0, count)]
 
 

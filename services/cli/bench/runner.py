@@ -1,5 +1,3 @@
-"""Run the arms of ``railbus bench engine``, each run in a separate process."""
-
 import json
 import os
 import subprocess
@@ -21,8 +19,6 @@ run."""
 
 
 class BenchRunError(Exception):
-    """A run failed. ``code`` is its exit code."""
-
     def __init__(self, code: int) -> None:
         super().__init__(code)
         self.code = code
@@ -53,11 +49,6 @@ def measure(order: Sequence[BenchArm], workload: dict[str, Any], limit_s: float)
 def write_result(
     path: Path, arms: Sequence[BenchArm], workload: Mapping[str, Any], runs: object, catalogue: object
 ) -> None:
-    """Write results, settings and workload to a JSON file.
-
-    Raises:
-        UserError: The file cannot be written.
-    """
     result = {
         "version": RESULT_VERSION,
         "workload": workload,

@@ -1,5 +1,3 @@
-"""Ops of an answer that a client receives."""
-
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 

@@ -1,5 +1,3 @@
-"""Summary of a received answer. No I/O, no clock."""
-
 from dataclasses import dataclass
 from typing import Final
 
@@ -45,7 +43,6 @@ class AnswerSummary:
     close: Close | None = None
 
     def take(self, op: Op, now: float) -> None:
-        """Add an op that was received at the time ``now``."""
         if isinstance(op, Close):
             self.close = op
         elif isinstance(op, Show):
@@ -60,7 +57,6 @@ class AnswerSummary:
         return EXIT_FAILED if self.close is None else _EXIT_CODES[self.close.outcome]
 
     def closing_line(self) -> str:
-        """Return one line with outcome, time to first token, speed and request id."""
         parts: list[str] = ["no end was received" if self.close is None else self.close.outcome]
         if self.close is not None and self.close.outcome != "completed" and self.close.reason:
             parts.append(self.close.reason)

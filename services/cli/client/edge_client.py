@@ -38,8 +38,6 @@ FLAGS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class EdgeAddress:
-    """URL and API key of an edge. If the key is None, no key is sent."""
-
     url: str
     key: str | None = None
 

@@ -1,4 +1,4 @@
-"""``railbus bench``: measure how much speculative decoding speeds up an engine, and compare with the planner's prediction."""
+"""``railbus bench``: measure an engine with and without speculative decoding, and compare with the planner's prediction."""
 
 import argparse
 import os

@@ -36,11 +36,6 @@ def run(args: argparse.Namespace) -> int:
 
 
 def length_ms(text: str) -> int:
-    """Parse a duration such as ``10m`` to milliseconds.
-
-    Raises:
-        UserError: The text is not a duration.
-    """
     match = _LENGTH.fullmatch(text)
     if match is None:
         raise UserError(f"--window {text[:64]!r}: must be a length such as 90s, 10m, 1h or 7d")

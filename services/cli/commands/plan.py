@@ -18,6 +18,5 @@ def run(args: argparse.Namespace) -> int:
 
 
 def run_planner(*arguments: str) -> int:
-    """Run ``python -m services.planner`` with these arguments and return its exit code."""
     command = [sys.executable, "-P", "-m", "services.planner", *arguments]
     return subprocess.run(command, check=False).returncode  # noqa: S603 - our own program, no shell

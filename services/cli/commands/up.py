@@ -61,8 +61,6 @@ MAX_HELD_LINES: Final = 1_000
 
 
 class StatusLines:
-    """Writes status lines to standard error."""
-
     def __init__(self) -> None:
         self._held: deque[str] | None = None
 

@@ -1,1 +1,0 @@
-"""Code of ``railbus demo``."""

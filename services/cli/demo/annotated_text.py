@@ -35,7 +35,6 @@ class AnnotatedText:
         self._notes: dict[int, list[StyledSpan]] = {}
 
     def take(self, op: Op, row: int) -> None:
-        """Apply an op. New text is assigned to the given row."""
         match op:
             case Show():
                 self._pieces.append(TextSegment(row=row, text=op.text))

@@ -62,8 +62,6 @@ class SceneRun:
 
 
 class DemoTree:
-    """The running services of the demo."""
-
     def __init__(self, url: str) -> None:
         self._url = url
         self._log: dict[str, list[Received]] = defaultdict(list)
@@ -79,7 +77,6 @@ class DemoTree:
         return scene_run
 
     async def warm_up(self) -> None:
-        """Send requests that make every service load what it needs."""
         for script in ("n3", "err503"):
             await self._ask(ChatRequest(prompt="Hello.", model=f"simulated-{script}", total_ms=15_000), SceneRun())
 

@@ -92,8 +92,6 @@ SCENES: Final = (
 
 @dataclass(slots=True)
 class SceneTrace:
-    """The events and ops of one scene, each in the order in which they were received."""
-
     events: list[AnyEvent] = field(default_factory=list)
     ops: list[Op] = field(default_factory=list)
 

@@ -41,8 +41,6 @@ _STYLES: Final[dict[type[AnyEvent], Style]] = {
 
 @dataclass(slots=True)
 class TimelineRow:
-    """The records in one row of the table: a single record, or consecutive chunks of one attempt."""
-
     records: list[Received] = field(default_factory=list)
 
     @property
@@ -50,7 +48,6 @@ class TimelineRow:
         return [record.event for record in self.records if isinstance(record.event, Chunk)]
 
     def takes(self, event: AnyEvent) -> bool:
-        """Return whether the next event belongs to this row."""
         chunks = self.chunks
         if isinstance(event, Cleared):
             return bool(chunks) and not event.final
@@ -58,7 +55,6 @@ class TimelineRow:
 
 
 def written_us(record: Received) -> int:
-    """Return the time at which a record was written, in microseconds since the epoch."""
     # The ``at`` of a later attempt's ``Request`` is the time at which the request arrived.
     if isinstance(record.event, Request) and record.event.attempt > 1:
         return record.timestamp_ms * 1_000 + 999

@@ -1,5 +1,3 @@
-"""Findings about settings of the host. No I/O."""
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -35,7 +33,6 @@ def unreadable(name: str, wanted: str, why: str, what: str) -> HostFinding:
 
 
 def host_report(findings: Sequence[HostFinding]) -> str:
-    """Format the findings as text."""
     width = max((len(each.name) for each in findings), default=0)
     marks = {"ok": "ok", "change": "CHANGE", "unknown": "?", "note": "-"}
     lines: list[str] = []

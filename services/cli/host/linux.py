@@ -1,5 +1,3 @@
-"""Check the settings of a Linux host."""
-
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path

@@ -1,1 +1,0 @@
-"""Formatting of answers, events, dead letters and reports."""

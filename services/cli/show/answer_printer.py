@@ -1,5 +1,3 @@
-"""Print an answer to standard output as it arrives."""
-
 import shutil
 import sys
 import time
@@ -37,7 +35,6 @@ class AnswerPrinter:
         return cls(Terminal(size.columns, size.lines))
 
     def take(self, answered: AnswerOp) -> None:
-        """Print one op and add it to ``result``."""
         self.result.request_id = answered.request_id
         self.result.take(answered.op, time.monotonic())
         if self._terminal is None:
@@ -51,7 +48,6 @@ class AnswerPrinter:
             self._mid_line = not text.endswith("\n")
 
     def end(self) -> None:
-        """Print a line break if the printed text does not end with one."""
         if self._mid_line:
             sys.stdout.write("\n")
             sys.stdout.flush()

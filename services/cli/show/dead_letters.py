@@ -103,7 +103,6 @@ def parse_dead_letter(record: Received | UnreadableRecord) -> DeadLetterRecord |
 
 
 def dead_letter_line(record: DeadLetterRecord) -> str:
-    """Format a dead letter as one line, without the original value and headers."""
     place = f"{record.topic.removeprefix('railbus.')} {record.partition}:{record.offset}"
     size = "-" if record.value is None else len(record.value)
     about = "-" if record.request_id is None else record.request_id[-8:]
@@ -112,7 +111,6 @@ def dead_letter_line(record: DeadLetterRecord) -> str:
 
 
 def dead_letter_json(record: DeadLetterRecord) -> dict[str, Any]:
-    """Return a dead letter as a JSON object, with bytes in base64."""
     return {
         "number": record.number,
         "at": record.at_us,
@@ -129,7 +127,6 @@ def dead_letter_json(record: DeadLetterRecord) -> dict[str, Any]:
 
 
 def dead_letter_details(record: DeadLetterRecord, most_bytes: int) -> Iterator[str]:
-    """Yield lines with all fields of a dead letter, and the first ``most_bytes`` of the value."""
     yield _plain(f"number   {record.number} of {DEAD.name}, put there {_utc_time(record)} by {record.source}")
     yield _plain(f"found    {record.topic} partition {record.partition} offset {record.offset}")
     yield _plain(f"reason   {record.reason}")

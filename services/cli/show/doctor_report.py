@@ -1,5 +1,3 @@
-"""Format the report of ``railbus doctor``. Pure functions."""
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

@@ -45,7 +45,6 @@ def event_line(record: Received | UnreadableRecord, zero_us: int, *, prompts: bo
 
 
 def describe_event(event: AnyEvent) -> str:
-    """Describe an event in a few words, without prompts."""
     return _DESCRIPTIONS.get(type(event), _fields)(event)
 
 

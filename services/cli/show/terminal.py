@@ -13,12 +13,10 @@ _CONTROL: Final = {code: "\ufffd" for code in (*range(0x20), *range(0x7F, 0xA0))
 
 
 def printable(text: str) -> str:
-    """Replace control characters."""
     return text.translate(_CONTROL)
 
 
 def screen_rows(text: str, columns: int) -> int:
-    """Return the number of screen rows that a text fills."""
     return sum(max(1, -(-_width(line) // columns)) for line in text.split("\n"))
 
 
@@ -41,7 +39,6 @@ class Terminal:
         self.visible = ""
 
     def render(self, op: Op) -> str:
-        """Return the characters to write for an op."""
         before = self.visible
         self.visible = apply(before, op)
         match op:

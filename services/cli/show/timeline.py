@@ -29,7 +29,6 @@ def in_log_order(records: Iterable[Received]) -> list[Received]:
 
 
 def timeline(request_id: str, events: Sequence[LogEvent], *, prompts: bool) -> list[str]:
-    """Return a line for each event, followed by a line for each of its ops."""
     screen, lines = Screen(request_id), []
     zero_ms = events[0].appended_ms
     for appended_ms, event in events:
@@ -44,7 +43,6 @@ def timeline(request_id: str, events: Sequence[LogEvent], *, prompts: bool) -> l
 
 
 def receipts(checks: Sequence[ReceiptCheck], ops: int) -> list[str]:
-    """Return a line for each receipt that says whether its hash agrees with the log. ``ops`` is the number of ops."""
     lines = []
     for check in checks:
         receipt = check.receipt
@@ -62,7 +60,6 @@ def receipts(checks: Sequence[ReceiptCheck], ops: int) -> list[str]:
 
 
 def latency_table(found: Latency) -> list[str]:
-    """Return the lines of a table with the parts of a request's latency."""
     lines = [f"{'waited for':<16} {'ms':>9} {'share':>6}  which is"]
     whole = found.total_ms or 1.0
     lines += [f"{name:<16} {ms:9.1f} {ms / whole:6.1%}  {WAITS_FOR[name]}" for name, ms in found.parts]
@@ -85,7 +82,6 @@ def latency_table(found: Latency) -> list[str]:
 
 
 def latency_json(found: Latency) -> dict[str, Any]:
-    """Return the parts of a request's latency as JSON, in milliseconds."""
     return {
         "parts": [{"part": name, "ms": round(ms, 3)} for name, ms in found.parts],
         "total_ms": round(found.total_ms, 3),

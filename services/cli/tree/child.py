@@ -78,7 +78,6 @@ class Child:
         return code
 
     async def stop(self, within_s: float) -> None:
-        """Send SIGTERM. Send SIGKILL if the process has not ended after ``within_s``."""
         if self._process.returncode is None:
             self._process.send_signal(signal.SIGTERM)
             try:

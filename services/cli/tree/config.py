@@ -71,11 +71,6 @@ MOST_KAFKA_NODES: Final = 5
 
 
 def check_counts(args: argparse.Namespace) -> None:
-    """Check the flags for the numbers of processes.
-
-    Raises:
-        UserError: A number is out of bounds, or is for a service that is not started.
-    """
     for flag, service in COUNTED.items():
         count = getattr(args, flag)
         if not 1 <= count <= MOST_PROCESSES:
@@ -97,11 +92,6 @@ def check_counts(args: argparse.Namespace) -> None:
 
 
 def check_log_flags(args: argparse.Namespace) -> None:
-    """Check the flags for the embedded broker's log.
-
-    Raises:
-        UserError: A flag has no effect, because another broker is used.
-    """
     broker = "--kafka" if args.kafka is not None else "--kafka-nodes" if args.kafka_nodes is not None else None
     if broker is not None and args.forget:
         raise UserError(f"--forget has no effect with {broker}: it empties the embedded broker's log; leave it out")
@@ -112,11 +102,6 @@ def counts(args: argparse.Namespace) -> dict[str, int]:
 
 
 def check_engine_flags(args: argparse.Namespace) -> None:
-    """Check the flags for the engine.
-
-    Raises:
-        UserError: A flag has no effect with this engine, or a required flag is missing.
-    """
     for name, engines in _ENGINES_WITH.items():
         if getattr(args, name) is not None and args.engine not in engines:
             flag = f"--{name.replace('_', '-')}"
@@ -140,12 +125,10 @@ def cloud_mode(args: argparse.Namespace) -> CloudMode:
 
 
 def is_traced(args: argparse.Namespace) -> bool:
-    """Return whether an OpenTelemetry collector is configured."""
     return bool(args.traces or os.environ.get(OTLP_ENDPOINT))
 
 
 def engine_options(args: argparse.Namespace) -> dict[str, str]:
-    """Return the environment variables for the engine flags that were given."""
     flags = ((variable, getattr(args, flag)) for flag, variable in _OPTIONS.items())
     return {variable: str(value) for variable, value in flags if value is not None}
 

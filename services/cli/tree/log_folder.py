@@ -1,5 +1,3 @@
-"""Choose and check the folder of the broker's log."""
-
 import fcntl
 import json
 import os

@@ -1,5 +1,3 @@
-"""Choose ports on the loopback interface."""
-
 import fcntl
 import os
 import secrets
@@ -23,7 +21,6 @@ _reserved: Final[dict[int, int]] = {}
 
 
 def free_port() -> int:
-    """Return a random port that is free now."""
     for _ in range(MAX_TRIES):
         port = CANDIDATE_PORTS[secrets.randbelow(len(CANDIDATE_PORTS))]
         if is_free(port) and reserve(port):
@@ -34,7 +31,6 @@ def free_port() -> int:
 
 
 def is_free(port: int) -> bool:
-    """Return whether a server could listen on this port now."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -86,5 +82,4 @@ def port_or_free(wanted: int, flag: str) -> int:
 
 
 def usual_port(port: int) -> int:
-    """Return this port if it is free, else another free port."""
     return port if is_free(port) and reserve(port) else free_port()

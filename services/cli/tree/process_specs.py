@@ -172,12 +172,10 @@ def service_names(
 
 
 def process_names(service: str, counts: Mapping[str, int]) -> tuple[str, ...]:
-    """Return the names of a service's processes: ``router``, ``router-2`` and so on."""
     return service, *(f"{service}-{number}" for number in range(2, counts.get(service, 1) + 1))
 
 
 def process_specs(config: TreeConfig) -> list[ProcessSpec]:
-    """Return all processes in start order."""
     found: list[ProcessSpec] = []
     if config.broker_port is not None:
         found.append(_broker(config.broker_port, config.log_dir))

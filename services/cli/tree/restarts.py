@@ -5,15 +5,11 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class RestartAfter:
-    """Decision to restart the service after this time."""
-
     after_s: float
 
 
 @dataclass(frozen=True, slots=True)
 class GiveUp:
-    """Decision not to restart the service, because it ended ``times`` times within ``within_s`` seconds."""
-
     times: int
     within_s: float
 

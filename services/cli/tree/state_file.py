@@ -52,7 +52,6 @@ class RunningTree:
 
 
 def state_dir() -> Path:
-    """Return the state folder: ``RAILBUS_STATE_DIR``, or ``.railbus`` by default."""
     return Path(os.environ.get(STATE_DIR_VARIABLE) or DEFAULT_STATE_DIR)
 
 

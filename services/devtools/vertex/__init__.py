@@ -1,1 +1,0 @@
-"""HTTP emulator of Vertex AI's ``streamGenerateContent``, with scripted latency and faults."""

@@ -47,8 +47,6 @@ STATUS: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EmulatorScript:
-    """A parsed script, with one field for each part."""
-
     n: int = 40
     ttft: int = 30
     tail: int = 0
@@ -91,7 +89,6 @@ def parse_script(model: str, default: EmulatorScript) -> EmulatorScript:
 
 
 def word(index: int) -> str:
-    """Return the answer's word at this index. Every word but the first begins with a space."""
     return _WORDS[index % len(_WORDS)].capitalize() if index == 0 else " " + _WORDS[index % len(_WORDS)]
 
 
