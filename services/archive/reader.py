@@ -75,9 +75,9 @@ class Archive:
     def files(
         self, topics: Collection[str] | None = None, from_ms: int | None = None, to_ms: int | None = None
     ) -> list[DataFile]:
-        """Return the data files of these topics for the days from ``from_ms`` to ``to_ms``.
+        """Return the data files of these topics for all days between ``from_ms`` and ``to_ms``. None means no limit.
 
-        They are sorted by topic, partition and start offset. A topic filter of None selects all topics.
+        The files are sorted by topic, partition and start offset.
         """
         first = "" if from_ms is None else day_of(max(from_ms, 0))
         last = "9" if to_ms is None else day_of(to_ms)

@@ -26,8 +26,6 @@ class Tampering:
     """A detected change.
 
     Attributes:
-        topic: Topic of the changed records.
-        partition: Partition of the changed records.
         offset: Offset at which the change was detected.
         what: Description of the change, as one sentence.
         file: The data file or checkpoint file.

@@ -31,10 +31,10 @@ COMPRESSION: Final = "zstd"
 
 
 class Conflict(Exception):
-    """Another archiver has already written a file that starts at the same offset.
+    """The partition's archive does not end at the expected offset, because another archiver has written to it.
 
     Attributes:
-        state: The new end of the partition, from which the caller must continue.
+        state: The new end of the archive, from which the caller must continue.
     """
 
     def __init__(self, state: ChainState) -> None:
@@ -77,7 +77,7 @@ class PartitionWriter:
         """Write the records to one new file. The file is durable when this method returns.
 
         Args:
-            start: The expected end offset of the archive.
+            start: The offset at which the caller expects this partition's archive to end.
             records: At least one record, sorted by offset, all of the same day.
 
         Raises:

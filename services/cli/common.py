@@ -50,7 +50,7 @@ def add_kafka_option(parser: argparse.ArgumentParser) -> None:
 def bus_settings(kafka: str | None) -> BusSettings:
     """Return the Kafka settings of the environment.
 
-    The broker is that of ``kafka`` if given, or else that of the ``railbus up`` that runs in this folder, if any.
+    The broker is ``kafka`` if given, or else that of the ``railbus up`` that runs in this folder, if any.
 
     Args:
         kafka: Value of the flag ``--kafka``; None if it was not given.
@@ -92,7 +92,7 @@ def edge_url(url: str | None) -> str:
 async def reaching_broker(
     settings: BusSettings, remedy: str = "start it, or name another with --kafka"
 ) -> AsyncIterator[None]:
-    """Limit the block's time to ``CONNECT_TIMEOUT_S``.
+    """Limit the time of the block to ``CONNECT_TIMEOUT_S``.
 
     Raises:
         UserError: The block took longer. The message says that the broker does not answer, and ends with ``remedy``.

@@ -10,7 +10,7 @@ MOST_KEPT: Final = 2_048
 def keep_encoded_texts() -> bool:
     """Patch the encoder to cache messages of string attributes.
 
-    Return False if the installed OpenTelemetry version lacks the patched function. Nothing is changed then.
+    Return False, and change nothing, if the installed OpenTelemetry version lacks the patched function.
     """
     from opentelemetry.exporter.otlp.proto.common import _internal
 

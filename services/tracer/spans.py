@@ -1,7 +1,7 @@
 """Build the spans of a closed request's trace. Pure functions.
 
 The root span is the request. Its children are the consecutive parts of the request's time, and the work that ran in
-parallel: verdict, rails, attempts, and the check of the answer. Span ids are derived from the request id.
+parallel: the verdict, the attempts, and the check of the answer. Span ids are derived from the request id.
 """
 
 from collections.abc import Iterator, Mapping

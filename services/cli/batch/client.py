@@ -1,4 +1,4 @@
-"""Submit and follow batch jobs. Job files are in a folder that the batch service shares; job events are on the log."""
+"""Submit and follow batch jobs. Job files are in a folder shared with the batch service, job events are on Kafka."""
 
 import asyncio
 import os
@@ -31,7 +31,7 @@ SHOW_S: Final = 0.5
 
 
 def job_store() -> FolderStore:
-    """Return the folder of job files that the environment names, or that of the running ``railbus up``.
+    """Return the folder of batch job files, from the environment or from the ``railbus up`` that runs in this folder.
 
     Raises:
         UserError: The environment names no folder, and no ``railbus up`` with a batch service runs here.

@@ -1,4 +1,4 @@
-"""Configuration of a cascade: its models, how answers are scored, and which lines each model answers."""
+"""Configuration of a cascade of models: how answers are scored, and which lines each model answers."""
 
 import math
 import random
@@ -24,14 +24,14 @@ Positive = Annotated[float, msgspec.Meta(gt=0)]
 
 
 class Score(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How answers are scored. A higher score is better. One of ``regex``, ``json`` and ``cel`` must be set.
+    """How answers are scored. A higher score is better. Exactly one of ``regex``, ``json`` and ``cel`` must be set.
 
     Attributes:
         regex: A regular expression. The first group of its last match is the score.
         json: Path of the score in an answer that is JSON, such as ``rating.total``.
         cel: An expression in the Common Expression Language whose value is the score (see ``cel_scorer``).
         sample: Number of lines that each later tier answers first, to measure how well its scores agree with those of
-            the tier before.
+            the previous tier.
     """
 
     regex: str | None = None

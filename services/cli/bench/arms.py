@@ -100,7 +100,7 @@ def catalogue_entry(engine: str, env: Mapping[str, str], flags: Mapping[str, str
     Args:
         engine: Name of the engine.
         env: Environment variables of the engine.
-        flags: Values by field. None means that the environment or the engine's default decides.
+        flags: Values by field. For None, the environment variable or the engine's default is used.
     """
     usual = {
         name: env.get(variable, "") or value for name, (variable, value) in _ENGINE_DEFAULTS.get(engine, {}).items()

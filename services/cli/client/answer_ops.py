@@ -35,7 +35,7 @@ OpHandler = Callable[[AnswerOp], None]
 
 
 class AnswerError(Exception):
-    """The answer did not end properly, or the request was invalid.
+    """No complete answer was received, or the request was invalid.
 
     Attributes:
         usage: Whether the request was invalid.

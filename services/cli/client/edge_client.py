@@ -43,7 +43,7 @@ class EdgeAddress:
 
 
 async def ask_edge(request: ChatRequest, edge: EdgeAddress, take: OpHandler) -> None:
-    """Send a request, and call ``take`` with each op of the answer, up to its ``Close``.
+    """Send a request, and call ``take`` with each op of the answer. The last op is ``Close``.
 
     Raises:
         AnswerError: The edge cannot be reached or refused the connection, the answer did not end in time, or the

@@ -21,7 +21,7 @@ MAX_UNFOLDED: Final = 1_000
 
 
 async def ask_log(request: ChatRequest, settings: BusSettings, take: OpHandler) -> None:
-    """Send a request, and call ``take`` with each op of the answer, up to its ``Close``.
+    """Send a request, and call ``take`` with each op of the answer. The last op is ``Close``.
 
     Raises:
         AnswerError: The request was not closed in time, or was invalid.

@@ -1,4 +1,4 @@
-"""``railbus bench``: measure an engine with and without speculative decoding, and compare with the planner's prediction."""
+"""``railbus bench``: measure an engine with and without speculative decoding."""
 
 import argparse
 import os

@@ -73,7 +73,7 @@ class StatusLines:
 
     @contextmanager
     def hold(self) -> Iterator[None]:
-        """Delay the lines until the block ends."""
+        """Hold back all status lines until the block ends."""
         held = self._held = deque(maxlen=MAX_HELD_LINES)
         try:
             yield

@@ -1,4 +1,4 @@
-"""The text of an answer in styled segments, in which withdrawn text stays visible but is struck out. No I/O."""
+"""The text of an answer as styled segments. Withdrawn text stays visible, but is struck out. No I/O."""
 
 from dataclasses import dataclass, replace
 from itertools import groupby

@@ -13,7 +13,7 @@ class HostFinding:
         name: Name of the setting.
         found: The present value, or why it cannot be read.
         wanted: The recommended value.
-        why: What another value costs.
+        why: Disadvantage of another value.
         command: Command that sets the recommended value; empty if nothing has to be changed.
         state: ``ok``: the value is as recommended. ``change``: it should be changed. ``unknown``: it cannot be read.
             ``note``: whether to change it depends on the use.

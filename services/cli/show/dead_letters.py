@@ -147,7 +147,7 @@ def original_record(record: DeadLetterRecord, partitions: int) -> RawRecord:
     """Restore the original record, to be written again.
 
     Raises:
-        ValueError: The record was truncated, is itself of ``railbus.dead``, or has neither key nor value.
+        ValueError: The record was truncated, was read from ``railbus.dead`` itself, or has neither key nor value.
     """
     if record.cut:
         original = f"{record.topic} {record.partition}:{record.offset}"

@@ -21,7 +21,7 @@ def screen_rows(text: str, columns: int) -> int:
 
 
 class Terminal:
-    """The output of one answer.
+    """Renders one answer as characters for a terminal or a file.
 
     Withdrawn text is erased. Where that is impossible, a notice says that the text above is void.
 

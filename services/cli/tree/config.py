@@ -194,8 +194,8 @@ def archive_settings(location: str, folder: Path, env: Mapping[str, str]) -> dic
 
     Args:
         location: Folder or URI of the archive.
-        folder: Folder for the archiver's key and anchors if the archive is not a local folder. For a local folder they
-            are stored beside it.
+        folder: Folder for the archiver's key and anchors if the archive is a URI. Those of a local archive are stored
+            beside the archive.
         env: Environment variables that override the paths of key and anchors.
     """
     if "://" in location:

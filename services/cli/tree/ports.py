@@ -64,10 +64,10 @@ def reserve(port: int) -> bool:
 
 
 def port_or_free(wanted: int, flag: str) -> int:
-    """Return the port that a flag names, or a free port if it is 0.
+    """Return the port ``wanted``, or a free port if ``wanted`` is 0.
 
     Raises:
-        UserError: The number is not a port, or the port is in use. The message names ``flag``.
+        UserError: ``wanted`` is not a port number, or is in use. The message names ``flag``.
     """
     if not 0 <= wanted <= MAX_PORT:
         raise UserError(f"{flag} {wanted}: must be between 1 and {MAX_PORT}, or 0 for any free port")

@@ -36,7 +36,7 @@ class TreeConfig:
         broker_port: Port of the embedded broker; None if another broker is used.
         log_dir: Folder of the broker's log.
         redis_port: Port of the Redis server to start; None if none is started.
-        redis_program: Its program; None if none is started.
+        redis_program: Program of the Redis server to start; None if none is started.
         redis_url: Address of Redis; None if there is none.
         health_ports: Port of the health endpoint, by process name. Edges use their HTTP port instead.
         governed: Whether rails and safety run.
@@ -46,7 +46,7 @@ class TreeConfig:
         options: Environment variables of every service, from the operator's flags.
         generator_python: Python interpreter of the generator.
         counts: Number of processes, by service. A missing service has one.
-        more_edge_ports: Ports of the second edge and further ones.
+        more_edge_ports: Ports of the second and further edges.
         kafka_nodes: Number of Apache Kafka nodes to start; 0 for none.
         ledger: Whether the ledger runs.
         archive: Environment variables of the archiver; empty if it does not run.

@@ -1,4 +1,4 @@
-"""Decide whether and when to restart a service that has ended. Pure functions."""
+"""Decide whether and when to restart a service that has exited. Pure functions."""
 
 from dataclasses import dataclass
 
@@ -16,13 +16,13 @@ class GiveUp:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RestartPolicy:
-    """Limits for restarts, in seconds.
+    """Limits for restarts. Times are in seconds.
 
     Attributes:
-        first_s: Delay of the first restart. The delay doubles with each further end within ``within_s``.
+        first_s: Delay of the first restart. The delay doubles with each further exit within ``within_s``.
         longest_s: Maximum delay.
-        most: Number of ends within ``within_s`` after which the service is not restarted.
-        within_s: Period in which ends are counted.
+        most: Number of exits within ``within_s`` after which the service is not restarted.
+        within_s: Period in which exits are counted.
     """
 
     first_s: float = 0.2
@@ -31,7 +31,7 @@ class RestartPolicy:
     within_s: float = 60.0
 
     def decide(self, ends: list[float], now: float) -> RestartAfter | GiveUp:
-        """Decide whether and when to restart a service. ``ends`` has the times of all its ends, the latest included."""
+        """Decide whether and when to restart a service. ``ends`` has the times of all its exits up to ``now``."""
         recent = sum(1 for end in ends if now - end < self.within_s)
         if recent >= self.most:
             return GiveUp(recent, self.within_s)
