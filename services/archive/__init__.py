@@ -1,8 +1,5 @@
-"""The archive: every record of every topic as Parquet files, chained by hashes and signed.
+"""Tamper-evident archive of Kafka records in Parquet files.
 
-``chain`` and ``checkpoint`` have no I/O. ``records`` turns records into Arrow tables and back. ``store`` is the folder
-or object store. ``writer`` appends, ``reader`` reads, ``verify`` finds changes. ``railbus audit find`` uses DuckDB.
-
-pyarrow, duckdb and cryptography are the packages of the extra ``audit``. If one is missing, ``need`` raises an error
-that names the remedy.
+The records of each partition form a hash chain, and each file contains a signed checkpoint. This package needs the
+extra ``audit``.
 """

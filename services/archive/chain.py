@@ -1,6 +1,6 @@
 """The hash chain over the records of one partition. No I/O.
 
-Each record's digest covers the digest before it, so that the last digest covers all records up to it.
+The digest of a record is computed from the record and the digest of the record before it.
 """
 
 import hashlib
@@ -21,10 +21,10 @@ Tampering = Literal["edited", "dropped", "inserted", "reordered"]
 
 
 class QueryFields(NamedTuple):
-    """The fields by which queries filter. A field that cannot be read is None.
+    """Fields of a record that queries can filter by. A field that cannot be read is None.
 
     Attributes:
-        at_us: When the event was written, according to its writer, in microseconds since the epoch.
+        at_us: Time at which the producer created the event, in microseconds since the epoch.
     """
 
     kind: str | None
@@ -34,12 +34,12 @@ class QueryFields(NamedTuple):
 
 
 class ArchivedRecord(NamedTuple):
-    """A record as the archive holds it.
+    """A record in the form in which the archive stores it.
 
     Attributes:
-        record: The record. Its value is ciphertext if ``sealed``.
-        fields: The fields for queries, read from the value before it was encrypted.
-        sealed: Whether the value is encrypted with its request's key.
+        record: The record. Its value is ciphertext if ``sealed`` is true.
+        fields: Fields for queries, read from the plaintext value.
+        sealed: Whether the value is encrypted.
     """
 
     record: StoredRecord
@@ -48,10 +48,11 @@ class ArchivedRecord(NamedTuple):
 
 
 class ChainBreak(NamedTuple):
-    """A record whose digest does not follow from the record before it.
+    """A place where the hash chain is broken.
 
     Attributes:
-        offset: Offset of the record.
+        change: The probable cause, guessed from the neighbouring records.
+        offset: Offset of the record whose digest is wrong.
         after: Offset of the record before it; None at the start of the partition.
     """
 
@@ -61,12 +62,10 @@ class ChainBreak(NamedTuple):
 
 
 def genesis(topic: str, partition: int) -> bytes:
-    """Return the digest with which a partition's chain begins. The first record's digest covers it."""
     return hashlib.sha256(f"railbus archive 1\n{topic}\n{partition}\n".encode()).digest()
 
 
 def digest(before: bytes, archived: ArchivedRecord) -> bytes:
-    """Return the digest of a record, given the digest ``before`` of the record before it."""
     record, fields, sealed = archived
     key, value, headers = record.key, record.value, record.headers
     parts = [
@@ -89,21 +88,20 @@ def chained(before: bytes, records: Iterable[ArchivedRecord]) -> Iterator[bytes]
 
 
 def size(record: StoredRecord) -> int:
-    """Return the number of bytes of key and value. Checkpoints sum up these lengths."""
     return len(record.key or b"") + len(record.value or b"")
 
 
 def breaks(
     before: bytes, rows: Iterable[tuple[ArchivedRecord, bytes]], after: int | None = None
 ) -> Iterator[ChainBreak]:
-    """Yield every record whose recorded digest does not follow from the record before it.
+    """Yield every place where the chain is broken.
 
-    After a break, the check continues from the recorded digest, so that later changes are found too.
+    After a break, checking continues with the recorded digest.
 
     Args:
         before: The digest before the first record.
-        rows: The records with their recorded digests, in the order of the file.
-        after: Offset of the record before the first of them; None at the start of the partition.
+        rows: Pairs of record and recorded digest, in the order of the file.
+        after: Offset of the record before the first row; None at the start of the partition.
     """
     held = list(rows)
     for index, (archived, recorded) in enumerate(held):
@@ -114,10 +112,6 @@ def breaks(
 
 
 def _change(rows: list[tuple[ArchivedRecord, bytes]], index: int, before: bytes, after: int | None) -> Tampering:
-    """Return what was probably done to the record at which the chain is broken.
-
-    That the chain is broken is certain. What was done is inferred from the neighbouring records.
-    """
     offset = rows[index][0].record.offset
     following = rows[index + 1][0].record.offset if index + 1 < len(rows) else None
     if after is not None and offset == after:

@@ -1,4 +1,4 @@
-"""The checkpoint of one file of the archive, and the state of the partition's chain at the end of a file. No I/O."""
+"""Signed checkpoints of archive files, and the names of the files. No I/O."""
 
 import base64
 import re
@@ -16,23 +16,22 @@ CHECKPOINT_KEY: Final = b"railbus.checkpoint"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChainCheckpoint:
-    """A description of one file, and of all earlier records of its partition.
+    """Signed summary of one data file and of the partition's chain up to the end of this file.
 
     Attributes:
-        start: The offset at which the file before it ended. No other file of the partition may have the same start.
-        first: Offset of the file's first record. It is larger than ``start`` if the log had no records in between.
+        start: Offset at which the previous file ended. It identifies the file within its partition.
+        first: Offset of the file's first record. It is larger than ``start`` if the log has a gap there.
         last: Offset of the file's last record.
         count: Number of records in the file.
-        total: Number of records of the partition up to the end of the file.
-        length: Number of bytes of the keys and values of these ``total`` records.
-        from_ms: Smallest record time in the file, milliseconds since the epoch.
-        to_ms: Largest record time in the file.
-        before: Digest before the file's first record, hex.
-        head: Digest of the file's last record, hex.
-        file_sha256: SHA-256 of the data file, hex. It is empty in the copy inside the file, because a file cannot
-            contain its own hash.
-        signer: Name of the key: the first 16 hex digits of the SHA-256 of the public key.
-        signature: Ed25519 signature over all other fields, base64.
+        total: Number of archived records of the partition up to the end of the file.
+        length: Total size of the keys and values of these ``total`` records, in bytes.
+        from_ms: Smallest record timestamp in the file, in milliseconds since the epoch.
+        to_ms: Largest record timestamp in the file, in milliseconds since the epoch.
+        before: Digest before the file's first record, in hex.
+        head: Digest of the file's last record, in hex.
+        file_sha256: SHA-256 of the data file, in hex. It is empty in the copy inside the data file.
+        signer: Short name of the signing key (see ``key_name``).
+        signature: Ed25519 signature over all other fields, in base64.
     """
 
     topic: str
@@ -53,12 +52,10 @@ class ChainCheckpoint:
 
     @property
     def end(self) -> int:
-        """The offset at which the next file starts."""
         return self.last + 1
 
     @property
     def signed_bytes(self) -> bytes:
-        """The bytes that the signature covers."""
         return b"railbus checkpoint 1\n" + orjson.dumps(
             asdict(replace(self, signature="")), option=orjson.OPT_SORT_KEYS
         )
@@ -68,7 +65,7 @@ class ChainCheckpoint:
         return base64.b64decode(self.signature)
 
     def says_the_same(self, other: "ChainCheckpoint") -> bool:
-        """Return whether both checkpoints are equal, apart from ``file_sha256``, ``signer`` and ``signature``."""
+        """Compare two checkpoints, ignoring ``file_sha256``, ``signer`` and ``signature``."""
         return self.without_file == other.without_file
 
     @property
@@ -80,7 +77,7 @@ class ChainCheckpoint:
 
 
 def read_checkpoint(data: bytes) -> ChainCheckpoint | None:
-    """Return the checkpoint that is in this JSON; None if the JSON is not a checkpoint."""
+    """Parse a checkpoint from JSON; return None if the JSON is invalid."""
     try:
         return msgspec.json.decode(data, type=ChainCheckpoint)
     except (msgspec.DecodeError, UnicodeDecodeError):
@@ -89,11 +86,13 @@ def read_checkpoint(data: bytes) -> ChainCheckpoint | None:
 
 @dataclass(frozen=True, slots=True)
 class ChainState:
-    """The end of the archived records of a partition.
+    """State of a partition's chain after its last archived record.
 
     Attributes:
-        end: The next offset to archive. It is 0 while nothing is archived, whatever the log's first offset is.
-        head: The digest of the last archived record.
+        end: The next offset to archive; 0 if nothing is archived.
+        head: Digest of the last archived record.
+        total: Number of archived records.
+        length: Total size of their keys and values, in bytes.
     """
 
     end: int
@@ -103,7 +102,6 @@ class ChainState:
 
 
 def state_after(checkpoint: ChainCheckpoint | None, topic: str, partition: int) -> ChainState:
-    """Return the state after this checkpoint. For None, return the state before the first record."""
     if checkpoint is None:
         return ChainState(0, genesis(topic, partition), 0, 0)
     return ChainState(checkpoint.end, bytes.fromhex(checkpoint.head), checkpoint.total, checkpoint.length)
@@ -115,7 +113,7 @@ _DATA_NAME: Final = re.compile(
 
 
 class DataFile(msgspec.Struct, frozen=True, order=True):
-    """The parts of a data file's path. Files are sorted by topic, partition and start."""
+    """The parts of a data file's path. Instances sort by topic, partition and start offset."""
 
     topic: str
     partition: int
@@ -129,7 +127,7 @@ class DataFile(msgspec.Struct, frozen=True, order=True):
 
 
 def data_file(path: str) -> DataFile | None:
-    """Return the parts of this path; None if it is not the path of a data file."""
+    """Parse the path of a data file; return None for any other path."""
     found = _DATA_NAME.search(path)
     if found is None:
         return None
@@ -141,5 +139,4 @@ def checkpoint_path(topic: str, partition: int, start: int) -> str:
 
 
 def anchors_json(anchors: Any) -> bytes:
-    """Return the checkpoints as JSON, one per line."""
     return b"".join(anchor.to_json() + b"\n" for anchor in anchors)

@@ -1,4 +1,4 @@
-"""Import the packages of the extra ``audit``, each when it is first used."""
+"""Lazy imports of the packages of the extra ``audit``."""
 
 from importlib import import_module
 from typing import Any, Final

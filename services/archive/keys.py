@@ -1,4 +1,4 @@
-"""The Ed25519 keys that sign an archive's checkpoints, and those that verify the signatures."""
+"""Ed25519 keys that sign and verify checkpoints."""
 
 import base64
 import hashlib
@@ -13,8 +13,6 @@ from services.runtime.errors import UserError
 
 
 class Signer:
-    """Signs checkpoints with a private key."""
-
     def __init__(self, private: Any) -> None:
         self._private = private
         self.public_pem = _public_pem(private.public_key())
@@ -22,12 +20,12 @@ class Signer:
 
     @classmethod
     def load_or_create(cls, path: Path) -> "Signer":
-        """Read the private key from the file. If there is no file, create a key.
+        """Read the private key from a PEM file. If the file does not exist, create it with a new key.
 
-        A new key's file can be read only by its owner. If ``FILE.pub`` is missing, the public key is written to it.
+        The public key is written to ``PATH.pub`` if that file does not exist.
 
         Raises:
-            UserError: The file cannot be read or written, or is no Ed25519 key.
+            UserError: A file cannot be read or written, or the file has no Ed25519 private key.
         """
         ed25519 = need("cryptography.hazmat.primitives.asymmetric.ed25519")
         serialization = need("cryptography.hazmat.primitives.serialization")
@@ -57,8 +55,6 @@ class Signer:
 
 
 class Verifier:
-    """Verifies checkpoints with public keys."""
-
     def __init__(self, pems: list[bytes]) -> None:
         serialization = need("cryptography.hazmat.primitives.serialization")
         self._keys = {key_name(pem): serialization.load_pem_public_key(pem) for pem in pems}
@@ -68,7 +64,7 @@ class Verifier:
         """Read public keys from PEM files.
 
         Raises:
-            UserError: A file cannot be read or holds no public key.
+            UserError: A file cannot be read or has no public key.
         """
         try:
             return cls([path.read_bytes() for path in paths])
@@ -78,7 +74,6 @@ class Verifier:
             raise UserError(f"--public-key {', '.join(map(str, paths))}: is no PEM file of a public key") from None
 
     def is_signed(self, checkpoint: ChainCheckpoint) -> bool:
-        """Return whether the checkpoint is signed with one of the keys."""
         key = self._keys.get(checkpoint.signer)
         if key is None:
             return False
@@ -91,12 +86,11 @@ class Verifier:
 
 
 def key_name(pem: bytes) -> str:
-    """Return the first 16 hex digits of a public key's SHA-256."""
+    """Return the key's short name: the first 16 hex digits of the SHA-256 of its PEM text."""
     return hashlib.sha256(pem).hexdigest()[:16]
 
 
 def _create(path: Path, content: bytes) -> None:
-    """Write a new file with mode 600; if another process has created it, keep that file."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     try:

@@ -1,4 +1,4 @@
-"""The records of a running broker in the form of an archive, for audits of records that are not archived yet."""
+"""Read records from a running broker for an audit."""
 
 import asyncio
 from collections.abc import Collection, Sequence
@@ -16,12 +16,12 @@ POLL_S: Final = 0.02
 
 
 async def live_records(settings: BusSettings, from_ms: int, topics: Collection[Topic] = TOPICS) -> list[StoredRecord]:
-    """Return the records of these topics from ``from_ms`` on that are on the log now.
+    """Return the records with a timestamp of at least ``from_ms``, up to the present end of each partition.
 
-    They are in the order of topic, partition and offset.
+    They are sorted by topic, partition and offset.
 
     Raises:
-        UserError: There are more than ``MAX_RECORDS``, or the broker cannot be reached.
+        UserError: There are more than ``MAX_RECORDS`` records, or the broker cannot be reached.
     """
     found: list[StoredRecord] = []
 

@@ -1,4 +1,4 @@
-"""Reads an archive: the list of its files, and the records in them."""
+"""Read the files and records of an archive."""
 
 from collections.abc import Collection, Iterator, Sequence
 from typing import Any, Final
@@ -31,10 +31,10 @@ BATCH_ROWS: Final = 16_384
 
 
 def begin_archive(store: Store, public_pem: bytes) -> None:
-    """Mark the folder as an archive, unless it is marked already.
+    """Create the archive's description file, if it does not exist.
 
     Raises:
-        UserError: It is an archive of a newer version, or cannot be written.
+        UserError: The archive has a newer format, or cannot be written.
     """
     try:
         store.put_new(ABOUT, orjson.dumps({"format": FORMAT, "public_key": public_pem.decode()}))
@@ -45,17 +45,17 @@ def begin_archive(store: Store, public_pem: bytes) -> None:
 
 
 class Archive:
-    """Reads one archive.
+    """A reader of one archive.
 
     Args:
         store: The folder or object store of the archive.
         keys: The keys that decrypt sealed values. Without keys, sealed values are read as None.
 
     Attributes:
-        public_pem: The archiver's public key, which the archiver wrote into the archive.
+        public_pem: The archiver's public key, as stored in the archive.
 
     Raises:
-        UserError: There is no archive, or it has a newer version.
+        UserError: There is no archive, or its format is newer.
     """
 
     def __init__(self, store: Store, keys: KeyStore | None = None) -> None:
@@ -75,9 +75,9 @@ class Archive:
     def files(
         self, topics: Collection[str] | None = None, from_ms: int | None = None, to_ms: int | None = None
     ) -> list[DataFile]:
-        """Return the data files that may have records of these topics from ``from_ms`` to ``to_ms``.
+        """Return the data files of these topics for all days between ``from_ms`` and ``to_ms``. None means no limit.
 
-        They are in the order of topic, partition and start.
+        The files are sorted by topic, partition and start offset.
         """
         first = "" if from_ms is None else day_of(max(from_ms, 0))
         last = "9" if to_ms is None else day_of(to_ms)
@@ -92,7 +92,7 @@ class Archive:
         return sorted(found)
 
     def table(self, file: DataFile, columns: Sequence[str], **filters: Any) -> Any:
-        """Return columns of a file. ``filters`` are values by column name; only rows with these values are returned."""
+        """Read columns of a file as an Arrow table. ``filters`` maps column names to the values that rows must have."""
         pq = need("pyarrow.parquet")
         wanted = [(name, "=", value) for name, value in filters.items()] or None
         return pq.read_table(
@@ -101,34 +101,31 @@ class Archive:
         )  # fmt: skip
 
     def batches(self, file: DataFile, columns: Sequence[str]) -> Iterator[Any]:
-        """Yield a file's rows in order, as tables of at most ``BATCH_ROWS`` rows."""
+        """Yield a file's rows in order, as Arrow tables of at most ``BATCH_ROWS`` rows."""
         pa, pq = need("pyarrow"), need("pyarrow.parquet")
         with pq.ParquetFile(self.store.path(file.path), filesystem=self.store.filesystem) as opened:
             for batch in opened.iter_batches(BATCH_ROWS, columns=list(columns)):
                 yield pa.Table.from_batches([batch])
 
     def request(self, request_id: str) -> Iterator[StoredRecord]:
-        """Yield the records of a request, topic by topic, in order of their offsets."""
         for file in self.files(from_ms=time_ms(request_id) - DAY_MS):
             table = self.table(file, SEALED_COLUMNS, request_id=request_id)
             if table.num_rows:
                 yield from self._opened(file.topic, table)
 
     def records(self, file: DataFile, from_ms: int = 0, to_ms: int = 2**62) -> Iterator[StoredRecord]:
-        """Yield a file's records with timestamps from ``from_ms`` until before ``to_ms``."""
+        """Yield the records of a file with ``from_ms`` <= timestamp < ``to_ms``."""
         sealed = self._has_sealed(file)
         for table in self.batches(file, SEALED_COLUMNS if sealed else RECORD_COLUMNS):
             records = self._opened(file.topic, table) if sealed else stored_records(file.topic, table)
             yield from (record for record in records if from_ms <= record.timestamp_ms < to_ms)
 
     def events(self, file: DataFile, kinds: Collection[str] | None = None) -> Iterator[list[AnyEvent]]:
-        """Yield a file's events in lists, without their records. Events that cannot be read are left out.
-
-        This is faster than decoding the records that ``records`` yields.
+        """Yield the events of a file in lists. Events that cannot be decoded are skipped.
 
         Args:
             file: The file.
-            kinds: Only events of these kinds; None for all.
+            kinds: Names of the event kinds to return; None returns all.
         """
         if self._has_sealed(file):
             events = (event.event for record in self.records(file) if (event := received(record)) is not None)
@@ -138,7 +135,6 @@ class Archive:
             yield list(events_of(table, kinds))
 
     def _has_sealed(self, file: DataFile) -> bool:
-        """Return whether a value of the file may be encrypted, according to the file's statistics."""
         pq = need("pyarrow.parquet")
         metadata = pq.read_metadata(self.store.path(file.path), filesystem=self.store.filesystem)
         index = metadata.schema.names.index("sealed") if "sealed" in metadata.schema.names else -1
@@ -155,7 +151,7 @@ class Archive:
 
 
 def received(record: StoredRecord) -> Received | None:
-    """Return the event of a record; None if this version cannot read it, or if its value is sealed."""
+    """Decode a record's event; return None if the value is sealed or this version cannot decode the event."""
     try:
         event = decode(record.value, record.headers, record.key)  # type: ignore[arg-type]
     except UnreadableEvent:

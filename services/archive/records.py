@@ -1,4 +1,4 @@
-"""Converts records to Arrow tables and back. The tables have the bytes of the log, and columns for queries."""
+"""Convert records to Arrow tables and back."""
 
 import base64
 from collections.abc import Collection, Iterator, Sequence
@@ -17,8 +17,6 @@ from services.bus import StoredRecord
 
 
 class _Head(msgspec.Struct):
-    """The fields that most events have. All other fields of the JSON are skipped."""
-
     request_id: Any = None
     tenant: Any = None
     at: Any = None
@@ -41,7 +39,6 @@ QUERY_SCHEMA_NAMES: Final = (*RECORD_COLUMNS, *QueryFields._fields)
 
 @cache
 def schema() -> Any:
-    """Return the columns of a data file."""
     pa = need("pyarrow")
     text = pa.dictionary(pa.int32(), pa.string())
     return pa.schema(
@@ -64,7 +61,6 @@ def schema() -> Any:
 
 
 def query_fields(record: StoredRecord) -> QueryFields:
-    """Return kind, request id, tenant and time of writing. A field that cannot be read is None."""
     kind = header(record.headers, KIND_HEADER)  # type: ignore[arg-type]
     request_id = None
     if record.key is not None and len(record.key) == 36:
@@ -90,7 +86,7 @@ def _decoded(text: Any) -> str | None:
 
 
 def table_of(records: Sequence[ArchivedRecord], digests: Sequence[bytes]) -> Any:
-    """Return a table with these records, which must be of one topic."""
+    """Return an Arrow table of these records, which must all be of one topic."""
     pa = need("pyarrow")
     plain = [each.record for each in records]
     offsets = [0]
@@ -119,7 +115,7 @@ def table_of(records: Sequence[ArchivedRecord], digests: Sequence[bytes]) -> Any
 
 
 def stored_records(topic: str, table: Any) -> Iterator[StoredRecord]:
-    """Yield the records of a table, without the columns for queries. Sealed values are not decrypted."""
+    """Yield the records of a table. Sealed values stay encrypted."""
     for batch in table.combine_chunks().to_batches():
         partitions, offsets, times, keys, values = (batch.column(name).to_pylist() for name in RECORD_COLUMNS[:5])
         headers = _headers(batch)
@@ -130,7 +126,7 @@ def stored_records(topic: str, table: Any) -> Iterator[StoredRecord]:
 
 
 def events_of(table: Any, kinds: Collection[str] | None = None) -> Iterator[AnyEvent]:
-    """Yield the events of a table. Events that cannot be read, or whose kind is not in ``kinds``, are left out."""
+    """Yield the decoded events of a table, without those that cannot be decoded or whose kind is not in ``kinds``."""
     decoders: dict[Headers, ManyDecoder | None] = {}
     for batch in table.combine_chunks().to_batches():
         keys, values = batch.column("key").to_pylist(), batch.column("value").to_pylist()
@@ -155,14 +151,13 @@ def _decoder(headers: Headers, kinds: Collection[str] | None) -> ManyDecoder | N
 
 
 def archived_records(topic: str, table: Any) -> Iterator[tuple[ArchivedRecord, bytes]]:
-    """Yield the records of a table, each with its digest. Sealed values stay encrypted, as the digests cover them."""
+    """Yield the records of a table, each with its recorded digest. Sealed values stay encrypted."""
     columns = [table.column(name).to_pylist() for name in ("sealed", "digest", *QueryFields._fields)]
     for record, sealed, digest, *fields in zip(stored_records(topic, table), *columns, strict=True):
         yield ArchivedRecord(record, QueryFields(*fields), bool(sealed)), digest or b""
 
 
 def _headers(batch: Any) -> Iterator[Headers]:
-    """Yield the headers of each record; several times as fast as ``to_pylist`` of the columns."""
     names, values = batch.column("header_names"), batch.column("header_values")
     pairs = list(zip(names.flatten().to_pylist(), values.flatten().to_pylist(), strict=True))
     low = 0

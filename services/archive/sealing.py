@@ -1,8 +1,6 @@
-"""Makes values erasable: the texts of each request are encrypted with a key that is kept outside the archive.
+"""Encryption of archived values, so that destroying a request's key makes its texts unreadable.
 
-Each request has its own key. Destroying the key makes the texts unreadable. The chain covers the ciphertext, so the
-archive can still be verified. The cipher is AES-256 in GCM mode. The associated data is the topic, partition and offset
-of the record, so that a value that was moved to another record cannot be decrypted.
+Each request has its own AES-256-GCM key, which is stored outside the archive. The hash chain covers the ciphertext.
 """
 
 import os
@@ -47,13 +45,14 @@ key for each tenant, and one for all values without a tenant."""
 
 
 class KeyStore:
-    """The keys of requests, in one SQLite file. Several archivers of one host may share it.
+    """The encryption keys of all requests, in one SQLite file. Several processes on one host may share the file.
 
     Args:
-        path: The file. With ``create``, it is created if it does not exist.
+        path: The SQLite file.
+        create: Whether to create the file if it does not exist.
 
     Raises:
-        UserError: The file cannot be used.
+        UserError: The file does not exist or cannot be used.
     """
 
     def __init__(self, path: Path, *, create: bool = False) -> None:
@@ -79,7 +78,7 @@ class KeyStore:
         self._connection.close()
 
     def make(self, whose: Sequence[tuple[str, str]]) -> None:
-        """Create the keys that do not exist, in one transaction. ``whose`` has pairs of request id and tenant."""
+        """Create the missing keys, in one transaction. ``whose`` has pairs of request id and tenant."""
         with self._connection:
             self._connection.execute("BEGIN IMMEDIATE")
             self._connection.executemany(
@@ -89,11 +88,10 @@ class KeyStore:
             self._connection.execute("COMMIT")
 
     def key(self, request_id: str, tenant: str) -> bytes | None:
-        """Return a key; None if it was destroyed or never created."""
         return self._get(request_id, tenant)
 
     def forget(self, *, request_id: str | None = None, tenant: str | None = None) -> int:
-        """Destroy the keys of a request, or of all requests of a tenant. Return the number of destroyed keys."""
+        """Destroy the keys of a request or of a tenant. Return the number of destroyed keys."""
         self._get.cache_clear()
         column, value = ("request_id", request_id) if request_id is not None else ("tenant", tenant)
         found = self._connection.execute(f"DELETE FROM keys WHERE {column} = ?", (value,)).rowcount  # noqa: S608 - ours
@@ -108,7 +106,7 @@ class KeyStore:
 
 
 def seal_all(records: Sequence[tuple[StoredRecord, QueryFields]], keys: KeyStore) -> list[ArchivedRecord]:
-    """Return the records for the archive: values that may contain text of a person or a model are encrypted."""
+    """Encrypt the values that may contain text of a user or a model. Missing keys are created."""
     wanted = {owner_of(fields.request_id, fields.tenant) for _, fields in records if fields.kind not in OPEN_KINDS}
     if wanted:
         keys.make(sorted(wanted))
@@ -116,7 +114,7 @@ def seal_all(records: Sequence[tuple[StoredRecord, QueryFields]], keys: KeyStore
 
 
 def unseal(record: StoredRecord, owner: tuple[str, str], keys: KeyStore | None) -> StoredRecord:
-    """Return the record with its value decrypted; the value is None if its key was destroyed or is not known here."""
+    """Decrypt a record's value. If it cannot be decrypted, the value of the returned record is None."""
     key = None if keys is None else keys.key(*owner)
     if key is None or record.value is None:
         return record._replace(value=None)
@@ -134,12 +132,12 @@ def _seal(record: StoredRecord, fields: QueryFields, keys: KeyStore) -> Archived
     key = keys.key(*owner_of(fields.request_id, fields.tenant))
     assert key is not None, "it was made above"  # noqa: S101
     nonce = secrets.token_bytes(NONCE_BYTES)
+    # The record's position is authenticated too, so a value that was moved to another record cannot be decrypted.
     sealed = nonce + _aead(key).encrypt(nonce, record.value, _place(record))
     return ArchivedRecord(record._replace(value=sealed), fields, sealed=True)
 
 
 def owner_of(request_id: str | None, tenant: str | None) -> tuple[str, str]:
-    """Return the request id and the tenant under which the key of a value is kept."""
     return request_id or WITHOUT_REQUEST, tenant or ""
 
 

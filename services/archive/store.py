@@ -1,9 +1,4 @@
-"""The store of an archive: a folder, or an object store that pyarrow reaches (``s3://bucket/path``).
-
-A file appears whole or not at all, and is never replaced. In a folder, the file system decides which of two writers was
-first. pyarrow has no conditional write for object stores, so this module first asks the object store whether the object
-exists. Between this request and the write, only the consumer group keeps two archivers from writing the same file.
-"""
+"""Storage of an archive: a local folder, or an object store that pyarrow supports."""
 
 import os
 import secrets
@@ -22,7 +17,7 @@ ABANDONED_S: Final = 3_600.0
 
 
 class Exists(Exception):
-    """The file exists already."""
+    pass
 
 
 class Store:
@@ -32,7 +27,7 @@ class Store:
         location: A folder, or a URI such as ``s3://bucket/path?endpoint_override=...``.
 
     Attributes:
-        location: The location without the access key that a URI may contain. It is used in messages.
+        location: The location without credentials, for messages.
 
     Raises:
         UserError: The location cannot be used.
@@ -50,7 +45,6 @@ class Store:
             raise UserError(f"the archive {self.location}: {str(error)[:300]}") from None
 
     def path(self, name: str) -> str:
-        """Return the path of one of the archive's files, as ``filesystem`` expects it."""
         return f"{self._root}/{name}"
 
     def exists(self, name: str) -> bool:
@@ -66,20 +60,22 @@ class Store:
             return bytes(file.read())
 
     def names(self, folder: str, *, recursive: bool = False) -> Iterator[str]:
-        """Yield the names of the files and folders in a folder; no names if the folder does not exist."""
+        """Yield the paths of the files and folders in a folder, relative to the archive. A missing folder has none."""
         fs = need("pyarrow.fs")
         selector = fs.FileSelector(self.path(folder), allow_not_found=True, recursive=recursive)
         for info in self.filesystem.get_file_info(selector):
             yield info.path[len(self._root) + 1 :]
 
     def put_new(self, name: str, content: Any) -> None:
-        """Write a file that must not exist yet. The file is on disk when this returns.
+        """Create a file. It is never visible with partial content, and is durable when this method returns.
 
         Raises:
-            Exists: The file exists, because another process was first.
+            Exists: The file exists already.
             OSError: The file cannot be written.
         """
         if not self.is_folder:
+            # pyarrow has no conditional write, so another process can create the file between this check and the write.
+            # Only the consumer group prevents that: it assigns a partition to one archiver at a time.
             if self.exists(name):
                 raise Exists(name)
             if self.filesystem.type_name == "local":  # object stores have no folders
@@ -104,7 +100,6 @@ class Store:
             temporary.unlink(missing_ok=True)
 
     def remove_abandoned(self) -> None:
-        """Remove temporary files of processes that were killed."""
         if not self.is_folder:
             return
         with suppress(OSError):
@@ -114,7 +109,6 @@ class Store:
 
 
 def _without_credentials(location: str) -> str:
-    """Return an address without the access key and the secret before its ``@``."""
     scheme, there, rest = location.partition("://")
     before, is_there, behind = rest.partition("@")
     return f"{scheme}://{behind}" if there and is_there and "/" not in before else location

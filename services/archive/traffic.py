@@ -1,4 +1,4 @@
-"""Recorded traffic that is to be judged again: the events of an archive, or those of the topics of a broker."""
+"""Read recorded events from an archive or a broker, to evaluate them with another policy."""
 
 import argparse
 import asyncio
@@ -25,13 +25,13 @@ from services.runtime.task_groups import first_error
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Traffic:
-    """The source of the events, and the period of the requests.
+    """Where to read recorded events, and for which requests.
 
     Attributes:
-        archive: The archive; None for the topics of a broker.
+        archive: The archive; None to read from a broker.
         kafka: The broker, ``HOST:PORT``; None for the broker that the environment names.
-        from_ms: Start of the period in which the requests were made, in milliseconds since 1970.
-        to_ms: End of the period, exclusive.
+        from_ms: Earliest time of a request, in milliseconds since the epoch.
+        to_ms: End of the time range (exclusive), in milliseconds since the epoch.
     """
 
     archive: Archive | None
@@ -41,7 +41,7 @@ class Traffic:
 
     @classmethod
     def of(cls, args: argparse.Namespace) -> Self:
-        """Return the traffic that the options of the command line name.
+        """Create an instance from command-line options.
 
         Raises:
             UserError: There is no such archive, or its keys cannot be read.
@@ -51,17 +51,18 @@ class Traffic:
         return cls(archive=archive, kafka=args.kafka, from_ms=args.from_ms, to_ms=args.to_ms)
 
     def wants(self, request_id: str) -> bool:
-        """Return whether a request was made in the wanted period."""
         return self.from_ms <= time_ms(request_id) < self.to_ms
 
     async def events(
         self, topics: Sequence[Topic], kinds: Collection[str] | None = None
     ) -> AsyncIterator[tuple[int, list[AnyEvent]]]:
-        """Yield each partition with a batch of its events: partition by partition, in order of offset.
+        """Yield pairs of partition number and events, in order of offset within each partition.
+
+        Some events may be of requests outside the time range.
 
         Args:
             topics: The topics to read.
-            kinds: Only events of these kinds; None for all.
+            kinds: Names of the event kinds to return; None returns all.
         """
         if self.archive is None:
             records = await live_records(self._bus, self.from_ms, topics)
@@ -80,7 +81,6 @@ class Traffic:
 
 
 def add_traffic_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of ``Traffic.of``, which ``railbus audit rejudge`` passes to the programs that it starts."""
     parser.add_argument("--policy", type=Path, required=True, help="folder of the policy to judge by")
     parser.add_argument("--archive", help="the archive; without it the topics of --kafka are read")
     parser.add_argument("--keys", type=Path, help="the archiver's key store, where texts are sealed")
@@ -91,7 +91,7 @@ def add_traffic_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run_rejudge(work: Coroutine[Any, Any, int]) -> int:
-    """Run a program that judges traffic again. Return its exit status. Print a user's mistake, and return 2."""
+    """Run the coroutine and return its exit code. For a ``UserError``, print the message and return 2."""
     try:
         return asyncio.run(work)
     except* UserError as mistakes:

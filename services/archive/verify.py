@@ -1,8 +1,4 @@
-"""Finds changes that were made to an archive: edits, drops, insertions, reorders, and tails that were cut off.
-
-Each file is checked against its signed checkpoint, the checkpoint against the file before it, the records against each
-other by the chain, and the newest file against the checkpoints and anchors that say where the archive ended.
-"""
+"""Detect changes that were made to an archive: edited, dropped, inserted, reordered and truncated records."""
 
 import hashlib
 from collections import defaultdict
@@ -27,12 +23,12 @@ Place = tuple[str, int]
 
 @dataclass(frozen=True, slots=True, order=True)
 class Tampering:
-    """A change to the archive that was found.
+    """A detected change.
 
     Attributes:
-        offset: Offset in the partition at which the change was found.
-        what: What was changed, as one sentence.
-        file: The data file or checkpoint.
+        offset: Offset at which the change was detected.
+        what: Description of the change, as one sentence.
+        file: The data file or checkpoint file.
     """
 
     topic: str
@@ -47,10 +43,12 @@ class Verification:
     """The result of a verification.
 
     Attributes:
-        tampering: The changes that were found, at most ``MAX_FINDINGS``.
-        count: Number of all changes that were found.
-        gaps: Number of gaps between offsets that the log itself had, through retention, compaction or control records.
-        heads: The newest checkpoint of each partition, to be kept elsewhere as anchors.
+        tampering: The detected changes, at most ``MAX_FINDINGS``.
+        count: Number of all detected changes.
+        files: Number of checked files.
+        records: Number of checked records.
+        gaps: Number of gaps in the offsets. The log itself can have gaps, for example because of retention.
+        heads: The newest checkpoint of each partition.
     """
 
     tampering: list[Tampering] = field(default_factory=list)
@@ -71,8 +69,8 @@ def verify(archive: Archive, keys: Verifier, anchors: Iterable[ChainCheckpoint] 
 
     Args:
         archive: The archive.
-        keys: The public keys to check signatures with. Signatures with other keys are not trusted.
-        anchors: Checkpoints that were kept elsewhere. The archive must have each of them, with the same digest.
+        keys: The trusted public keys.
+        anchors: Checkpoints that were kept outside the archive. The archive must contain each of them.
     """
     outcome = Verification()
     noted = _noted(archive.store)  # first, because a running archiver writes a file before its checkpoint
@@ -88,14 +86,12 @@ def verify(archive: Archive, keys: Verifier, anchors: Iterable[ChainCheckpoint] 
 
 
 def read_anchors(text: bytes) -> list[ChainCheckpoint] | None:
-    """Return the checkpoints of an anchors file; None if a line is not a checkpoint."""
+    """Parse a file of checkpoints, one per line; return None if a line is invalid."""
     found = [read_checkpoint(line) for line in text.splitlines() if line.strip()]
     return None if any(anchor is None for anchor in found) else [anchor for anchor in found if anchor is not None]
 
 
 class _Partition:
-    """Verifies one partition, file by file."""
-
     def __init__(self, archive: Archive, keys: Verifier, place: Place, outcome: Verification) -> None:
         self._archive = archive
         self._keys = keys
@@ -179,7 +175,6 @@ class _Partition:
             self._check_cut(file, offsets, signed)
 
     def _check_end(self, file: DataFile, rows: list[tuple[ArchivedRecord, bytes]], signed: ChainCheckpoint) -> None:
-        """Compare the end of an unbroken chain of records with the signed checkpoint."""
         state = self._state
         offsets = [archived.record.offset for archived, _ in rows]
         if len(rows) < signed.count and (not offsets or offsets[-1] < signed.last):
@@ -209,7 +204,6 @@ class _Partition:
     def _check_noted(
         self, noted: Mapping[int, ChainCheckpoint | None], by_start: Mapping[int, ChainCheckpoint]
     ) -> None:
-        """Compare the checkpoint files with the checkpoints inside the data files."""
         topic, partition = self._place
         for start, checkpoint in sorted(noted.items()):
             name = f"checkpoints/{topic}/{partition}/{start:020d}.json"
@@ -263,7 +257,6 @@ def _sentence(change: str, offset: int, after: int | None) -> str:
 
 
 def _noted(store: Store) -> dict[Place, dict[int, ChainCheckpoint | None]]:
-    """Return the checkpoint files by partition and start; None for a file that is no checkpoint."""
     found: dict[Place, dict[int, ChainCheckpoint | None]] = defaultdict(dict)
     for topic, partition, name in _checkpoint_names(store):
         start = name.rpartition("/")[2].removesuffix(".json")

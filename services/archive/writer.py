@@ -1,9 +1,4 @@
-"""Appends to one partition of an archive.
-
-The archive alone says at which offset it ends. A file is named by the offset at which the file before it ended, and can
-be created only once. So a second archiver, or one that was paused and lost its partition, cannot add a record twice. If
-two archivers continue at the same offset, the first one creates the file, and the other continues behind that file.
-"""
+"""Append records to one partition of an archive."""
 
 import hashlib
 from collections.abc import Sequence
@@ -36,7 +31,11 @@ COMPRESSION: Final = "zstd"
 
 
 class Conflict(Exception):
-    """Another archiver has written a file from the same offset on. The caller must continue at ``state``."""
+    """The partition's archive does not end at the expected offset, because another archiver has written to it.
+
+    Attributes:
+        state: The new end of the archive, from which the caller must continue.
+    """
 
     def __init__(self, state: ChainState) -> None:
         super().__init__("another archiver was first")
@@ -44,11 +43,11 @@ class Conflict(Exception):
 
 
 class PartitionWriter:
-    """Appends records of one partition; call ``open`` first to find where to continue.
+    """Appends records of one partition. Call ``open`` first.
 
     Attributes:
-        state: The end of the partition's archived records.
-        newest: The checkpoint of its newest file; None while there is none.
+        state: The end of the archived records.
+        newest: The checkpoint of the newest file; None if there is no file.
     """
 
     def __init__(self, store: Store, signer: Signer, topic: str, partition: int) -> None:
@@ -61,11 +60,11 @@ class PartitionWriter:
         self.state = state_after(None, topic, partition)
 
     def open(self) -> ChainState:
-        """Return the end of the partition's archived records, where the archiver must continue.
+        """Find the end of the archived records, and return it.
 
         Raises:
             UserError: The newest file is not signed with this archiver's key.
-            OSError: The store does not answer.
+            OSError: The store cannot be read.
         """
         files = self._files()
         self.newest = None
@@ -75,17 +74,18 @@ class PartitionWriter:
         return self.state
 
     def append(self, start: int, records: Sequence[ArchivedRecord]) -> ChainCheckpoint:
-        """Write one file of records of one day, in order of their offsets. The file is on disk when this returns.
+        """Write the records to one new file. The file is durable when this method returns.
 
         Args:
-            start: The offset at which the caller expects the archive to end. From there to the last of these records,
-                the log has no other records.
-            records: The records, at least one.
+            start: The offset at which the caller expects this partition's archive to end.
+            records: At least one record, sorted by offset, all of the same day.
 
         Raises:
-            Conflict: The archive does not end at ``start``, or another archiver was first. Nothing was written.
+            Conflict: The archive does not end at ``start``, or another archiver wrote this file first.
             OSError: The store cannot be written. Either nothing was written, or the whole file.
         """
+        # The start offset is part of the file's name, and a file is created only once. So two archivers that continue
+        # at the same offset cannot both write the same records.
         if start != self.state.end:
             raise Conflict(self.open())
         state = self.state
@@ -118,7 +118,7 @@ class PartitionWriter:
         return self._note(checkpoint, content)
 
     def _files(self) -> list[DataFile]:
-        """Return all files of the partition. The newest file may be of an older day, because clocks may be set back."""
+        # All days are listed, because the newest file can be of an older day if a clock was set back.
         days = list(self._store.names(f"data/topic={self._topic}"))
         found = [data_file(name) for day in days for name in self._store.names(day)]
         return [file for file in found if file is not None and file.partition == self._partition]
@@ -135,10 +135,10 @@ class PartitionWriter:
         self._note(checkpoint, self._store.read(file.path))
 
     def _note(self, checkpoint: ChainCheckpoint, content: Any) -> ChainCheckpoint:
-        """Record a file as the newest. Also store its checkpoint as a file, so that a missing data file is noticed."""
         noted = replace(checkpoint, file_sha256=hashlib.sha256(content).hexdigest())
         self.newest = checkpoint
         self.state = state_after(checkpoint, self._topic, self._partition)
+        # The separate checkpoint file shows that a data file existed if that file is removed later.
         with suppress(Exists):
             self._store.put_new(
                 checkpoint_path(noted.topic, noted.partition, noted.start), self._signer.sign(noted).to_json()
@@ -147,7 +147,7 @@ class PartitionWriter:
 
 
 def checkpoint_in(store: Store, name: str) -> ChainCheckpoint | None:
-    """Return the checkpoint in a data file; None if it has none, is no Parquet file, or is damaged in any way."""
+    """Read the checkpoint in a data file; return None if the file is damaged or has no checkpoint."""
     pa, pq = need("pyarrow"), need("pyarrow.parquet")
     try:
         metadata = pq.read_metadata(store.path(name), filesystem=store.filesystem).metadata or {}

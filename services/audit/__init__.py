@@ -1,1 +1,1 @@
-"""The archiver, a service that writes every record of every topic to an archive of Parquet files."""
+"""The archiver, a service that copies every record of every topic to an archive of Parquet files."""

@@ -10,7 +10,6 @@ from services.runtime.settings import load_settings
 
 
 async def main() -> None:
-    """Archive until the process is asked to stop."""
     settings, bus, health = load_settings(Settings), load_settings(BusSettings), load_settings(HealthSettings)
 
     def on_ready() -> None:

@@ -17,14 +17,13 @@ DAY_MS: Final = 86_400_000
 
 @dataclass(slots=True)
 class PartitionBuffer:
-    """The buffered records of one partition, in order of their offsets, each once.
+    """The buffered records of one partition, sorted by offset.
 
     Attributes:
-        next_offset: All records before this offset were added to the buffer or are archived.
-        start: All records before this offset were taken out of the buffer or are archived.
-        units: Size of the buffered records.
-        since_us: Time of the first addition since the buffer was last empty, in microseconds; None while the buffer
-            is empty.
+        next_offset: The next offset to add. Records below it are ignored.
+        start: The next offset to take.
+        units: Size of the buffered records, in units of ``UNIT_BYTES``.
+        since_us: Time at which the first record was added to the empty buffer, in microseconds; None if it is empty.
     """
 
     next_offset: int
@@ -40,7 +39,6 @@ class PartitionBuffer:
         return len(self._records)
 
     def add(self, record: StoredRecord, now_us: int) -> None:
-        """Add a record, unless it was added before."""
         if record.offset < self.next_offset:
             return  # it was read again after a reconnection, or after the broker lost the end of its log
         self.next_offset = record.offset + 1
@@ -50,7 +48,7 @@ class PartitionBuffer:
             self.since_us = now_us
 
     def take(self) -> tuple[int, list[StoredRecord]]:
-        """Remove the records of the oldest day. Return ``start`` as it was before, and these records."""
+        """Remove the leading records of one day (UTC). Return the previous value of ``start``, and these records."""
         records = self._records
         day = records[0].timestamp_ms // DAY_MS if records else 0
         end = next((i for i, record in enumerate(records) if record.timestamp_ms // DAY_MS != day), len(records))
@@ -65,5 +63,4 @@ class PartitionBuffer:
 
 
 def units_of(record: StoredRecord) -> int:
-    """Return the memory that a record takes, in units."""
     return (size(record) + OVERHEAD_BYTES + UNIT_BYTES - 1) // UNIT_BYTES

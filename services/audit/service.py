@@ -1,8 +1,4 @@
-"""The archiver's process: a consumer group assigns partitions, a tail reader reads them, a thread writes files.
-
-No offset is committed. The archive itself says at which offset to continue, so a crash at any time cannot make the
-archiver write a file twice.
-"""
+"""The archiver process. It commits no offsets: after a restart it continues at the end of the archive."""
 
 import asyncio
 import itertools
@@ -42,13 +38,13 @@ T = TypeVar("T")
 
 
 class ArchiveService:
-    """One archiver.
+    """One archiver process.
 
     Args:
-        on_ready: Function that is called once, when the archiver reads every assigned partition.
+        on_ready: Called once, when the archiver reads every assigned partition.
 
     Raises:
-        UserError: A setting is missing or cannot be used.
+        UserError: A setting is missing or invalid.
     """
 
     def __init__(self, settings: Settings, bus: BusSettings, on_ready: Callable[[], None]) -> None:
@@ -76,15 +72,14 @@ class ArchiveService:
 
     @property
     def ready(self) -> bool:
-        """Whether the archiver has joined the group and reads every assigned partition."""
+        """Whether the archiver has joined the consumer group and reads every assigned partition."""
         return self._group.joined and self._held <= self._buffers.keys()
 
     async def run(self) -> None:
         """Archive until cancelled. Then write the buffered records.
 
         Raises:
-            UserError: The broker refuses the credentials, or the newest file of a partition is not signed with this
-                archiver's key.
+            UserError: The broker refuses the credentials, or a partition's newest file is signed with another key.
         """
         try:
             async with asyncio.TaskGroup() as tasks:
@@ -115,7 +110,6 @@ class ArchiveService:
         self._count()
 
     async def _take_changes(self) -> None:
-        """Start to read each gained partition, and stop reading each lost one, in the order of these changes."""
         while True:
             (name, number), gained = await self._changes.get()
             await self._tail.unfollow(TOPIC_NAMED[name], number)
@@ -159,7 +153,6 @@ class ArchiveService:
         ]
 
     async def _write(self, partition: Partition) -> None:
-        """Write the buffered records of one partition, one file for each day."""
         buffer, writer = self._buffers.get(partition), self._writers.get(partition)
         while buffer is not None and writer is not None and len(buffer):
             before = buffer.units
@@ -206,7 +199,6 @@ class ArchiveService:
 
 
 async def _persistently(work: Callable[[], T], trouble: str) -> T:
-    """Run blocking work in a thread, and repeat it after an ``OSError``. When cancelled, wait for the thread."""
     for attempt in itertools.count():
         thread = asyncio.ensure_future(asyncio.to_thread(work))
         try:
@@ -222,7 +214,6 @@ async def _persistently(work: Callable[[], T], trouble: str) -> T:
 
 
 def _write_anchors(path: Path, checkpoints: Iterable[ChainCheckpoint]) -> None:
-    """Replace the file of anchors. Log an error instead of raising it, because the archive itself is complete."""
     try:
         write_whole(path, anchors_json(checkpoints))
     except OSError as error:

@@ -8,22 +8,20 @@ from services.runtime.settings import setting
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """Settings of the archiver, which keeps every record for longer than the log does.
+    """Settings of the archiver.
 
     Attributes:
         archive: Folder of the archive, or a URI that pyarrow reads, such as ``s3://bucket/path``. All archivers of one
-            log have the same archive.
-        audit_key: PEM file of the Ed25519 key that signs checkpoints; made if it does not exist. Keep it outside the
-            archive, because whoever has the key can write and sign another history.
-        audit_anchors: File with the newest checkpoint of each partition that this archiver wrote. If the file is on
-            another host than the archive, it proves that no records were cut off at the archive's end. If this is not
-            set, no file is written.
-        audit_seal_keys: SQLite file with one key for each request. Texts are encrypted with these keys, and
-            ``railbus audit forget`` destroys keys. If it is not set, texts are not encrypted. All archivers
-            of one archive share one file.
-        audit_flush_ms: A file is written when its oldest record was buffered for this time, in milliseconds.
-        audit_file_mb: A file is written when this number of megabytes is buffered for it.
-        audit_buffer_mb: Maximum number of megabytes that are buffered for all files. At this limit reading pauses.
+            log use the same archive.
+        audit_key: PEM file of the Ed25519 key that signs checkpoints; created if it does not exist. Keep it outside the
+            archive, because whoever has the key can forge an archive.
+        audit_anchors: File to which the newest checkpoint of each partition is written. Keep it on another host than
+            the archive: it shows whether records at the archive's end were removed. Without it, no file is written.
+        audit_seal_keys: SQLite file with one encryption key for each request. Without it, texts are not encrypted.
+            ``railbus audit forget`` destroys keys. All archivers of one archive share one file.
+        audit_flush_ms: Time after which a buffered record is written to a file, in milliseconds.
+        audit_file_mb: Size of buffered records at which a file is written, in megabytes.
+        audit_buffer_mb: Maximum size of all buffered records, in megabytes. At this limit reading pauses.
         audit_instance: A name that no other archiver has. A restart under the same name within the session timeout
             causes no rebalance.
     """

@@ -1,5 +1,1 @@
-"""``railbus``: subcommands (``commands``), processes of ``railbus up`` (``tree``), clients of edge or log (``client``).
-
-Output for people is formatted in ``show``. ``audit``, ``batch``, ``bench``, ``demo`` and ``host`` have the code of
-subcommands.
-"""
+"""The command line program ``railbus``."""

@@ -1,4 +1,4 @@
-"""``railbus``, or ``python -m services.cli``: run one of the subcommands in ``services/cli/commands``."""
+"""Parse the command line of ``railbus`` and run one subcommand."""
 
 import argparse
 import os
@@ -38,11 +38,11 @@ FIRST_STEP: Final = "`railbus up --ask` starts everything and asks a sample ques
 def main(argv: Sequence[str] | None = None, interrupt_handler: Any = None) -> int:
     """Run one subcommand and return its exit code.
 
-    It is 2 for a user's mistake and 130 for Ctrl-C. In all other cases it is the value that the subcommand returns.
+    The exit code is 2 for a usage error and 130 for Ctrl-C. Otherwise it is the value that the subcommand returns.
 
     Args:
         argv: The arguments after the program's name; None takes those of the process.
-        interrupt_handler: Handler of SIGINT while the subcommand runs; None keeps the present handler.
+        interrupt_handler: SIGINT handler while the subcommand runs; None keeps the present handler.
     """
     given = list(sys.argv[1:] if argv is None else argv)
     with _silent_interrupts(signal.getsignal(signal.SIGINT) if interrupt_handler is None else interrupt_handler):
@@ -73,10 +73,6 @@ def main(argv: Sequence[str] | None = None, interrupt_handler: Any = None) -> in
 
 @contextmanager
 def _silent_interrupts(handler: Any) -> Iterator[None]:
-    """Let Ctrl-C end the process without a traceback while the block runs; then make ``handler`` the handler of SIGINT.
-
-    If ``handler`` is not Python's own handler of SIGINT, this function has no effect.
-    """
     if handler is not signal.default_int_handler:
         yield
         return
@@ -88,8 +84,6 @@ def _silent_interrupts(handler: Any) -> Iterator[None]:
 
 
 class _Parser(argparse.ArgumentParser):
-    """A parser that reports an unknown argument with the usage of the subcommand that received it."""
-
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         known, unknown = super().parse_known_args(args, namespace)
         if unknown:
@@ -109,8 +103,6 @@ def _parser(given: Sequence[str]) -> argparse.ArgumentParser:
 
 
 class _Version(argparse.Action):
-    """Print the installed version. It is looked up only for ``--version``."""
-
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
         from importlib import metadata  # takes 36 ms; at the top it would delay the handling of Ctrl-C
 

@@ -1,5 +1,3 @@
-"""What subcommands share: run a coroutine, find the running services, connect to the broker, parse options."""
-
 import argparse
 import asyncio
 import dataclasses
@@ -31,11 +29,7 @@ POLL_S: Final = 0.02
 
 
 def run_coroutine(main: Coroutine[Any, Any, int]) -> int:
-    """Run a subcommand's coroutine and return its exit code.
-
-    Raises:
-        UserError: The coroutine raised it, perhaps in the exception group of a task group.
-    """
+    """Run a coroutine and return its exit code; 130 after Ctrl-C. An exception group is replaced by its first error."""
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             return runner.run(main)
@@ -54,10 +48,15 @@ def add_kafka_option(parser: argparse.ArgumentParser) -> None:
 
 
 def bus_settings(kafka: str | None) -> BusSettings:
-    """Return the broker's settings: the flag's, else those of ``railbus up`` in this folder, else the environment's.
+    """Return the Kafka settings of the environment.
+
+    The broker is ``kafka`` if given, or else that of the ``railbus up`` that runs in this folder, if any.
+
+    Args:
+        kafka: Value of the flag ``--kafka``; None if it was not given.
 
     Raises:
-        UserError: A setting is wrong.
+        UserError: A setting is invalid.
     """
     settings = load_settings(BusSettings)
     if kafka is not None:
@@ -69,11 +68,6 @@ def bus_settings(kafka: str | None) -> BusSettings:
 
 
 def with_broker(settings: BusSettings, kafka: str) -> BusSettings:
-    """Return the settings with the broker of ``--kafka``.
-
-    Raises:
-        UserError: The value is not a valid address.
-    """
     try:
         return dataclasses.replace(settings, bootstrap=kafka)
     except UserError as error:  # its message names the variable instead of the flag
@@ -81,7 +75,13 @@ def with_broker(settings: BusSettings, kafka: str) -> BusSettings:
 
 
 def edge_url(url: str | None) -> str:
-    """Return the edge's address: the flag's, else that of ``railbus up`` in this folder, else the default."""
+    """Return the address of the edge.
+
+    Without ``url``, it is that of the ``railbus up`` that runs in this folder, or else ``http://127.0.0.1:8080``.
+
+    Args:
+        url: Value of the flag ``--url``; None if it was not given.
+    """
     if url is not None:
         return url.rstrip("/")
     found = find_running_tree(state_dir())
@@ -92,10 +92,10 @@ def edge_url(url: str | None) -> str:
 async def reaching_broker(
     settings: BusSettings, remedy: str = "start it, or name another with --kafka"
 ) -> AsyncIterator[None]:
-    """Limit the time of the block, which connects to the broker. The bus itself would wait for ever.
+    """Limit the time of the block to ``CONNECT_TIMEOUT_S``.
 
     Raises:
-        UserError: The block took longer than ``CONNECT_TIMEOUT_S``.
+        UserError: The block took longer. The message says that the broker does not answer, and ends with ``remedy``.
     """
     try:
         async with asyncio.timeout(CONNECT_TIMEOUT_S):
@@ -105,17 +105,11 @@ async def reaching_broker(
 
 
 async def read_through(reader: TailReader, ends: Mapping[tuple[Topic, int], int]) -> None:
-    """Wait until the reader has reached the given end offset of every partition."""
     while any((reader.position(*partition) or 0) < end for partition, end in ends.items()):  # noqa: ASYNC110 - see POLL_S
         await asyncio.sleep(POLL_S)
 
 
 def start_position(text: str) -> StartPosition:
-    """Return the position in the log that the value of ``--from`` names.
-
-    Raises:
-        UserError: The value is not a time.
-    """
     try:
         return parse_time_spec(text, now_ms())
     except ValueError as error:
@@ -123,15 +117,15 @@ def start_position(text: str) -> StartPosition:
 
 
 def request_start(request_id: str) -> AtTime:
-    """Return a time before the first record of a request: the time in the request id, less ``MAX_CLOCK_SKEW_MS``."""
+    """Return a time before the first record of a request."""
     return AtTime(max(0, time_ms(request_id) - MAX_CLOCK_SKEW_MS))
 
 
 def topic_by_name(text: str) -> Topic:
-    """Return the topic that ``--topic`` names, with or without the prefix ``railbus.``.
+    """Return the topic with this name. The prefix ``railbus.`` is optional.
 
     Raises:
-        UserError: No topic has this name.
+        UserError: There is no such topic.
     """
     topic = TOPIC_NAMED.get(text) or TOPIC_NAMED.get(f"railbus.{text}")
     if topic is None:
@@ -140,10 +134,5 @@ def topic_by_name(text: str) -> Topic:
 
 
 def check_request_id(text: str | None) -> None:
-    """Check the value of ``--request``.
-
-    Raises:
-        UserError: The value is not a request id.
-    """
     if text is not None and not is_uuid7(text):
         raise UserError(f"--request {text[:64]!r}: must be a UUIDv7 in lower case, as `railbus ask` prints it")

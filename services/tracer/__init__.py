@@ -1,4 +1,1 @@
-"""The tracer, a service that exports one OpenTelemetry trace of each closed request.
-
-It derives the trace from the log, and writes nothing to the log.
-"""
+"""Service that reads the log and exports one OpenTelemetry trace for each closed request."""

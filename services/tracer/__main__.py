@@ -10,7 +10,6 @@ from services.tracer.settings import Settings
 
 
 async def main() -> None:
-    """Export traces until the process is asked to stop."""
     settings, bus, health = load_settings(Settings), load_settings(BusSettings), load_settings(HealthSettings)
     service = TracerService(settings, bus, lambda: say_ready("tracer"))
     async with serve_health(health, lambda: service.ready):

@@ -1,8 +1,4 @@
-"""Make the attributes of spans. Pure functions.
-
-If OpenTelemetry's GenAI conventions have a name for an attribute, it is used. Other names start with ``railbus.``. No
-attribute contains text that a user or a model wrote.
-"""
+"""Attributes of exported spans, named by OpenTelemetry's GenAI conventions where possible. Pure functions."""
 
 from collections.abc import Mapping, Sequence
 from typing import Final
@@ -18,7 +14,6 @@ PROVIDERS: Final[Mapping[str, str]] = {"vertex": "gcp.vertex_ai"}
 
 
 def request_attributes(account: Account, request: RequestDetails) -> Attributes:
-    """Return attributes of the request: model, sampling, tenant, lane and delivery mode, but not the prompt."""
     found: Attributes = {
         "gen_ai.operation.name": "chat",
         "gen_ai.provider.name": "railbus",
@@ -37,10 +32,6 @@ def request_attributes(account: Account, request: RequestDetails) -> Attributes:
 
 
 def end_attributes(account: Account, receipt: Detached | None, clock_skew_ms: float) -> Attributes:
-    """Return attributes known only once a request was closed.
-
-    They are its outcome and times, its exposure, and tokens and model of the attempt that answered.
-    """
     values: Attributes = {
         "gen_ai.response.id": account.request_id,
         "railbus.outcome": account.outcome,
@@ -66,10 +57,7 @@ def end_attributes(account: Account, receipt: Detached | None, clock_skew_ms: fl
 
 
 def attempt_attributes(request: RequestDetails, attempt: AttemptAccount, run: RunDetails) -> Attributes:
-    """Return attributes of an attempt: engine, model, token counts, times, and how it ended.
-
-    The message of a failure is left out, because it may quote what the engine wrote.
-    """
+    """Return the attributes of an attempt's span. They never include the error message, which may quote the prompt."""
     engine = attempt.engine or "unknown"
     values: Attributes = {
         "gen_ai.operation.name": "chat",

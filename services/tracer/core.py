@@ -1,8 +1,7 @@
-"""Decide when a request's trace is exported, from accounts and receipts. No I/O, no clock.
+"""Decide when each request's trace is exported. No I/O, no clock.
 
-A trace is exported when the account was read and a client was sent the whole answer, or ``LINGER_US`` after the
-account. When a tracer gains a partition, it exports the traces of the last ``OVERLAP_US`` again, with the same ids,
-because the tracer that had the partition before may have been killed before it exported them.
+A trace is exported when the request's account was read and a receipt says that a client was sent the whole answer. If
+no such receipt comes, the trace is exported ``LINGER_US`` after the account.
 """
 
 from collections.abc import Sequence
@@ -31,55 +30,39 @@ MAX_REQUESTS: Final = 100_000
 
 @dataclass(frozen=True, slots=True)
 class ExportTrace:
-    """An effect: send this trace to the collector."""
-
     trace: Trace
 
 
 @dataclass(slots=True)
 class _Request:
-    """What the tracer has read about a request.
-
-    Attributes:
-        first_us: Append time of the first record about the request.
-        account_us: Append time of its account; 0 if the account was not read yet.
-        sent_at: When the whole answer was first sent to a client, by the edge's clock, in microseconds; None if no
-            receipt says so.
-        over: Whether the trace was exported, or is not to be exported.
-    """
-
+    # Append time of the first record about the request.
     first_us: int
     account: Account | None = None
     account_us: int = 0
     traceparent: str | None = None
     receipt: Detached | None = None
+    # When the whole answer was first sent to a client, by the edge's clock.
     sent_at: int | None = None
+    # Whether the trace was exported or dropped. Later records about the request are then ignored.
     over: bool = False
 
 
 class _Partition:
-    """The requests of one partition, oldest first.
-
-    Attributes:
-        requests: All remembered requests.
-        waiting: Requests that have an account and whose trace was not exported yet.
-        catching_up: Whether records from before the partition was gained are still being read.
-    """
-
     def __init__(self) -> None:
+        # Both are in order of arrival, oldest first.
         self.requests: dict[str, _Request] = {}
         self.waiting: dict[str, _Request] = {}
         self.catching_up = True
 
 
 class TracerCore(Core):
-    """Decides about the requests of all partitions of one tracer.
+    """Collects accounts and receipts, and returns the traces to export.
 
     Attributes:
-        unsampled: Number of requests whose clients did not want a trace.
+        unsampled: Number of requests whose ``traceparent`` is not sampled.
         unclosed: Number of requests whose account did not come within ``MEMORY_US``.
-        crowded: Number of requests that were forgotten because too many were remembered.
-        incomplete: Number of accounts from which no trace can be made.
+        crowded: Number of requests that were dropped because of ``MAX_REQUESTS``.
+        incomplete: Number of accounts that lack the details for a trace.
     """
 
     def __init__(self) -> None:
@@ -91,12 +74,10 @@ class TracerCore(Core):
 
     @property
     def open(self) -> int:
-        """Return the number of requests whose trace was not exported yet."""
         return sum(not each.over for part in self._partitions.values() for each in part.requests.values())
 
     @property
     def remembered(self) -> int:
-        """Return the number of requests in memory."""
         return sum(len(part.requests) for part in self._partitions.values())
 
     def gained(self, number: int) -> None:
@@ -106,11 +87,6 @@ class TracerCore(Core):
         del self._partitions[number]
 
     def read(self, record: Received | UnreadableRecord, at_us: int, now_us: int) -> Sequence[Effect]:  # noqa: ARG002
-        """Store an account or a receipt. Export the request's trace if nothing is missing from it any more.
-
-        That is, the account was read, and a receipt says that the whole answer was sent. While ``catching_up`` is set,
-        no trace is exported here.
-        """
         event = record.event if isinstance(record, Received) else None
         if not isinstance(record, Received) or not isinstance(event, Account | Detached):
             return ()
@@ -133,14 +109,13 @@ class TracerCore(Core):
         return self._export(partition, event.request_id)
 
     def caught_up(self, number: int, known_us: int, now_us: int) -> Sequence[Effect]:  # noqa: ARG002
-        """Export the trace of each request that was closed in the last ``OVERLAP_US`` and whose whole answer was sent.
-
-        Earlier traces were exported by the tracer that had this partition before.
-        """
+        """Export the complete traces of requests that were closed in the last ``OVERLAP_US``. Drop older requests."""
         partition = self._partitions[number]
         partition.catching_up = False
         effects: list[Effect] = []
         for request_id, request in tuple(partition.waiting.items()):
+            # The last owner of the partition has exported older traces. It may have been killed before it exported the
+            # newer ones, so they are exported again, with the same ids.
             if request.account_us < known_us - OVERLAP_US:
                 _finish(partition, request_id)
             elif request.sent_at is not None:
@@ -148,11 +123,6 @@ class TracerCore(Core):
         return effects
 
     def alarm_us(self, number: int, now_us: int) -> int | None:  # noqa: ARG002
-        """Return the time at which ``tick`` is next due; None if no request is remembered.
-
-        This is ``LINGER_US`` after the oldest account whose trace waits, or ``MEMORY_US`` after the first record of the
-        oldest request, whichever is earlier.
-        """
         partition = self._partitions[number]
         due: list[int] = []
         if (waiting := next(iter(partition.waiting.values()), None)) is not None:
@@ -162,7 +132,7 @@ class TracerCore(Core):
         return min(due, default=None)
 
     def tick(self, number: int, known_us: int, now_us: int) -> Sequence[Effect]:  # noqa: ARG002
-        """Export traces whose account is ``LINGER_US`` old. Forget requests whose first record is ``MEMORY_US`` old."""
+        """Export traces whose account is ``LINGER_US`` old. Drop requests whose first record is ``MEMORY_US`` old."""
         partition = self._partitions[number]
         effects: list[Effect] = []
         while partition.waiting:
@@ -194,7 +164,6 @@ class TracerCore(Core):
         return [ExportTrace(trace)]
 
     def _make_room(self, partition: _Partition) -> None:
-        """Forget the partition's oldest request if there are too many. Its trace is lost if it was not exported yet."""
         if len(partition.requests) * len(self._partitions) <= MAX_REQUESTS:
             return
         request_id, request = next(iter(partition.requests.items()))
@@ -204,7 +173,6 @@ class TracerCore(Core):
 
 
 def _finish(partition: _Partition, request_id: str) -> None:
-    """Mark a request as over, so that its later records are ignored, and drop its data."""
     partition.waiting.pop(request_id, None)
     request = partition.requests[request_id]
     request.over, request.account, request.receipt, request.traceparent = True, None, None, None

@@ -1,9 +1,4 @@
-"""Cache the protobuf messages that OpenTelemetry's encoder builds for attributes with repeated texts.
-
-The encoder spends two thirds of its time on attributes, and most attributes are the same in every trace. The encoder
-has no public hook, so this module replaces one of its private functions. If the installed version lacks this function,
-nothing is replaced.
-"""
+"""Speed up OpenTelemetry's encoder by caching its protobuf messages for string attributes."""
 
 from functools import lru_cache
 from typing import Any, Final
@@ -13,13 +8,14 @@ MOST_KEPT: Final = 2_048
 
 
 def keep_encoded_texts() -> bool:
-    """Make the encoder reuse the messages of attributes whose values are texts; return whether this is possible.
+    """Patch the encoder to cache messages of string attributes.
 
-    It is not possible if the installed version of OpenTelemetry lacks the private function that is replaced. One
-    message can be used many times, because protobuf copies it into the message that contains it.
+    Return False, and change nothing, if the installed OpenTelemetry version lacks the patched function.
     """
     from opentelemetry.exporter.otlp.proto.common import _internal
 
+    # The encoder spends two thirds of its time on attributes, most of which are the same in every trace. It has no
+    # public hook. Messages can be shared, because protobuf copies a message into the one that contains it.
     encode: Any = getattr(_internal, "_encode_key_value", None)
     if encode is None:
         return False

@@ -1,7 +1,4 @@
-"""Send traces to a collector with OpenTelemetry's own exporter, in a thread. Reading the log does not wait for it.
-
-OpenTelemetry is imported only when a ``SpanExporter`` is made, that is, if a collector was named.
-"""
+"""Send traces to an OpenTelemetry collector from a background thread."""
 
 import asyncio
 import contextlib
@@ -34,11 +31,11 @@ LAST_S: Final = 3.0
 
 
 class SpanExporter:
-    """A queue of traces, and the task that sends them to the collector.
+    """A bounded queue of traces, and the task that sends them to a collector.
 
     Args:
         endpoint: The collector's base address; ``/v1/traces`` is appended.
-        limit: Maximum number of waiting spans. A trace that would exceed it is dropped.
+        limit: Maximum number of queued spans. A trace that would exceed it is dropped.
 
     Raises:
         UserError: The extra ``otel`` is not installed.
@@ -65,7 +62,7 @@ class SpanExporter:
         self._away = False
 
     def put(self, trace: Trace) -> None:
-        """Queue a trace, or drop it if the queue is full."""
+        """Queue a trace. If the queue is full, drop the trace."""
         size = len(trace.spans)
         if self._waiting + size > self._limit:
             TRACER_SPANS.labels("dropped").inc(size)
@@ -78,7 +75,7 @@ class SpanExporter:
             self._enough.set()
 
     async def run(self) -> None:
-        """Send until cancelled. Then send the waiting traces, and drop those not sent within ``LAST_S``."""
+        """Send traces until cancelled. Then send the queued traces, for at most ``LAST_S``."""
         try:
             while True:
                 await self._filled.wait()
@@ -109,7 +106,6 @@ class SpanExporter:
         return batch
 
     async def _send(self, traces: Sequence[Trace]) -> None:
-        """Send a batch. It is lost if retries fail for ten seconds (``OTEL_EXPORTER_OTLP_TIMEOUT``)."""
         spans = [span for trace in traces for span in self._convert.trace(trace)]
         result = await asyncio.to_thread(self._otlp.export, spans)
         sent = result is self._success
@@ -125,29 +121,22 @@ class SpanExporter:
 
 
 class Converter:
-    """Converts the spans of ``services.tracer.spans`` to those of OpenTelemetry."""
-
     def __init__(self) -> None:
         from opentelemetry.sdk.resources import Resource
         from opentelemetry.sdk.trace import Event, ReadableSpan
         from opentelemetry.sdk.util.instrumentation import InstrumentationScope
         from opentelemetry.trace import SpanContext, SpanKind, Status, StatusCode, TraceFlags
 
+        # The encoder hashes the resource of every span. The usual hash is slow, because it is computed from JSON.
         class HashedResource(Resource):
-            """A resource that is hashed by identity, because the usual hash is slow: it is computed from JSON.
-
-            The encoder groups spans by their resource, so it needs the resource's hash for each span.
-            """
-
             def __hash__(self) -> int:
                 return id(self)
 
             def __eq__(self, other: object) -> bool:
                 return self is other
 
+        # Fields are plain attributes here. In the base class they are computed at each access.
         class ExportedSpan(ReadableSpan):
-            """A span whose fields are plain Python attributes. In the base class they are computed at each access."""
-
             attributes: Any = None
             context: Any = None
             end_time: Any = None
@@ -178,7 +167,6 @@ class Converter:
         self._resources: dict[tuple[str, str], Any] = {}
 
     def trace(self, trace: Trace) -> "Iterator[ReadableSpan]":
-        """Yield a trace's spans in OpenTelemetry's form."""
         contexts: dict[int, Any] = {}
         for span in trace.spans:
             for span_id in (span.span_id, span.parent_id):

@@ -1,5 +1,3 @@
-"""The tracer process: the core decides, a ``Processor`` feeds it with records, and the exporter sends the traces."""
-
 import asyncio
 import gc
 from collections.abc import Callable
@@ -31,7 +29,7 @@ class TracerService:
     """One tracer process.
 
     Raises:
-        UserError: No collector is named, its address is not valid, or the extra ``otel`` is not installed.
+        UserError: No collector is configured, its address is invalid, or the extra ``otel`` is not installed.
     """
 
     def __init__(self, settings: Settings, bus: BusSettings, on_ready: Callable[[], None]) -> None:
@@ -59,11 +57,10 @@ class TracerService:
 
     @property
     def ready(self) -> bool:
-        """Whether the tracer has caught up with the log."""
         return self._processor.ready
 
     async def run(self) -> None:
-        """Export until cancelled.
+        """Export traces until cancelled.
 
         Raises:
             UserError: The broker refuses the credentials.
@@ -91,10 +88,7 @@ class TracerService:
 
 
 def wanted(ratio: float) -> RecordFilter:
-    """Return a filter that accepts an event if the tracer uses its kind and traces its request.
-
-    A share ``ratio`` of all requests is traced. Records that the filter does not accept are not decoded.
-    """
+    """Return a filter for the events that the tracer needs. Only a share ``ratio`` of all requests is accepted."""
     kinds = read_kinds("tracer", *READ_TOPICS)
     if ratio >= 1:
         return lambda kind, _key: kind in kinds
@@ -103,7 +97,6 @@ def wanted(ratio: float) -> RecordFilter:
 
 
 def _share(key: bytes) -> int:
-    """Return 32 of the random bits of the request id in a record's key; 0 if the key is not a request id."""
     try:
         return int(key[-8:], 16)
     except ValueError:

@@ -7,13 +7,13 @@ from services.runtime.settings import setting
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """Settings of the tracer, which exports a trace of each request.
+    """Settings of the tracer.
 
     Attributes:
-        endpoint: Address of the collector, which takes OTLP over HTTP, such as ``http://127.0.0.1:4318``.
-            OpenTelemetry's other variables, such as ``OTEL_EXPORTER_OTLP_HEADERS``, are used as well.
-        traces_ratio: Share of the requests that are traced, chosen by their id. A request whose client says in its
-            ``traceparent`` that it is not sampled is never traced.
+        endpoint: Address of the collector for OTLP over HTTP, such as ``http://127.0.0.1:4318``. OpenTelemetry's other
+            variables, such as ``OTEL_EXPORTER_OTLP_HEADERS``, are used as well.
+        traces_ratio: Share of the requests that are traced, chosen by request id. A request with a ``traceparent`` that
+            is not sampled is never traced.
         traces_queue: Maximum number of spans that wait for the collector. Further spans are dropped and counted.
         tracer_instance: A name that no other tracer has. A restart under the same name within the session timeout
             causes no rebalance.

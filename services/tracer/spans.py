@@ -1,13 +1,7 @@
-"""Make a tree of spans for one closed request, from its account and its receipt. Pure functions.
+"""Build the spans of a closed request's trace. Pure functions.
 
-The root is the request, from its arrival at the edge to the last byte sent. Its children are
-
-* the consecutive parts of its time (``services.stream.latency``), which add up to the root;
-* the work that ran meanwhile: the verdict with its rails, each attempt, and the check of the answer.
-
-All times are append times by the broker's clock, except the first and the last, which are by the edge's clock. No
-span has text of a prompt or an answer. Ids are derived from the request's id, so a trace that is exported twice is the
-same trace.
+The root span is the request. Its children are the consecutive parts of the request's time, and the work that ran in
+parallel: the verdict, the attempts, and the check of the answer. Span ids are derived from the request id.
 """
 
 from collections.abc import Iterator, Mapping
@@ -51,8 +45,6 @@ _NS_PER_US: Final = 1_000
 
 @dataclass(frozen=True, slots=True)
 class SpanEvent:
-    """An event at one time within a span, as OpenTelemetry defines it."""
-
     name: str
     at_ns: int
     attributes: Attributes
@@ -60,13 +52,14 @@ class SpanEvent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Span:
-    """One span, as OpenTelemetry defines it; times are nanoseconds since the epoch.
+    """An OpenTelemetry span.
 
     Attributes:
-        parent_id: None for a span without parent.
-        service: The service that did the work, without the prefix ``railbus-``.
-        source: Service and instance, as in the events.
-        error: Why the work failed; None if it did not fail.
+        start_ns: Start in nanoseconds since the epoch.
+        end_ns: End in nanoseconds since the epoch.
+        service: Name of the service that did the work, without the prefix ``railbus-``.
+        source: Service and instance, separated by a slash; empty if unknown.
+        error: Error code; None if the work did not fail.
     """
 
     name: str
@@ -84,23 +77,21 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """The spans of one request; the first is the root."""
+    """The spans of one request. The first is the root."""
 
     trace_id: int
     spans: tuple[Span, ...]
 
 
 def trace_of(account: Account, sent_at: int | None, receipt: Detached | None, traceparent: str | None) -> Trace | None:
-    """Return a request's trace; None if the account has no details of the ``Request``.
-
-    The details are missing if the router never read the ``Request``, or is an older version.
+    """Build a request's trace; return None if the account lacks the details for it.
 
     Args:
         account: The request's account.
-        sent_at: When the whole answer was first sent to a client, by the edge's clock, in microseconds; None if no
-            receipt says so.
+        sent_at: Time at which the whole answer was first sent to a client, in microseconds since the epoch; None if
+            unknown.
         receipt: The newest receipt; None if there is none.
-        traceparent: The trace context that the client sent, or that the edge made; None if there is none.
+        traceparent: The request's W3C trace context; None if there is none.
     """
     if account.request is None or account.stages is None or account.request_at is None:
         return None
@@ -111,15 +102,11 @@ def trace_of(account: Account, sent_at: int | None, receipt: Detached | None, tr
 
 
 def is_sampled(traceparent: str | None) -> bool:
-    """Return whether the client wants its request traced; true if there is no ``traceparent``."""
+    """Return whether a ``traceparent`` has the sampled flag; true for None."""
     return traceparent is None or bool(int(traceparent[-2:], 16) & 1)
 
 
 def _ids(request_id: str, traceparent: str | None) -> tuple[int, int, int | None]:
-    """Return the trace id, the root's span id, and the id of the client's span.
-
-    The last one is None if the client did not start the trace.
-    """
     own = int(request_id.replace("-", ""), 16)
     if traceparent is None:
         return own, _span_id(request_id, "root"), None
@@ -138,8 +125,6 @@ def _ns(ms: float) -> int:
 
 
 class _Tree:
-    """Makes the spans of one request."""
-
     def __init__(
         self, account: Account, request: RequestDetails, stages: StageTimes, sent_at: int | None, root_id: int
     ) -> None:
@@ -184,7 +169,6 @@ class _Tree:
         )
 
     def parts(self) -> Iterator[Span]:
-        """Yield a span for each part of the request's time. The end of each is the start of the next."""
         end_ns = self._begin_ns
         for (name, service), took_ns in zip(PARTS.values(), self._parts_ns, strict=False):
             begin_ns, end_ns = end_ns, end_ns + took_ns
@@ -192,10 +176,6 @@ class _Tree:
                 yield self._child(name, begin_ns, end_ns, service, attributes={"railbus.part": name})
 
     def verdict(self) -> Iterator[Span]:
-        """Yield a span for the verdict, and for each rail that did not pass or took ``LEAST_RAIL_MS`` or longer.
-
-        All these spans start at the same time.
-        """
         found, account = self._account.verdict, self._account
         if found is None:
             return
@@ -217,7 +197,6 @@ class _Tree:
             )  # fmt: skip
 
     def attempts(self) -> Iterator[Span]:
-        """Yield a span for the first run of each attempt that a worker started."""
         for attempt in self._account.attempts:
             if attempt.details is not None:
                 yield self._attempt(attempt, attempt.details)
@@ -235,7 +214,6 @@ class _Tree:
         )  # fmt: skip
 
     def check(self) -> Iterator[Span]:
-        """Yield a span for the check of the answer, from its first chunk to the last event of the safety service."""
         found = self._account.check
         runs = [each.details for each in self._account.attempts if each.details is not None]
         first_at = min((run.first_chunk_at for run in runs if run.first_chunk_at is not None), default=None)

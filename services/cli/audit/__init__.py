@@ -1,1 +1,0 @@
-"""The actions of ``railbus audit``: fold a request's events again, compare receipts, search, and check an archive."""

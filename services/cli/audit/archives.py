@@ -1,7 +1,4 @@
-"""The actions of ``railbus audit`` that are not about one given request.
-
-They are ``find``, ``export``, ``verify``, ``rejudge`` and ``forget``.
-"""
+"""The actions ``find``, ``export``, ``verify``, ``rejudge`` and ``forget`` of ``railbus audit``."""
 
 import argparse
 import subprocess
@@ -38,7 +35,7 @@ END_MS: Final = 2**47
 
 
 def find(args: argparse.Namespace) -> int:
-    """Print the requests that match; return 0, or 1 if none does."""
+    """Print the matching requests. Return 0, or 1 if there are none."""
     from_ms, to_ms = _times(args)
     wanted = Wanted(
         from_ms=from_ms, to_ms=to_ms, tenant=args.tenant, outcome=args.outcome, rule=args.rule,
@@ -56,7 +53,6 @@ def find(args: argparse.Namespace) -> int:
 
 
 def export(args: argparse.Namespace) -> int:
-    """Write the records of a time range to a file and return 0."""
     from_ms, to_ms = _times(args)
     count = export_records(_records(args, from_ms, to_ms), args.file)
     sys.stderr.write(f"wrote {count} records to {args.file}\n")
@@ -64,7 +60,7 @@ def export(args: argparse.Namespace) -> int:
 
 
 def verify(args: argparse.Namespace) -> int:
-    """Return 0 if nothing in the archive was changed since it was written, else 1."""
+    """Verify an archive and print its changes. Return 0 if there are none, else 1."""
     archive = open_archive(args.archive)
     keys = Verifier.load(args.public_key) if args.public_key else Verifier([archive.public_pem])
     anchors = [anchor for path in args.anchors or () for anchor in _anchors(path)]
@@ -96,10 +92,9 @@ def verify(args: argparse.Namespace) -> int:
 
 
 def rejudge(args: argparse.Namespace) -> int:
-    """Judge recorded traffic by another policy; return 0 if every result is as recorded, 1 if one differs.
+    """Evaluate recorded requests with another policy. Return 0 if all results are as recorded, 1 if any differ.
 
-    One subprocess judges the answers (``services.safety.rejudge``), another the prompts (``services.rails.rejudge``).
-    If one of them fails, its exit code is returned.
+    If a subprocess fails, return its exit code.
     """
     require_governance(instead="")
     if args.html is not None:
@@ -136,7 +131,7 @@ def rejudge(args: argparse.Namespace) -> int:
 
 
 def forget(args: argparse.Namespace) -> int:
-    """Destroy the keys that encrypt the texts of a request or a tenant; return 0, or 1 if there were none."""
+    """Destroy the encryption keys of a request or a tenant. Return 0, or 1 if there were none."""
     check_request_id(args.request)
     keys = KeyStore(args.keys)
     count = keys.forget(request_id=args.request, tenant=args.tenant)

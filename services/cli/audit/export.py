@@ -1,5 +1,3 @@
-"""Write records to a file for other programs: Parquet with the archive's columns, or lines of JSON."""
-
 import base64
 from collections.abc import Iterable
 from itertools import islice
@@ -18,10 +16,10 @@ BATCH: Final = 50_000
 
 
 def export_records(records: Iterable[StoredRecord], target: Path) -> int:
-    """Write records to a new file, in the format that its suffix names. Return the number of records.
+    """Write records to a new file, as Parquet or JSON lines. Return the number of records.
 
     Raises:
-        UserError: The file exists, cannot be written, or its name ends with neither ``.parquet`` nor ``.jsonl``.
+        UserError: The file exists, cannot be written, or its suffix is neither ``.parquet`` nor ``.jsonl``.
     """
     if target.suffix not in {".parquet", ".jsonl"}:
         raise UserError(f"--to {target}: the name must end with .parquet or .jsonl")

@@ -1,4 +1,4 @@
-"""Find requests by their outcome, recalls or text. One SQL query searches Parquet files or records in memory."""
+"""Search for requests in an archive or in a list of records, with DuckDB."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -15,13 +15,13 @@ MAX_FOUND: Final = 10_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """The search conditions. A request is found if it meets all that are not None.
+    """Search conditions, all of which must be met. A condition of None is ignored.
 
     Attributes:
-        from_ms: Earliest time of the request's first event, in milliseconds since the epoch. Older events are not read.
-        to_ms: The first event is before this time.
-        text: A part of the prompt, or of an attempt's answer. Case is ignored.
-        most: Maximum number of requests that are returned.
+        from_ms: Start of the time range for the request's first record, in milliseconds since the epoch.
+        to_ms: End (exclusive) of this time range.
+        text: Text to find in the prompt or the answer, ignoring case.
+        most: Maximum number of results.
     """
 
     from_ms: int
@@ -35,7 +35,15 @@ class Wanted:
 
 
 class ArchivedRequest(NamedTuple):
-    """One row of the result: a request, its outcome, and the rules and categories of its recalls."""
+    """A found request.
+
+    Attributes:
+        first_ms: Timestamp of its first record, in milliseconds since the epoch.
+        outcome: None if the request is not closed.
+        events: Number of its events.
+        rules: The rules of its recalls.
+        categories: The categories of its recalls.
+    """
 
     first_ms: int
     request_id: str
@@ -82,7 +90,7 @@ ORDER BY first_ms, request_id LIMIT $most
 
 
 def find_in_archive(archive: Archive, wanted: Wanted) -> list[ArchivedRequest]:
-    """Search an archive. Only the needed columns are read, and only files of the day of ``from_ms`` and later days."""
+    """Search the files of an archive. Texts that are encrypted there are not found."""
     dataset = need("pyarrow.dataset")
     files = [archive.store.path(file.path) for file in archive.files(from_ms=wanted.from_ms)]
     if not files:
@@ -91,7 +99,6 @@ def find_in_archive(archive: Archive, wanted: Wanted) -> list[ArchivedRequest]:
 
 
 def find_in_records(records: Iterable[StoredRecord], wanted: Wanted) -> list[ArchivedRequest]:
-    """Search records in memory. They come from a running broker, or from an archive with sealed texts."""
     held = [ArchivedRecord(record, query_fields(record)) for record in records]
     return _run(table_of(held, [bytes(32)] * len(held)), wanted)
 

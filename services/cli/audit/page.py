@@ -1,7 +1,4 @@
-"""Write the HTML page of one request: a drawing of its events, and its visible text at any time.
-
-The page loads no other file. All functions are pure.
-"""
+"""Create the HTML page of one request: a timeline of its events, and the visible text at any time. Pure functions."""
 
 from collections.abc import Sequence
 from html import escape
@@ -62,7 +59,7 @@ def timeline_page(
     checks: Sequence[ReceiptCheck],
     latency: Latency | None,
 ) -> str:
-    """Return the HTML page of one request. The page contains no prompts."""
+    """Return the self-contained HTML page of one request. Prompts are left out."""
     zero_ms = records[0].timestamp_ms
     last_ms = max(record.timestamp_ms for record in records)
     steps = [orjson.loads(orjson.dumps(folded.op)) | {"ms": folded.at_ms - zero_ms} for folded in ops]

@@ -1,7 +1,4 @@
-"""Fold one request's events again: every op with its offset and time, and the ops that each connection was sent.
-
-All functions are pure.
-"""
+"""Recompute what clients of one request saw, from its records. Pure functions."""
 
 import hashlib
 from collections.abc import Iterator, Sequence
@@ -21,12 +18,12 @@ MOST_LINES: Final = 2_000_000
 
 
 class FoldedOp(NamedTuple):
-    """An op that the fold returns, and the record that caused it.
+    """An op, and the record from which it was computed.
 
     Attributes:
-        op_id: ``partition:offset:index``, as the edge names it.
-        at_ms: When the broker appended this record, in milliseconds since the epoch.
-        event: Index of this record among the request's records of ``railbus.streams``, from 0.
+        op_id: ``partition:offset:index`` of the op.
+        at_ms: The record's append time, in milliseconds since the epoch.
+        event: Index of the record among the request's records of ``railbus.streams``.
     """
 
     op: Op
@@ -36,7 +33,6 @@ class FoldedOp(NamedTuple):
 
 
 def refold(request_id: str, records: Sequence[Received], governance: Governance = AS_STARTED) -> list[FoldedOp]:
-    """Return every op of a request, from its records in log order."""
     screen, found = Screen(request_id, governance), []
     for number, record in enumerate(stream_records(records)):
         assert isinstance(record.event, StreamEvent), "stream_records chooses them"  # noqa: S101 - for the type checker
@@ -47,12 +43,10 @@ def refold(request_id: str, records: Sequence[Received], governance: Governance 
 
 
 def stream_records(records: Sequence[Received]) -> Iterator[Received]:
-    """Yield those of the given records that are events of the topic ``railbus.streams``."""
     return (record for record in records if record.topic == STREAMS.name and isinstance(record.event, StreamEvent))
 
 
 def visible_after(ops: Sequence[FoldedOp]) -> Iterator[tuple[FoldedOp, str]]:
-    """Yield each op with the text that a client shows once it has applied the op."""
     visible = ""
     for folded in ops:
         visible = apply(visible, folded.op)
@@ -60,15 +54,13 @@ def visible_after(ops: Sequence[FoldedOp]) -> Iterator[tuple[FoldedOp, str]]:
 
 
 class ReceiptCheck(NamedTuple):
-    """The result of comparing a connection's receipt with the log.
+    """The result of comparing a receipt with the log.
 
     Attributes:
-        receipt: The receipt.
         resumed_from: The ``op_id`` after which the client resumed; None if it did not resume.
-        matches: Whether the receipt's hash is the hash of ops that follow from the log. None if more than
-            ``MOST_LINES`` ops would have to be hashed to find out.
+        matches: Whether the receipt's hash agrees with the log; None if the check would take too long.
         first: Index of the first op that the connection was sent, among all ops of the request.
-        shortened: Whether the connection was sent a shortened history, without text that was already taken back.
+        shortened: Whether the connection was sent a history without the text that was already taken back.
     """
 
     receipt: Detached
@@ -79,23 +71,16 @@ class ReceiptCheck(NamedTuple):
 
 
 def check_receipts(records: Sequence[Received], ops: Sequence[FoldedOp]) -> list[ReceiptCheck]:
-    """Compare every receipt with the ops.
-
-    A client that joins while an answer runs is first sent a history: the ops before its arrival, without text that was
-    already taken back (``catch_up``). The receipt does not say with which op this history ended, so every possible op
-    is tried.
-    """
     resumed = {r.event.connection: r.event.resumed_from for r in records if isinstance(r.event, Attached)}
     receipts = [record.event for record in records if isinstance(record.event, Detached)]
     return [_check(receipt, resumed.get(receipt.connection), ops) for receipt in receipts]
 
 
 def refold_as_sent(request_id: str, records: Sequence[Received]) -> tuple[list[FoldedOp], list[ReceiptCheck]]:
-    """Return the ops of a request, and the result of comparing its receipts with these ops.
+    """Compute the ops of a request and check its receipts.
 
-    The ops depend on the edge's settings ``RAILBUS_INPUT_GATE`` and ``RAILBUS_OUTPUT_CHECK``, which are not on the log.
-    So the request is folded twice: with the values that the worker wrote in ``Started``, and with the default values.
-    Of the two results, the one whose ops match more receipts is returned.
+    The ops depend on two settings of the edge that are not on the log. Likely values are tried, and the ones with which
+    most receipts match are used.
     """
     found = []
     for governance in (AS_STARTED, Governance()):
@@ -120,6 +105,8 @@ def _check(receipt: Detached, resumed_from: str | None, ops: Sequence[FoldedOp])
     budget = MOST_LINES
     ends = _history_ends(rest)
     begun = hashlib.sha256()
+    # A client that joins a running answer is first sent its history, without text that was already taken back. The
+    # receipt does not say where the history ended, so every possible end is tried.
     for sent in range(len(rest)):  # number of ops sent before the shortened history
         if sent:
             begun.update(lines[sent - 1])
@@ -137,10 +124,6 @@ def _check(receipt: Detached, resumed_from: str | None, ops: Sequence[FoldedOp])
 
 
 def _history_ends(ops: Sequence[FoldedOp]) -> list[int]:
-    """Return the indexes at which the history that a joining client was sent may end (``check_receipts``).
-
-    Each is the index after the last op of an event that takes text back.
-    """
     ends = set()
     for index, folded in enumerate(ops):
         if isinstance(folded.op, Replace | Withdraw | Restart | Refuse):

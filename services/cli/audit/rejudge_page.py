@@ -1,7 +1,4 @@
-"""Write the HTML page of ``railbus audit rejudge``: what another policy would have decided about recorded traffic.
-
-The page loads no other file and contains no text of prompts or answers. All functions are pure.
-"""
+"""Create the HTML page of ``railbus audit rejudge``. Pure functions."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -30,7 +27,7 @@ td.n,th.n{text-align:right;white-space:nowrap;font-variant-numeric:tabular-nums}
 
 
 def rejudge_page(told: Mapping[str, Any]) -> str:
-    """Return the HTML page about recorded traffic under another policy.
+    """Return a self-contained HTML page. It contains no prompts and no answers.
 
     Args:
         told: The object that ``railbus audit rejudge --json`` prints.
@@ -71,7 +68,6 @@ def _answers(told: Mapping[str, Any]) -> str:
 
 
 def _bars(differences: Sequence[Mapping[str, Any]]) -> str:
-    """Draw one bar for each rule, with a part for each key of ``CHANGES``, whose width shows how many there are."""
     counts: dict[str, Counter[str]] = {}
     for each in differences:
         counts.setdefault((each["after"] or each["before"])["rule"], Counter())[each["change"]] += 1

@@ -1,5 +1,3 @@
-"""Show which text the client saw at which time, from a request's ops and the times of their records."""
-
 import asyncio
 import sys
 from collections.abc import Iterator, Sequence
@@ -14,7 +12,7 @@ LONGEST_WAIT_S: Final = 30.0
 
 
 def visible_at(ops: Sequence[FoldedOp], at_ms: int) -> str:
-    """Return the text that was visible at a time by the broker's clock, in milliseconds since the epoch."""
+    """Return the text that was visible at this time, in milliseconds since the epoch."""
     visible = ""
     for folded, text in visible_after(ops):
         if folded.at_ms > at_ms:
@@ -24,16 +22,13 @@ def visible_at(ops: Sequence[FoldedOp], at_ms: int) -> str:
 
 
 def replay_lines(ops: Sequence[FoldedOp], zero_ms: int) -> Iterator[str]:
-    """Yield a line for each op: milliseconds since the first event, the op, and the text that is visible after it."""
+    """Yield a line for each op: time in milliseconds since ``zero_ms``, the op, and the visible text after it."""
     for folded, text in visible_after(ops):
         yield f"{folded.at_ms - zero_ms:+9d} ms  {_step(folded):<28} {_one_line(text)}"
 
 
 async def play(ops: Sequence[FoldedOp], zero_ms: int, speed: float) -> None:
-    """Print a line for each op, as ``replay_lines`` does, after a pause.
-
-    The pause is the time between the op's record and the record of the op before it, divided by ``speed``.
-    """
+    """Print a line for each op, with the original pauses divided by ``speed``, up to ``LONGEST_WAIT_S`` each."""
     before_ms = zero_ms
     for folded, line in zip(ops, replay_lines(ops, zero_ms), strict=True):
         await asyncio.sleep(min(max(0, folded.at_ms - before_ms) / 1_000 / speed, LONGEST_WAIT_S))

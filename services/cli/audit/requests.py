@@ -1,4 +1,4 @@
-"""The actions of ``railbus audit`` about one request: ``show`` and ``replay``."""
+"""The actions ``show`` and ``replay`` of ``railbus audit``."""
 
 import argparse
 import sys
@@ -19,14 +19,14 @@ from services.stream.latency import LogEvent, latency
 
 
 def show(args: argparse.Namespace) -> int:
-    """Show a request's events and the parts of its time. Return 0, or 1 if no event of the request is found."""
+    """Print a request's events and its latency. Return 0, or 1 if the request has no events."""
     if args.plain_token_ms is not None and not 0 < args.plain_token_ms < 60_000:
         raise UserError(f"--plain-token-ms {args.plain_token_ms:g}: must be between 0 and 60000")
     return run_coroutine(_show(args))
 
 
 def replay(args: argparse.Namespace) -> int:
-    """Show which text the client saw at which time. Return 0, or 1 if no event of the request is found."""
+    """Print which text the client saw at which time. Return 0, or 1 if the request has no events."""
     if args.speed is not None and not 0 < args.speed <= 1_000_000:
         raise UserError(f"--speed {args.speed:g}: must be more than 0, and at most 1000000")
     return run_coroutine(_replay(args))
@@ -78,7 +78,6 @@ async def _replay(args: argparse.Namespace) -> int:
 
 
 async def _records(args: argparse.Namespace) -> list[Received]:
-    """Return a request's events in log order. If there are none, print that to standard error."""
     if args.archive is not None:
         archive = open_archive(args.archive, args.keys)
         records, where = archived_request(archive, args.request), f"in the archive {args.archive}"

@@ -1,5 +1,3 @@
-"""Read the records to audit, from the topics of a running broker or from an archive."""
-
 import asyncio
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -31,7 +29,7 @@ def open_archive(location: str, keys: Path | None = None) -> "Archive":
 
     Args:
         location: Folder or object store of the archive.
-        keys: File with the keys of sealed texts. None leaves these texts encrypted.
+        keys: SQLite file with the encryption keys; None to leave encrypted values unread.
 
     Raises:
         UserError: There is no archive, its format is newer, or the extra ``audit`` is not installed.
@@ -44,7 +42,7 @@ def open_archive(location: str, keys: Path | None = None) -> "Archive":
 
 
 def archived_request(archive: "Archive", request_id: str) -> list[Received]:
-    """Return all events of a request in an archive.
+    """Read a request's events from an archive.
 
     Raises:
         UserError: The request has more than ``MAX_EVENTS`` events.
@@ -61,7 +59,7 @@ def archived_request(archive: "Archive", request_id: str) -> list[Received]:
 
 
 async def live_request(request_id: str, settings: BusSettings) -> list[Received]:
-    """Return all events of a request that are on the log now.
+    """Read a request's events from the broker.
 
     Raises:
         UserError: The request has more than ``MAX_EVENTS`` events, or the broker cannot be reached.
@@ -92,16 +90,11 @@ async def live_request(request_id: str, settings: BusSettings) -> list[Received]
 
 
 def check_count(request_id: str, found: Sequence[Received]) -> None:
-    """Refuse a request with too many events.
-
-    Raises:
-        UserError: The request has more than ``MAX_EVENTS`` events.
-    """
     if len(found) > MAX_EVENTS:
         raise UserError(f"request {request_id} has more than {MAX_EVENTS} events: something writes it in a loop")
 
 
 def archived_records(archive: "Archive", from_ms: int, to_ms: int) -> Iterator[StoredRecord]:
-    """Yield an archive's records from ``from_ms`` until before ``to_ms``, file by file."""
+    """Yield an archive's records with ``from_ms`` <= timestamp < ``to_ms``."""
     for file in archive.files(from_ms=from_ms, to_ms=to_ms):
         yield from archive.records(file, from_ms, to_ms)

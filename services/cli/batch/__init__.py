@@ -1,1 +1,0 @@
-"""``railbus batch``: read inputs, submit and follow jobs, and write results."""

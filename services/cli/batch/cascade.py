@@ -1,7 +1,6 @@
-"""Run a cascade of models (tiers) within a budget.
+"""Run a batch job on a cascade of models (tiers) within a budget.
 
-The first tier answers all lines. Each later tier answers again only the lines whose answers had the highest scores in
-the tier before it.
+The first tier answers all lines. Each later tier answers only the lines that scored best in the previous tier.
 """
 
 from collections.abc import Callable, Iterable
@@ -36,8 +35,6 @@ class _Spent:
 
 @dataclass(slots=True)
 class _TierRun:
-    """The answers of one tier: the folders of its jobs, the names of the answered lines, and their scores by name."""
-
     folders: list[Path]
     scores: dict[str, float] = field(default_factory=dict)
     names: list[str] = field(default_factory=list)
@@ -47,10 +44,10 @@ async def run_cascade(
     client: JobClient, out: Path, source: Path, write: Callable[[BinaryIO], None], tiers: Tiers, options: JobOptions,
     prices: list[TokenPrices],
 ) -> int:  # fmt: skip
-    """Run all tiers; return the number of lines without an answer.
+    """Run all tiers. Return the number of lines without an answer.
 
     Raises:
-        UserError: The input is refused, or no answer of a tier has a score.
+        UserError: The input is invalid, or no answer of a tier has a score.
     """
     spent = _Spent()
     write_all = partial(_write_first, write, tiers.tier[0].model)
@@ -93,7 +90,6 @@ async def run_cascade(
 
 
 def _count(spent: _Spent, job: JobState, prices: TokenPrices) -> tuple[float, float]:
-    """Add a job's time and cost to ``spent``. Return the job's time in seconds, and its cost in US dollars."""
     seconds = max(0, (job.finished_ms or job.created_ms) - job.created_ms) / 1_000
     usd = prices.cost(job.totals) or 0.0
     spent.hours += seconds / 3_600
@@ -119,8 +115,6 @@ def _write_first(write: Callable[[BinaryIO], None], model: str, out: BinaryIO) -
 
 
 class _WithModel:
-    """A file that sets the model of every request written to it. A line that is not a request is written unchanged."""
-
     def __init__(self, out: BinaryIO, model: str) -> None:
         self._out = out
         self._model = model
@@ -130,7 +124,7 @@ class _WithModel:
 
 
 def with_model(raw: bytes, model: str) -> bytes:
-    """Return a line with ``model`` as its request's model. A line that is not a valid request is returned unchanged."""
+    """Set the model of a request line. A line that is not a valid request is returned unchanged."""
     try:
         value = orjson.loads(raw)
         value["body"]["model"] = model
@@ -169,7 +163,6 @@ def _lines(folders: Iterable[Path]) -> Iterable[bytes]:
 
 
 def _write_merged(out: Path, runs: list[_TierRun]) -> int:
-    """Write, for each line, the answer of the last tier that answered it. Return the number of unanswered lines."""
     highest = {name: number for number, run in enumerate(runs, start=1) for name in run.names}
     later = {
         name: line

@@ -1,8 +1,4 @@
-"""Score an answer by an expression in the Common Expression Language.
-
-Such an expression can neither loop for ever nor have side effects; see https://github.com/google/cel-spec. The score
-needs the extra ``cel``.
-"""
+"""Score answers with expressions in the Common Expression Language (https://github.com/google/cel-spec)."""
 
 import math
 import re
@@ -20,15 +16,14 @@ _FAILED: Final = (ValueError, TypeError, LookupError, RuntimeError, ArithmeticEr
 
 
 def cel_scorer(expression: str) -> Callable[[str], float | None]:
-    """Return a function that maps an answer to the value of this expression, which is the answer's score.
+    """Compile a CEL expression to a function that returns an answer's score.
 
-    The function returns None if the expression fails for this answer, or if its value is not a finite number. The
-    expression may use two variables: ``answer``, the text, and ``json``, the parsed text (null if the text is not
-    JSON).
+    The expression can use two variables: ``answer``, the text, and ``json``, the parsed text (null if it is not JSON).
+    The function returns None if the expression fails or its value is not a finite number. True counts as 1.
 
     Raises:
         UserError: The package ``cel`` is not installed.
-        ValueError: The text is not a valid expression, or uses another variable.
+        ValueError: The expression is invalid, or uses another variable.
     """
     try:
         import cel
@@ -56,7 +51,7 @@ def cel_scorer(expression: str) -> Callable[[str], float | None]:
 
 
 def finite(found: Any) -> float | None:
-    """Return a number, or a text that is a number, as a float; None for other values and for infinity and NaN."""
+    """Convert a number or numeric string to a float. Return None for other values, infinity and NaN."""
     if not isinstance(found, str | int | float):
         return None
     try:
@@ -74,7 +69,6 @@ def _parsed(answer: str) -> Any:
 
 
 def _doubles(value: Any) -> Any:
-    """Convert all integers in a JSON value to floats, because all numbers of JSON are doubles in CEL."""
     if isinstance(value, dict):
         return {name: _doubles(each) for name, each in value.items()}
     if isinstance(value, list):

@@ -1,4 +1,4 @@
-"""Submit and follow jobs. Their files are in a folder shared with the service ``batch``, their events on the log."""
+"""Submit and follow batch jobs. Job files are in a folder shared with the batch service, job events are on Kafka."""
 
 import asyncio
 import os
@@ -31,10 +31,10 @@ SHOW_S: Final = 0.5
 
 
 def job_store() -> FolderStore:
-    """Return the job store that the environment names, else that of the ``railbus up`` that runs in this folder.
+    """Return the folder of batch job files, from the environment or from the ``railbus up`` that runs in this folder.
 
     Raises:
-        UserError: The environment names no store, and no ``railbus up`` with a batch service runs here.
+        UserError: The environment names no folder, and no ``railbus up`` with a batch service runs here.
     """
     found = find_running_tree(state_dir())
     folder = os.environ.get(DIR_VARIABLE) or (found.batch_dir if found is not None else None)
@@ -47,8 +47,6 @@ def job_store() -> FolderStore:
 
 
 class JobClient:
-    """One connection to the log, and the shared folder of the jobs' files."""
-
     def __init__(self, store: FolderStore, reader: JobReader, producer: Producer) -> None:
         self.store = store
         self._reader = reader
@@ -58,7 +56,7 @@ class JobClient:
     @classmethod
     @asynccontextmanager
     async def opened(cls, settings: BusSettings, store: FolderStore) -> AsyncIterator["JobClient"]:
-        """Connect to the broker, and read the events of all jobs before the block starts.
+        """Connect to the broker and read the events of all jobs, then run the block.
 
         Raises:
             UserError: The broker does not answer.
@@ -85,30 +83,26 @@ class JobClient:
         return self._reader.jobs.get(batch_id)
 
     def job(self, batch_id: str) -> JobState:
-        """Return a job.
-
-        Raises:
-            UserError: No job has this id.
-        """
         found = self.find(batch_id)
         if found is None:
             raise UserError(f"there is no batch {batch_id[:64]!r}: `railbus batch list` shows all")
         return found
 
     async def create(self, batch_id: str, **given: Any) -> None:
-        """Write a new job's ``BatchCreated`` to the log, and wait until this client has read it."""
         created = BatchCreated(**self._about(batch_id, TENANT), input_file=input_file_id(batch_id), **given)
         await self._producer.send(BATCHES, created)
         await self._reader.read_to_end()
 
     async def control(self, job: JobState, action: BatchAction) -> None:
-        """Write a ``BatchControl`` for a job to the log, and wait until this client has read it."""
         event = BatchControl(**self._about(job.batch_id, job.created.tenant), action=action)
         await self._producer.send(BATCHES, event)
         await self._reader.read_to_end()
 
     async def follow(self, batch_id: str, show: Callable[[JobState], None]) -> JobState:
-        """Pass the job to ``show`` now, after each change, and at least every ``SHOW_S``. Return the ended job."""
+        """Wait until the job has ended, and return its final state.
+
+        Meanwhile ``show`` is called with the job's state, after each change and at least every ``SHOW_S``.
+        """
         while True:
             job = self.job(batch_id)
             show(job)
@@ -125,16 +119,14 @@ def fresh_batch_id() -> str:
 
 
 def input_file_id(batch_id: str) -> str:
-    """Return the id of the input file that the command line stores for a job."""
     return f"{FILE_PREFIX}{batch_id.removeprefix(BATCH_PREFIX)}i"
 
 
 def store_input(store: FolderStore, batch_id: str, filename: str, write: Callable[[BinaryIO], None]) -> JobPlan:
-    """Store a job's input and check its lines. An input that an earlier call stored is used again.
+    """Store a job's input and check its lines. If the input is already stored, only check it.
 
     Raises:
-        UserError: The input is refused, such as for two lines with the same ``custom_id``. The copy in the store is
-            removed before this error is raised.
+        UserError: The input is invalid, for example because two lines have the same ``custom_id``.
     """
     file_id = input_file_id(batch_id)
     if store.find(file_id) is None:

@@ -1,4 +1,4 @@
-"""Turn input files into lines of OpenAI's batch form. An input is JSONL in this form, plain prompts, CSV or Parquet."""
+"""Convert JSONL, plain prompts, CSV or Parquet to lines of OpenAI's batch format."""
 
 import csv
 import re
@@ -19,14 +19,13 @@ MAX_FIELD_BYTES: Final = 10_000_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InputOptions:
-    """Options for turning an input file into requests.
+    """Options for converting an input file to requests.
 
     Attributes:
-        template: The prompt of a table's row. ``{column}`` stands for the value in that column. Needed for tables.
-        id_column: The column with each row's name (``custom_id``). If it is None, the rows are named ``line-1``,
-            ``line-2`` and so on.
-        body: Fields of every request's body, such as ``model``. A field that a line of JSONL sets itself is kept.
-        system: A system message before each prompt; None for none.
+        template: Prompt template for tables, in which ``{column}`` stands for the value in that column.
+        id_column: Column with each row's ``custom_id``. If None, the rows are named ``line-1``, ``line-2`` and so on.
+        body: Default fields of every request's body, such as ``model``.
+        system: System message of every request; None for none.
     """
 
     template: str | None = None
@@ -36,11 +35,10 @@ class InputOptions:
 
 
 def write_lines(path: Path, options: InputOptions, out: BinaryIO) -> None:
-    """Write the requests of a file, one on each line, without loading the whole file into memory.
+    """Convert a file to requests and write them, one per line.
 
     Raises:
-        UserError: The file cannot be read. Or it is a table, and no template is given or a column that the options
-            name is missing. Or it is not a table, and a template is given.
+        UserError: The file cannot be read, or the options do not fit it.
     """
     try:
         for line in _lines(path, options):
@@ -70,7 +68,6 @@ def _lines(path: Path, options: InputOptions) -> Iterator[bytes]:
 
 
 def _jsonl(path: Path, options: InputOptions) -> Iterator[bytes]:
-    """Yield the lines of a JSONL file, each with those fields of ``options.body`` that the line does not set itself."""
     with path.open("rb") as file:
         for raw in file:
             if not options.body or len(raw) > MAX_LINE_BYTES:

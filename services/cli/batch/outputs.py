@@ -15,7 +15,7 @@ ROWS: Final = 2_048
 
 
 def write_outputs(store: FolderStore, end: BatchFinished, out: Path) -> list[Path]:
-    """Write the result files and return their paths. An older file is replaced only once the new one is complete."""
+    """Write the result files and return their paths. Each file is replaced atomically."""
     written = []
     for name, file_id in (("results.jsonl", end.output_file), ("errors.jsonl", end.error_file)):
         target = out / name
@@ -33,7 +33,6 @@ def write_outputs(store: FolderStore, end: BatchFinished, out: Path) -> list[Pat
 
 
 def _write_parquet(sources: list[Path], target: Path) -> bool:
-    """Write the lines of all ``sources`` to one table. If pyarrow is not installed, write nothing and return false."""
     try:
         import pyarrow as pa
         from pyarrow import parquet

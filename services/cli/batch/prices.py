@@ -1,5 +1,3 @@
-"""Look up the prices of an API's tokens in the price list of ``railbus plan batch``."""
-
 import tomllib
 from importlib.resources import files
 from pathlib import Path
@@ -31,8 +29,8 @@ def token_prices(name: str | None, file: Path | None) -> TokenPrices:
     """Return the token prices of an API.
 
     Args:
-        name: Name of the API in the price list; None returns no prices.
-        file: The price list; None for the one of ``railbus plan batch``.
+        name: Name of the API in the price list; None returns empty prices.
+        file: The price list; None for the built-in one.
 
     Raises:
         UserError: The price list cannot be read, or has no such API.

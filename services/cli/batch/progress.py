@@ -16,9 +16,9 @@ class TokenPrices:
     """Prices of a million tokens, in US dollars.
 
     Attributes:
-        input: Price of prompt tokens. If this or ``output`` is None, no cost is shown.
-        output: Price of completion tokens.
-        cached_input: Price of prompt tokens that were cached; None if it equals ``input``.
+        input: Price of prompt tokens; None if unknown.
+        output: Price of completion tokens; None if unknown.
+        cached_input: Price of cached prompt tokens; None if it equals ``input``.
     """
 
     input: float | None = None
@@ -26,7 +26,7 @@ class TokenPrices:
     cached_input: float | None = None
 
     def cost(self, totals: BatchTotals) -> float | None:
-        """Return the cost of the answers so far in US dollars; None without prices."""
+        """Return the cost of the tokens in US dollars; None if a price is unknown."""
         if self.input is None or self.output is None:
             return None
         cached = self.input if self.cached_input is None else self.cached_input
@@ -36,20 +36,16 @@ class TokenPrices:
 
 @dataclass(slots=True)
 class ProgressLine:
-    """The progress line of one job, with its rate over the last ``WINDOW_S``."""
-
     prices: TokenPrices = field(default_factory=TokenPrices)
     _points: list[tuple[float, int]] = field(default_factory=list)
 
     def note(self, totals: BatchTotals, now_s: float) -> None:
-        """Record the job's totals at the time ``now_s``, to measure the rate."""
         self._points.append((now_s, totals.completed + totals.failed))
         while len(self._points) > 2 and self._points[1][0] < now_s - WINDOW_S:
             del self._points[0]
 
     @property
     def rate(self) -> float:
-        """Lines per second over the last ``WINDOW_S``."""
         (first_s, first), (last_s, last) = self._points[0], self._points[-1]
         return (last - first) / (last_s - first_s) if last_s > first_s else 0.0
 
@@ -74,7 +70,6 @@ class ProgressLine:
 
 
 def duration(seconds: float) -> str:
-    """Format a duration for people, such as ``3 min 20 s``."""
     whole = int(seconds + 0.5)
     if whole < 60:
         return f"{whole} s"

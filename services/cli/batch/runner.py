@@ -1,4 +1,4 @@
-"""Run one job and keep its id in the output folder, so that the same command continues the job after a crash."""
+"""Run a batch job, or continue it after an interruption."""
 
 import asyncio
 import contextlib
@@ -23,8 +23,6 @@ JOB_FILE: Final = "job.json"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobOptions:
-    """The options of a job. See ``schemas.batches.BatchCreated``."""
-
     window_open: int
     line_attempts: int
     completion_ms: int
@@ -32,11 +30,11 @@ class JobOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobInput:
-    """The source of a job's lines.
+    """The input of a job.
 
     Attributes:
         source: The file that the user named.
-        write: Function that writes the job's lines to a file, in OpenAI's batch form.
+        write: Writes the job's lines to a file, in OpenAI's batch format.
     """
 
     source: Path
@@ -44,11 +42,6 @@ class JobInput:
 
 
 async def submit(client: JobClient, batch_id: str, given: JobInput, options: JobOptions) -> None:
-    """Store and check the input, and write the job's ``BatchCreated`` to the log.
-
-    Raises:
-        UserError: The input is refused. See ``store_input``.
-    """
     plan = await asyncio.to_thread(store_input, client.store, batch_id, given.source.name, given.write)
     if plan.bad:
         say(f"{plan.bad:,} of {plan.lines:,} lines are no requests: their errors will be in errors.jsonl")
@@ -61,10 +54,12 @@ async def submit(client: JobClient, batch_id: str, given: JobInput, options: Job
 async def run_job(
     client: JobClient, out: Path, given: JobInput, options: JobOptions, prices: TokenPrices
 ) -> tuple[JobState, list[Path]]:
-    """Run a job, or continue the one whose id is in the folder ``out``. Return the ended job and its result files.
+    """Run a job to its end. If ``out`` has the id of an earlier job for this input, continue that job instead.
+
+    Return the ended job and the paths of its result files.
 
     Raises:
-        UserError: The input is refused, or ``out`` has the job of another input.
+        UserError: The input is invalid, or ``out`` belongs to a job with another input.
     """
     batch_id = await asyncio.to_thread(_remembered, out, given.source)
     if client.find(batch_id) is None:
@@ -87,7 +82,7 @@ async def run_job(
 
 
 def write_files(client: JobClient, job: JobState, out: Path) -> list[Path]:
-    """Write the results of an ended job to files in the folder ``out``, and return the paths of these files.
+    """Write the results of an ended job to the folder ``out``. Return the paths of the files.
 
     Raises:
         UserError: The job has not ended, or the folder cannot be written.
@@ -104,11 +99,6 @@ def write_files(client: JobClient, job: JobState, out: Path) -> list[Path]:
 
 
 def _remembered(out: Path, source: Path) -> str:
-    """Return the id of this folder's job. The first call makes a new id and writes it to the folder.
-
-    Raises:
-        UserError: The folder has the job of another input file, or cannot be written.
-    """
     note = out / JOB_FILE
     stat = source.stat()
     facts = {"file": str(source.resolve()), "bytes": stat.st_size, "modified_ns": stat.st_mtime_ns}
@@ -128,7 +118,6 @@ def _remembered(out: Path, source: Path) -> str:
 
 
 def _shower() -> Callable[[str], None]:
-    """Return a function that prints progress. On a terminal it overwrites one line, else it prints each change."""
     last = ""
 
     def show(text: str) -> None:

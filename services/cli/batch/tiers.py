@@ -1,7 +1,4 @@
-"""The plan of a cascade: its models, the share of lines that each answers, and how answers are scored.
-
-Only ``read_tiers`` does I/O.
-"""
+"""Configuration of a cascade of models: how answers are scored, and which lines each model answers."""
 
 import math
 import random
@@ -27,15 +24,14 @@ Positive = Annotated[float, msgspec.Meta(gt=0)]
 
 
 class Score(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How an answer is scored. A higher score is better.
+    """How answers are scored. A higher score is better. Exactly one of ``regex``, ``json`` and ``cel`` must be set.
 
     Attributes:
         regex: A regular expression. The first group of its last match is the score.
-        json: Path of a number in an answer that is a JSON object, such as ``rating.total``.
-        cel: An expression in the Common Expression Language. Its variables are ``answer``, the text of the answer, and
-            ``json``, the parsed text, in which all numbers are doubles (null if the text is not JSON). If the value of
-            the expression is true, the score is 1.
-        sample: Number of lines that the next tier answers first, to measure how well the scores of both tiers agree.
+        json: Path of the score in an answer that is JSON, such as ``rating.total``.
+        cel: An expression in the Common Expression Language whose value is the score (see ``cel_scorer``).
+        sample: Number of lines that each later tier answers first, to measure how well its scores agree with those of
+            the previous tier.
     """
 
     regex: str | None = None
@@ -45,7 +41,7 @@ class Score(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 class Budget(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Limits of a whole cascade; None is no limit. The cost of a tier without a price is not counted."""
+    """Limits of a whole cascade; None means no limit. Tiers without a price do not count towards ``usd``."""
 
     hours: Positive | None = None
     usd: Positive | None = None
@@ -56,9 +52,9 @@ class Tier(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
     Attributes:
         model: The model's name in requests.
-        keep: Share of all lines that this model answers. It gets the lines that scored best in the tier before. The
-            model of the first tier answers all lines.
-        price: Name of an API in the planner's price list, whose token prices apply to this model; None for no prices.
+        keep: Share of all lines that this model answers: those with the best scores in the previous tier. It must be 1
+            for the first tier.
+        price: Name of an API in the price list of ``railbus plan batch``; None if there is no price.
     """
 
     model: Annotated[str, msgspec.Meta(min_length=1)]
@@ -67,19 +63,12 @@ class Tier(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
 
 class Tiers(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The plan of a cascade, in the structure of its TOML file."""
-
     score: Score
     tier: Annotated[tuple[Tier, ...], msgspec.Meta(min_length=2, max_length=8)]
     budget: Budget = Budget()
 
 
 def read_tiers(path: Path) -> Tiers:
-    """Read the plan of a cascade from a TOML file.
-
-    Raises:
-        UserError: The file cannot be read, or its plan cannot be run.
-    """
     try:
         tiers = msgspec.convert(tomllib.loads(path.read_text(encoding="utf-8")), Tiers)
         check_tiers(tiers)
@@ -91,11 +80,6 @@ def read_tiers(path: Path) -> Tiers:
 
 
 def check_tiers(tiers: Tiers) -> None:
-    """Refuse a plan that cannot be run.
-
-    Raises:
-        ValueError: The plan cannot be run. The message names the field.
-    """
     score = tiers.score
     if sum(each is not None for each in (score.regex, score.json, score.cel)) != 1:
         raise ValueError("score needs one of regex, json and cel")
@@ -114,12 +98,6 @@ Scorer = Callable[[str], float | None]
 
 
 def scorer_of(score: Score) -> Scorer:
-    """Return the function that scores answers as ``score`` says.
-
-    Raises:
-        UserError: ``score.cel`` needs a package that is not installed.
-        ValueError: ``score.cel`` is not a valid expression.
-    """
     if score.regex is not None:
         return partial(_by_regex, re.compile(score.regex))
     if score.json is not None:
@@ -145,12 +123,11 @@ def _by_path(path: Sequence[str], answer: str) -> float | None:
 
 
 def best(scores: Mapping[str, float], count: int) -> list[str]:
-    """Return the ``count`` names with the highest scores, best first. Of equal scores, the earlier name comes first."""
     return sorted(scores, key=lambda name: -scores[name])[: max(0, count)]
 
 
 def sampled(names: Sequence[str], count: int) -> list[str]:
-    """Return ``count`` random ones of ``names``, in the same order. The same names always give the same sample."""
+    """Return a random sample of ``count`` names, in their original order. Equal input gives the same sample."""
     chosen = random.Random(SAMPLE_SEED).sample(range(len(names)), min(count, len(names)))  # noqa: S311 - repeatable
     return [names[number] for number in sorted(chosen)]
 

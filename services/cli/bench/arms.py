@@ -1,4 +1,4 @@
-"""The arms of ``railbus bench engine`` (the engine settings that it compares) and their order. Pure functions."""
+"""The engine settings that ``railbus bench engine`` compares, called arms. Pure functions."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -36,10 +36,10 @@ the field if the variable is not set. If the name of the variable is empty, no v
 
 @dataclass(frozen=True, slots=True)
 class BenchArm:
-    """One arm: a name and the settings of its runs.
+    """One of the compared engine settings.
 
     Attributes:
-        name: ``plain``, ``speculative``, or such as ``gamma-4`` if several draft lengths are compared.
+        name: ``plain``, ``speculative``, or a name such as ``gamma-4`` if several draft lengths are compared.
         gamma: Number of tokens drafted in each step; 0 for the arm ``plain``.
         env: Environment variables of the arm's runs.
     """
@@ -52,10 +52,10 @@ class BenchArm:
 def build_arms(
     engine: str, gammas: Sequence[int], plain: Mapping[str, str], speculative: Mapping[str, str]
 ) -> tuple[BenchArm, ...]:
-    """Return the arm without speculation, and one arm for each number of tokens drafted in a step (``gammas``).
+    """Return an arm without speculation, and one arm for each draft length in ``gammas``.
 
     Raises:
-        UserError: The settings that make this engine draft are unknown.
+        UserError: It is unknown how to switch on speculation for this engine, or how to set its draft length.
     """
     off, on = _DRAFTING_SETTINGS.get(engine, ({}, {}))
     off, on = plain or off, speculative or on
@@ -75,10 +75,10 @@ def build_arms(
 
 
 def require_drafting(engine: str, env: Mapping[str, str]) -> None:
-    """Check that engine vllm can draft. Otherwise both arms would be the same.
+    """Check that the environment configures a draft method for engine ``vllm``. Other engines always pass.
 
     Raises:
-        UserError: Neither a draft model nor another method to draft is set.
+        UserError: No draft method is configured.
     """
     if engine == "vllm" and not (env.get("RAILBUS_VLLM_DRAFT") or env.get("RAILBUS_VLLM_METHOD", "auto") != "auto"):
         raise UserError(
@@ -88,25 +88,19 @@ def require_drafting(engine: str, env: Mapping[str, str]) -> None:
 
 
 def abba_order(which: Sequence[BenchArm], rounds: int) -> tuple[BenchArm, ...]:
-    """Return the arms in the order in which they run.
-
-    There are ``rounds`` rounds. In each, the arms run in their given order, then in reverse order (A B B A).
-
-    In this order drift (heat, other load) affects every arm alike.
-    """
+    """Return the order of the runs: in each round, the arms in the given order, then in reverse order."""
     return (*which, *reversed(which)) * rounds
 
 
 def catalogue_entry(engine: str, env: Mapping[str, str], flags: Mapping[str, str | None]) -> dict[str, str]:
-    """Return what the planner needs to predict the results: GPU, models, precision, and prefill tokens of one step.
+    """Return what the planner needs to predict the results: GPU, models, precision, and prefill tokens per step.
 
-    GPU and models are named as in the planner's catalogue. A field whose flag was not given has the value of its
-    environment variable, else the engine's default. The result is empty if GPU or target model are unknown.
+    If the GPU or the target model is unknown, the result is empty.
 
     Args:
         engine: Name of the engine.
         env: Environment variables of the engine.
-        flags: Values by field; None for a flag that was not given.
+        flags: Values by field. For None, the environment variable or the engine's default is used.
     """
     usual = {
         name: env.get(variable, "") or value for name, (variable, value) in _ENGINE_DEFAULTS.get(engine, {}).items()

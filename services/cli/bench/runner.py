@@ -1,5 +1,3 @@
-"""Run the arms of ``railbus bench engine``, each run in a separate process, and collect the results."""
-
 import json
 import os
 import subprocess
@@ -21,17 +19,18 @@ run."""
 
 
 class BenchRunError(Exception):
-    """A run failed with exit code ``code``. The output of the run has the reason."""
-
     def __init__(self, code: int) -> None:
         super().__init__(code)
         self.code = code
 
 
 def measure(order: Sequence[BenchArm], workload: dict[str, Any], limit_s: float) -> list[dict[str, Any]]:
-    """Run one arm after another within ``limit_s``, not counting the time in which engines load.
+    """Run the arms one after another and return their results.
 
-    Before each run, the time that is left is divided equally among this run and the later ones.
+    Args:
+        order: The arms in the order of the runs.
+        workload: The requests to send.
+        limit_s: Time limit for all runs together, without the time in which engines load their models.
 
     Raises:
         BenchRunError: A run failed.
@@ -50,11 +49,6 @@ def measure(order: Sequence[BenchArm], workload: dict[str, Any], limit_s: float)
 def write_result(
     path: Path, arms: Sequence[BenchArm], workload: Mapping[str, Any], runs: object, catalogue: object
 ) -> None:
-    """Write the results of all runs, their settings and the workload to a JSON file.
-
-    Raises:
-        UserError: The file cannot be written.
-    """
     result = {
         "version": RESULT_VERSION,
         "workload": workload,

@@ -1,1 +1,1 @@
-"""Clients that send a request, to an edge or directly to the log, and receive the answer as ops."""
+"""Clients that send a request to an edge, or directly to Kafka, and receive the answer."""

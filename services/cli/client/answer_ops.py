@@ -1,5 +1,3 @@
-"""Types for the ops of an answer that a client receives."""
-
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
@@ -23,10 +21,8 @@ class AnswerOp(NamedTuple):
     """One op of an answer.
 
     Attributes:
-        request_id: Id of the request.
-        op_id: ``partition:offset:index``: partition number and offset of the op's record on ``railbus.streams``, and
-            the op's index among the ops of this record.
-        op: The change of the visible text.
+        op_id: ``partition:offset:index``: position of the op's record on ``railbus.streams``, and the op's index among
+            the ops of this record.
     """
 
     request_id: str
@@ -39,10 +35,10 @@ OpHandler = Callable[[AnswerOp], None]
 
 
 class AnswerError(Exception):
-    """The answer ended without a ``Close``, or the request was invalid. The message is one sentence.
+    """No complete answer was received, or the request was invalid.
 
     Attributes:
-        usage: Whether the request was invalid, so that the user has to change it.
+        usage: Whether the request was invalid.
     """
 
     def __init__(self, message: str, *, usage: bool = False) -> None:
@@ -54,7 +50,7 @@ def parse_op(value: dict[str, Any]) -> Op:
     """Parse an op from its JSON form.
 
     Raises:
-        AnswerError: The op is malformed, or of a kind that this version does not know.
+        AnswerError: The op is malformed, or of an unknown kind.
     """
     cls = _OPS.get(value.get("op", ""))
     try:

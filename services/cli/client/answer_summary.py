@@ -1,5 +1,3 @@
-"""Summarise an answer: exit code, speed, and a closing line. No I/O, no clock."""
-
 from dataclasses import dataclass
 from typing import Final
 
@@ -24,15 +22,15 @@ _EXIT_CODES: Final[dict[Outcome, int]] = {
 
 @dataclass(slots=True, kw_only=True)
 class AnswerSummary:
-    """Outcome, times and tokens of one answer, updated with each op.
+    """Outcome, times and tokens of one answer, updated with each op. All times are in seconds of the same clock.
 
     Attributes:
-        asked_at: Time of the request, in seconds of any clock.
+        asked_at: Time of the request.
         request_id: Id of the request; empty until it is known.
         first_at: Time of the first text; None before it.
         last_at: Time of the last text.
         first_tokens: Number of tokens in the first text.
-        tokens: Number of all tokens received.
+        tokens: Total number of tokens.
         close: The op that ended the answer; None before it.
     """
 
@@ -45,7 +43,6 @@ class AnswerSummary:
     close: Close | None = None
 
     def take(self, op: Op, now: float) -> None:
-        """Add an op that was received at ``now``."""
         if isinstance(op, Close):
             self.close = op
         elif isinstance(op, Show):
@@ -56,11 +53,10 @@ class AnswerSummary:
 
     @property
     def exit_code(self) -> int:
-        """Exit code: 0 if the answer completed, 3 if it was denied or recalled, else 1."""
+        """0 if the answer completed, 3 if it was denied or recalled, else 1."""
         return EXIT_FAILED if self.close is None else _EXIT_CODES[self.close.outcome]
 
     def closing_line(self) -> str:
-        """Return one line for people: outcome, time to first token, speed and request id."""
         parts: list[str] = ["no end was received" if self.close is None else self.close.outcome]
         if self.close is not None and self.close.outcome != "completed" and self.close.reason:
             parts.append(self.close.reason)

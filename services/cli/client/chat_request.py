@@ -1,4 +1,4 @@
-"""A request of the command line, as a JSON body for the edge and as an event for the log. No I/O."""
+"""A request of the command line, convertible to a JSON body or a Kafka event. No I/O."""
 
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -15,16 +15,13 @@ class ChatRequest:
     """A prompt and its options. An option of None is left out of the request.
 
     Attributes:
-        prompt: The user's message.
+        prompt: The user message.
         system: The system message.
-        model: Name of the model.
-        max_tokens: Longest answer, in tokens.
-        temperature: 0 is greedy.
-        seed: Seed of sampling.
+        max_tokens: Maximum length of the answer.
         delivery: Delivery mode.
-        fallback: What happens after a missed first-token deadline.
+        fallback: What happens if the first token misses its deadline.
         ttft_ms: Deadline of the first token, in milliseconds.
-        stall_ms: Longest silence within the answer, in milliseconds.
+        stall_ms: Maximum pause between two chunks, in milliseconds.
         total_ms: Deadline of the whole answer, in milliseconds.
         service_class: Name of the request's class in the policy.
     """
@@ -44,16 +41,13 @@ class ChatRequest:
 
     @property
     def timeout_s(self) -> float:
-        """Maximum time to wait for the end of the answer: its total deadline, plus ten seconds for the router.
-
-        If the request names a class and no total deadline, the total deadline is assumed to be a day, because only
-        the edge knows the policy with the deadline of the class.
-        """
+        """Maximum time to wait for the end of the answer, in seconds."""
+        # Only the edge knows the deadlines of a class, so a day is assumed. The router gets 10 s to close the request.
         usual_ms = Deadlines().total_ms if self.service_class is None else DAY_MS
         return (self.total_ms or usual_ms) / 1_000 + 10
 
     def body(self) -> dict[str, Any]:
-        """Return the JSON body for the edge: an OpenAI-style body with the ``railbus`` extension."""
+        """Return the JSON body of an OpenAI chat completion request, with the extension ``railbus``."""
         extension = _given(
             delivery=self.delivery, fallback=self.fallback, deadlines=self._deadlines() or None,
             service_class=self.service_class,
@@ -65,7 +59,7 @@ class ChatRequest:
         return {"messages": [asdict(message) for message in self._messages()], **body}
 
     def request(self, *, request_id: str, at_us: int, source: str) -> Request:
-        """Return the event for the log, of tenant ``local``.
+        """Return the Kafka event for this request, of tenant ``local``.
 
         Raises:
             UserError: A value is out of its bounds.

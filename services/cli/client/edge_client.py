@@ -1,4 +1,4 @@
-"""Send a request to an edge over its websocket, and resume the answer after a broken connection."""
+"""Send a request to an edge over a websocket, and resume the answer if the connection breaks."""
 
 import asyncio
 import os
@@ -38,14 +38,12 @@ FLAGS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class EdgeAddress:
-    """Address and API key of an edge. If the key is None, no key is sent."""
-
     url: str
     key: str | None = None
 
 
 async def ask_edge(request: ChatRequest, edge: EdgeAddress, take: OpHandler) -> None:
-    """Send a request, and call ``take`` with each op of the answer, up to its ``Close``.
+    """Send a request, and call ``take`` with each op of the answer. The last op is ``Close``.
 
     Raises:
         AnswerError: The edge cannot be reached or refused the connection, the answer did not end in time, or the
@@ -63,12 +61,9 @@ async def ask_edge(request: ChatRequest, edge: EdgeAddress, take: OpHandler) -> 
 
 
 async def _raise_request_error(session: aiohttp.ClientSession, url: str) -> None:
-    """Query the edge for the error of a failed request, and raise it if the request was invalid.
-
-    The op ``close`` does not contain this error.
-    """
     try:
         async with asyncio.timeout(ERROR_TIMEOUT_S), session.get(url) as response:
+            # The op ``close`` does not contain the error.
             error = (await response.json())["error"]
     except (aiohttp.ClientError, OSError, TimeoutError, ValueError, LookupError, TypeError):
         return
@@ -105,8 +100,6 @@ async def _until_closed(session: aiohttp.ClientSession, edge: EdgeAddress, strea
 
 
 class _AnswerStream:
-    """The ops of one request, read from one or more connections, one after the other."""
-
     def __init__(self, request: ChatRequest, take: OpHandler) -> None:
         self._request = request
         self._take = take
@@ -115,7 +108,6 @@ class _AnswerStream:
         self.outcome: Outcome | None = None
 
     async def read(self, socket: aiohttp.ClientWebSocketResponse) -> bool:
-        """Read one connection until it ends or the request is closed. Return whether a message was received."""
         await socket.send_str(self._opening())
         received = False
         async for message in socket:

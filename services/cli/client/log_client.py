@@ -1,4 +1,4 @@
-"""Send a request without an edge: write it to the log, and fold the events of its answer in this process."""
+"""Send a request without an edge: write it to Kafka, and compute the answer from the events of the stream log."""
 
 import asyncio
 import os
@@ -21,7 +21,7 @@ MAX_UNFOLDED: Final = 1_000
 
 
 async def ask_log(request: ChatRequest, settings: BusSettings, take: OpHandler) -> None:
-    """Send a request, and call ``take`` with each op of the answer, up to its ``Close``.
+    """Send a request, and call ``take`` with each op of the answer. The last op is ``Close``.
 
     Raises:
         AnswerError: The request was not closed in time, or was invalid.
@@ -58,8 +58,6 @@ async def _send_request(request: ChatRequest, request_id: str, settings: BusSett
 
 
 class _AnswerFollower:
-    """Reads and folds the events of ``railbus.streams`` about one request."""
-
     def __init__(self, request_id: str, settings: BusSettings) -> None:
         key = request_id.encode()
         self._screen = Screen(request_id)
@@ -72,11 +70,9 @@ class _AnswerFollower:
         )
 
     async def begin(self) -> None:
-        """Follow the request's partition from its current end, so that no event of a request sent later is missed."""
         await self.reader.follow(STREAMS, self._partition, "end")
 
     async def fold(self, take: OpHandler) -> None:
-        """Call ``take`` with each op until the request is closed."""
         while self._screen.closed is None:
             record = await self._records.get()
             self._in_flight.release()

@@ -1,1 +1,1 @@
-"""The subcommands, one file each. ``add_arguments`` declares the flags; ``run`` executes and returns the exit code."""
+"""Subcommands of ``railbus``, one module each. ``add_arguments`` declares the flags; ``run`` returns the exit code."""

@@ -1,4 +1,4 @@
-"""``railbus ask``: send a prompt from the terminal and stream its answer."""
+"""``railbus ask``: send a prompt and print the answer as it arrives."""
 
 import argparse
 import os
@@ -49,10 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Return the exit code of the answer.
-
-    It is 0 if the answer completed, 2 if the request was invalid, 3 if the answer was denied or recalled, and else 1.
-    """
+    """Return 0 if the answer completed, 2 for an invalid request, 3 if the answer was denied or recalled, else 1."""
     request = ChatRequest(
         prompt=_prompt(args.prompt), system=args.system, model=args.model, max_tokens=args.max_tokens,
         temperature=args.temperature, seed=args.seed, delivery=args.delivery, fallback=args.fallback,

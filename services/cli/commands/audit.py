@@ -1,4 +1,4 @@
-"""``railbus audit``: show what happened to a request and what its client saw; check that an archive is unchanged."""
+"""``railbus audit``: show what happened to a request, and verify archives."""
 
 import argparse
 from importlib import import_module
@@ -46,7 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Return 0, or 1 if nothing was found, the archive was changed, or rejudging finds differences."""
+    """Return 0, or 1 if nothing was found, the archive was changed, or ``rejudge`` finds a difference."""
     if args.action in {"show", "replay"}:
         check_request_id(args.request)
         module = import_module("services.cli.audit.requests")

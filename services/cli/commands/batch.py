@@ -67,7 +67,7 @@ def _add_input_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Return 0, or 1 if ``run`` or ``results`` finds a line without an answer or a job that did not complete."""
+    """Return 0, or 1 if a line has no answer or a job did not complete."""
     return run_coroutine(_run(args))
 
 

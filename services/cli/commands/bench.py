@@ -1,7 +1,4 @@
-"""``railbus bench``: measure an engine without and with speculation, and compare with the planner's prediction.
-
-The runs without (A) and with (B) speculation alternate in the order A B B A, so that a slow drift affects both equally.
-"""
+"""``railbus bench``: measure an engine with and without speculative decoding."""
 
 import argparse
 import os
@@ -36,7 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Return 0, 2 for a user's mistake, 130 after Ctrl-C, or the exit code of a run that failed."""
+    """Return 0, 2 for a usage error, 130 after Ctrl-C, or the exit code of a failed run."""
     if args.what == "report":
         return run_planner("bench", args.result, *args.flags)
     if args.service_class is not None:  # fail before minutes of measuring, not after them
@@ -123,7 +120,6 @@ def _engine(parser: argparse.ArgumentParser) -> None:
 
 
 def _workload(args: argparse.Namespace) -> dict[str, Any]:
-    """Return the workload for ``services.generator.bench``, which checks the values."""
     batches = _numbers("--batches", args.batches, 1, 256)
     cells = [
         {"batch": batch, "prompt": prompt, "repeats": _repeats(args.repeats, batch, max(batches))}
@@ -151,16 +147,6 @@ def _workload(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def _repeats(largest: int, batch: int, most: int) -> int:
-    """Return the number of repeats of a closed loop, so that all closed loops give about the same number of answers.
-
-    A smaller batch is repeated more often, but at most ``MAX_REPEATS`` times.
-
-    Args:
-        largest: Number of repeats of the closed loop with the largest batch. It is the result if it is more than
-            ``MAX_REPEATS``.
-        batch: Number of requests that run at once in this closed loop.
-        most: The largest batch of all closed loops, counted like ``batch``.
-    """
     return max(largest, min(MAX_REPEATS, largest * most // batch))
 
 

@@ -1,4 +1,4 @@
-"""``railbus demo``: play scenes that show what can happen to an answer, each beside the events on its log."""
+"""``railbus demo``: play scenes that show an answer beside the events on its log."""
 
 import argparse
 import os
@@ -101,13 +101,6 @@ def _no_scene(*, mark_void: bool = False) -> list[StyledLine]:  # noqa: ARG001 -
 
 
 class _DemoDisplay:
-    """Standard output for scenes. A terminal shows a scene while it runs; a file or pipe gets its final form only.
-
-    Attributes:
-        columns: Width of a line in characters.
-        all: All lines in their final form, of all scenes so far.
-    """
-
     def __init__(self) -> None:
         self._live = sys.stdout.isatty()
         size = shutil.get_terminal_size((DEFAULT_COLUMNS, 50))
@@ -118,13 +111,11 @@ class _DemoDisplay:
         self.all: list[StyledLine] = []
 
     def begin(self, title: Sequence[StyledLine]) -> None:
-        """Print the lines above a new scene: its title and the table's header."""
         self.all += title
         for line in title:
             self._print(line)
 
     def draw(self, scene: Callable[..., list[StyledLine]]) -> None:
-        """Redraw the running scene. A scene with more rows than the terminal is not drawn before it ends."""
         self._scene = scene
         if self._live and len(lines := scene()) < self._rows:
             self._back()
@@ -134,7 +125,6 @@ class _DemoDisplay:
             sys.stdout.flush()
 
     def end(self, line: StyledLine) -> None:
-        """Print the scene in its final form, and a line under it."""
         self._back()
         last = [line, [StyledSpan("")]]
         self.all += self._scene() + last

@@ -1,4 +1,4 @@
-"""``railbus doctor``: report what is installed, what can be reached, and what is missing, with a remedy for each."""
+"""``railbus doctor``: report what is installed, reachable or missing, with a remedy for each."""
 
 import argparse
 import asyncio
@@ -64,7 +64,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Return 1 if something that Railbus needs is missing, otherwise 0. With ``--host`` or ``--gpu`` return 0."""
+    """Return 0, or 1 if something required is missing. With ``--host`` or ``--gpu``, always return 0."""
     if args.host or args.gpu:
         print(host_report([*(_host() if args.host else ()), *(_gpus() if args.gpu else ())]))
         return 0
@@ -91,7 +91,6 @@ def _host() -> list[HostFinding]:
 
 
 def _gpus() -> list[HostFinding]:
-    """Return the findings about the GPUs, from the output of ``nvidia-smi``. No setting of a GPU is changed."""
     tool = shutil.which("nvidia-smi")
     if tool is None:
         return [unreadable("GPU", "one or more", "", "nvidia-smi is not here: no NVIDIA driver is installed")]
@@ -99,7 +98,6 @@ def _gpus() -> list[HostFinding]:
 
 
 def _output(*command: str) -> str:
-    """Return a program's standard output; an empty string if it failed or took more than ``GPU_TIMEOUT_S``."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=GPU_TIMEOUT_S, check=False)  # noqa: S603 - a fixed program
     except (OSError, subprocess.TimeoutExpired):
@@ -113,10 +111,6 @@ def _python() -> DoctorCheck:
 
 
 def _packages() -> Iterator[DoctorCheck]:
-    """Yield a check of each dependency of this distribution. Dependencies of an extra are optional, others are needed.
-
-    The extra ``dev`` is left out.
-    """
     try:
         texts = requires("railbus") or []
     except PackageNotFoundError:
@@ -133,7 +127,6 @@ def _packages() -> Iterator[DoctorCheck]:
 
 
 def _extra(wanted: Requirement) -> str:
-    """Return the extra that a dependency's marker names, as in ``extra == "dev"``; an empty string if there is none."""
     _, _, name = str(wanted.marker or "").partition("extra == ")
     return name.strip("\"'")
 
@@ -148,7 +141,6 @@ def _package(wanted: Requirement, remedy: str, about: str, *, needed: bool) -> D
 
 
 def _version(*names: str) -> str | None:
-    """Return the version of the first of these distributions that is installed; None if none is."""
     for name in names:
         with contextlib.suppress(PackageNotFoundError):
             return version(name)
@@ -156,7 +148,6 @@ def _version(*names: str) -> str | None:
 
 
 def _weights() -> DoctorCheck:
-    """Look for the default model's file. It may be missing, because the first ``railbus up`` downloads it."""
     found = weights.find(SMOLLM2, load_settings(CacheSettings).folder())
     remedy = f"the first `railbus up` downloads it ({SMOLLM2.size / 1e6:.0f} MB)"
     return DoctorCheck(f"model {SMOLLM2.file}", found is not None, str(found or "not here yet"), remedy, needed=False)
@@ -175,11 +166,6 @@ async def _broker(settings: BusSettings, *, needed: bool) -> DoctorCheck:
 
 
 async def _http(name: str, url: str, *, needed: bool, pid: int | None = None) -> DoctorCheck:
-    """Check whether a service is ready.
-
-    A process that runs but does not listen yet is reported as starting, not as missing. A service of
-    ``NOT_AWAITED`` that answers 503 is not missing either.
-    """
     try:
         async with (
             asyncio.timeout(CONNECT_TIMEOUT_S),
@@ -188,6 +174,7 @@ async def _http(name: str, url: str, *, needed: bool, pid: int | None = None) ->
         ):
             found = "ready" if answer.status == 200 else f"HTTP {answer.status}"
             if name in NOT_AWAITED and answer.status == 503:
+                # A service of NOT_AWAITED is optional.
                 needed = False
     except aiohttp.ClientConnectorError:
         if pid is not None and (pid == NOT_STARTED or _runs(pid)):

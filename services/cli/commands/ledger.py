@@ -1,4 +1,4 @@
-"""``railbus ledger``: show the sums that the service ``ledger`` has published for the last minutes or hours."""
+"""``railbus ledger``: show the usage and costs that the service ``ledger`` has published for a recent period."""
 
 import argparse
 import asyncio
@@ -31,16 +31,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Return 0, or 1 if the log has no window of the wanted time and tenant."""
+    """Return 0, or 1 if nothing was published for this period and tenant."""
     return run_coroutine(_show(args, bus_settings(args.kafka), length_ms(args.window)))
 
 
 def length_ms(text: str) -> int:
-    """Parse the value of ``--window``, such as ``10m``, and return it in milliseconds.
-
-    Raises:
-        UserError: The text is not a length of time.
-    """
     match = _LENGTH.fullmatch(text)
     if match is None:
         raise UserError(f"--window {text[:64]!r}: must be a length such as 90s, 10m, 1h or 7d")
@@ -63,11 +58,6 @@ async def _show(args: argparse.Namespace, settings: BusSettings, back_ms: int) -
 
 
 async def _windows(settings: BusSettings, since_ms: int) -> list[Window]:
-    """Return the ``Window`` events that were appended to ``railbus.ledger`` since ``since_ms``.
-
-    Raises:
-        UserError: There are more than ``MAX_WINDOWS`` of them, or the broker cannot be reached.
-    """
     found: list[Window] = []
 
     def take(records: Sequence[Received | UnreadableRecord]) -> None:

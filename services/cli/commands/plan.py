@@ -13,11 +13,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Return the planner's exit code: 0, or 2 for a user's mistake."""
+    """Return the planner's exit code: 0, or 2 for a usage error."""
     return run_planner(args.what, *args.flags)
 
 
 def run_planner(*arguments: str) -> int:
-    """Run ``python -m services.planner`` with these arguments and return its exit code."""
     command = [sys.executable, "-P", "-m", "services.planner", *arguments]
     return subprocess.run(command, check=False).returncode  # noqa: S603 - our own program, no shell

@@ -1,4 +1,4 @@
-"""``railbus policy``: lint a policy, test it against its golden answers, show its version."""
+"""``railbus policy``: lint a policy, test it, or show its version."""
 
 import argparse
 from collections.abc import Sequence

@@ -1,7 +1,4 @@
-"""``railbus tune``: try changes of an engine's settings one at a time, and keep those that improve ``--objective``.
-
-The tuner runs in a separate process.
-"""
+"""``railbus tune``: search for engine settings that improve an objective, in a separate process."""
 
 import argparse
 import json
@@ -70,7 +67,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Return 0, 2 for a user's mistake, or 130 for Ctrl-C and SIGTERM."""
+    """Return 0, 2 for a usage error, or 130 for Ctrl-C and SIGTERM."""
     if args.engine == "llama":
         need_embedded()
         options = dict(pair.split("=", 1) for pair in args.set if "=" in pair)
@@ -94,7 +91,6 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _plan(args: argparse.Namespace) -> dict[str, object]:
-    """Return the plan for ``services.tuner``, which checks the values."""
     same = (
         "engine", "find", "tries", "models", "objective", "margin", "max_loss", "requests", "rounds", "prompt",
         "shared", "output", "at_once", "seed", "apart", "keep", "max_batch", "slo_ttft_ms", "slo_token_ms", "out",

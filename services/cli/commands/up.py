@@ -1,4 +1,4 @@
-"""``railbus up``: start every service as a separate process and keep all running until Ctrl-C."""
+"""``railbus up``: start every service as a separate process, and keep them running until Ctrl-C."""
 
 import argparse
 import asyncio
@@ -61,8 +61,6 @@ MAX_HELD_LINES: Final = 1_000
 
 
 class StatusLines:
-    """Lines for the operator, on standard error. Lines that come while an answer is printed are written after it."""
-
     def __init__(self) -> None:
         self._held: deque[str] | None = None
 
@@ -75,7 +73,7 @@ class StatusLines:
 
     @contextmanager
     def hold(self) -> Iterator[None]:
-        """Keep the lines that come while the block runs, and write them when the block ends."""
+        """Hold back all status lines until the block ends."""
         held = self._held = deque(maxlen=MAX_HELD_LINES)
         try:
             yield
@@ -160,7 +158,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Return 0 after a clean stop, 1 after a crash, 2 for a user's mistake; with ``--once`` the answer's exit code."""
+    """Return 0 after a clean stop, 1 after a crash, or 2 for a usage error.
+
+    With ``--once``, return the exit code of the answer.
+    """
     check_engine_flags(args)
     check_counts(args)
     check_log_flags(args)
@@ -249,7 +250,6 @@ def _describe_tree(config: TreeConfig, edges: Sequence[str]) -> Iterator[str]:
 
 
 def describe_model(config: TreeConfig) -> str:
-    """Return one line for the operator about the model that answers."""
     path = config.options.get(MODEL_PATH) or os.environ.get(MODEL_PATH)
     match config.engine:
         case "simulated":
@@ -266,7 +266,6 @@ def describe_model(config: TreeConfig) -> str:
 
 
 def next_steps(url: str, program: str) -> str:
-    """Return a hint for newcomers: what to do when the services are ready."""
     return (
         f'\nnext: open {url} in a browser; in another terminal, in this folder: {program} ask "What is a library?"\n'
         "      Ctrl-C here stops everything"
@@ -274,7 +273,6 @@ def next_steps(url: str, program: str) -> str:
 
 
 def _program() -> str:
-    """Return the command that runs this program from a terminal in the current folder."""
     program = Path(sys.argv[0])
     if program.suffix == ".py":
         return f"{Path(sys.executable).name} -m services.cli"
@@ -291,11 +289,6 @@ def _partitions() -> int:
 
 
 async def _check_broker(kafka: str) -> None:
-    """Check that the broker of ``--kafka`` answers, before services start that would wait for it.
-
-    Raises:
-        UserError: The broker does not answer in time.
-    """
     from services.bus import BusSettings, partition_counts
     from services.cli.common import reaching_broker, with_broker
 
@@ -305,11 +298,6 @@ async def _check_broker(kafka: str) -> None:
 
 
 async def _bring_kafka() -> None:
-    """Check that Apache Kafka can run on this machine, and download it if that was not done before.
-
-    Raises:
-        UserError: Java or Maven is missing, or Railbus does not run from a checkout of its repository.
-    """
     if not KAFKA_RUNNER.exists():
         raise UserError("--kafka-nodes needs a checkout of the repository: take --kafka with a cluster that runs")
     process = await asyncio.create_subprocess_exec(
@@ -330,11 +318,6 @@ async def _bring_kafka() -> None:
 
 
 async def _check_upstream(url: str) -> None:
-    """Check that the model server accepts connections. A malformed address is left to the generator, which refuses it.
-
-    Raises:
-        UserError: The server accepts no connection within ``UPSTREAM_TIMEOUT_S``.
-    """
     try:
         parts = urlsplit(url)
         host, port = parts.hostname, parts.port or (443 if parts.scheme == "https" else 80)

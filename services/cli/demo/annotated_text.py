@@ -1,7 +1,4 @@
-"""The text that a reader saw, in segments.
-
-A segment stays in the row where it was first shown, and is struck out if it becomes void. No I/O.
-"""
+"""The text of an answer as styled segments. Withdrawn text stays visible, but is struck out. No I/O."""
 
 from dataclasses import dataclass, replace
 from itertools import groupby
@@ -16,9 +13,8 @@ class TextSegment:
     """A segment of text in one style.
 
     Attributes:
-        row: Row of the timeline in which it was shown.
-        text: The text.
-        style: Style of the text. Text in style ``void`` is no longer part of the answer.
+        row: Row of the timeline in which the text was first shown.
+        style: ``void`` marks text that is no longer part of the answer.
     """
 
     row: int
@@ -30,7 +26,7 @@ class AnnotatedText:
     """One answer as segments, updated with each op.
 
     Args:
-        mark_void: Put dashes around void text, for output that cannot show it struck out.
+        mark_void: Whether to put dashes around withdrawn text, for output that cannot strike it out.
     """
 
     def __init__(self, *, mark_void: bool = False) -> None:
@@ -39,7 +35,6 @@ class AnnotatedText:
         self._notes: dict[int, list[StyledSpan]] = {}
 
     def take(self, op: Op, row: int) -> None:
-        """Apply the next op. If the op adds text, that text belongs to row ``row``."""
         match op:
             case Show():
                 self._pieces.append(TextSegment(row=row, text=op.text))
@@ -57,7 +52,6 @@ class AnnotatedText:
                 pass
 
     def spans_of_row(self, row: int) -> list[StyledSpan]:
-        """Return the spans of text that belong to row ``row``."""
         cell = list(self._notes.get(row, ()))
         of_row = (piece for piece in self._pieces if piece.row == row)
         for style, pieces in groupby(of_row, key=lambda piece: piece.style):
@@ -72,7 +66,6 @@ class AnnotatedText:
         return sum(len(piece.text) for piece in self._pieces if piece.style != "void")
 
     def _replace(self, start: int, end: int, by: TextSegment) -> None:
-        """Make the visible code points from ``start`` to ``end`` void, and insert the segment ``by`` after them."""
         kept: list[TextSegment] = []
         at = 0
         placed = False

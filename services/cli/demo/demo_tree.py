@@ -1,4 +1,4 @@
-"""Start the demo's own services on free ports, send requests to their edge, and read their log."""
+"""Start the demo's own services, send requests to their edge, and read their log."""
 
 import asyncio
 import tempfile
@@ -46,12 +46,12 @@ REDRAW_S: Final = 0.05
 
 @dataclass(slots=True)
 class SceneRun:
-    """The records and ops of one scene so far.
+    """The progress of one scene.
 
     Attributes:
         records: Records of the scene's request, in the order of reading.
-        ops: Ops that the edge sent, by partition number and offset of their event on ``railbus.streams``.
-        trace: The same ops in the order of sending. When the scene has ended, also the events in ``records``.
+        ops: Received ops, by partition and offset of their event on ``railbus.streams``.
+        trace: All received ops in order. At the end of the scene, the events of ``records`` are added.
         failure: Why the scene failed; empty if it did not fail.
     """
 
@@ -62,18 +62,13 @@ class SceneRun:
 
 
 class DemoTree:
-    """The running services of the demo: a client of their edge, and the records read from their log."""
-
     def __init__(self, url: str) -> None:
         self._url = url
         self._log: dict[str, list[Received]] = defaultdict(list)
         self._news = asyncio.Event()
 
     async def play(self, scene: Scene, draw: Callable[[SceneRun], None]) -> SceneRun:
-        """Send the scene's request, and call ``draw`` every ``REDRAW_S``.
-
-        Return once the request's ``Account`` was read, or when the scene has failed.
-        """
+        """Send the scene's request and wait for its end. Call ``draw`` every ``REDRAW_S`` meanwhile."""
         scene_run = SceneRun()
         asking = asyncio.create_task(self._ask(scene.question, scene_run))
         while not asking.done():
@@ -82,7 +77,6 @@ class DemoTree:
         return scene_run
 
     async def warm_up(self) -> None:
-        """Send requests that use every service once, so that no scene is slowed by a first use."""
         for script in ("n3", "err503"):
             await self._ask(ChatRequest(prompt="Hello.", model=f"simulated-{script}", total_ms=15_000), SceneRun())
 
@@ -116,10 +110,10 @@ class DemoTree:
 
 @asynccontextmanager
 async def open_demo_tree() -> AsyncIterator[DemoTree]:
-    """Run the demo's services while the block runs. Afterwards they are stopped and their files are removed.
+    """Run the demo's services while the block runs. Their files are removed afterwards.
 
     Raises:
-        UserError: A service cannot run. The message ends with the last lines of output.
+        UserError: A service cannot run. The message ends with the last lines of its output.
     """
     lines: deque[str] = deque(maxlen=LAST_LINES)
     with tempfile.TemporaryDirectory(prefix="railbus-demo-") as folder:

@@ -1,4 +1,4 @@
-"""The scenes of ``railbus demo``: prompt, script of the simulated engine, and expected result. No I/O."""
+"""The scenes of ``railbus demo``. No I/O."""
 
 from dataclasses import dataclass, field
 from typing import Final
@@ -27,12 +27,12 @@ class Scene:
         name: Value of ``--scene``.
         title: Short description of the scene.
         prompt: The prompt.
-        script: The script that the simulated engine follows; see ``services.generator.engines.simulated.fault_script``.
-        fallback: What happens after a missed first-token deadline.
-        ttft_ms: First-token deadline.
-        stall_ms: Longest silence within the answer.
+        script: Script of the simulated engine; see ``services.generator.engines.simulated.fault_script``.
+        fallback: What happens if the first token misses its deadline.
+        ttft_ms: Deadline of the first token, in milliseconds.
+        stall_ms: Maximum pause between two chunks, in milliseconds.
         outcome: Expected outcome.
-        cutover: ``trigger`` and ``how`` of the one expected ``Cutover``; None if none is expected.
+        cutover: ``trigger`` and ``how`` of the expected ``Cutover``; None if none is expected.
         stopped: Reason of the expected ``Cancel``; None if none is expected.
         recall: Action of the expected recall; None if none is expected.
     """
@@ -92,13 +92,6 @@ SCENES: Final = (
 
 @dataclass(slots=True)
 class SceneTrace:
-    """Events and ops of one scene.
-
-    Attributes:
-        events: Events of all shown topics, in the order of reading.
-        ops: Ops that the edge sent, in order.
-    """
-
     events: list[AnyEvent] = field(default_factory=list)
     ops: list[Op] = field(default_factory=list)
 
@@ -131,16 +124,6 @@ def find_mismatches(scene: Scene, trace: SceneTrace) -> list[str]:
 
 @dataclass(slots=True)
 class _FoldedLog:
-    """The result of folding the events of one scene.
-
-    Attributes:
-        screen: The screen after the last event.
-        cutovers: ``trigger`` and ``how`` of each effective ``Cutover``.
-        shown: The visible text after the last event.
-        shown_pieces: Number of ``Show`` ops.
-        last_voice_text: All text of the last voice.
-    """
-
     screen: Screen
     cutovers: list[tuple[Trigger, CutoverMode]]
     shown: str = ""

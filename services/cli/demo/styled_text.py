@@ -1,4 +1,4 @@
-"""Styled text: spans and lines, rendered as ANSI, plain text or SVG. Pure functions."""
+"""Styled text, rendered as ANSI, plain text or SVG. Pure functions."""
 
 import html
 from collections.abc import Iterable, Iterator, Sequence
@@ -9,8 +9,6 @@ Style = Literal["plain", "dim", "void", "new", "good", "bad", "warn", "head"]
 
 
 class StyledSpan(NamedTuple):
-    """Text in one style, without line breaks."""
-
     text: str
     style: Style = "plain"
 
@@ -39,7 +37,6 @@ def line_width(line: Iterable[StyledSpan]) -> int:
 
 
 def wrap_spans(spans: Iterable[StyledSpan], columns: int) -> list[StyledLine]:
-    """Wrap spans into lines of at most ``columns`` characters, at spaces where possible."""
     lines: list[StyledLine] = [[]]
     room = columns
     for word in _words(spans):
@@ -78,7 +75,6 @@ def to_plain_text(line: Iterable[StyledSpan]) -> str:
 
 
 def to_svg(lines: Sequence[StyledLine], columns: int) -> str:
-    """Return the lines as an SVG that needs no fonts or other files."""
     wide, high = round(columns * _CHAR + 2 * _MARGIN), len(lines) * _ROW + 2 * _MARGIN
     rows = "\n".join(_row(line, number) for number, line in enumerate(lines) if line_width(line))
     styles = "\n".join(f".{style} {{ fill: {colour} }}" for style, colour in _COLOURS.items())
@@ -112,7 +108,6 @@ def _row(line: StyledLine, number: int) -> str:
 
 
 def _words(spans: Iterable[StyledSpan]) -> Iterator[StyledSpan]:
-    """Yield each word with the spaces before it."""
     for span in spans:
         start = 0
         for at in range(1, len(span.text) + 1):

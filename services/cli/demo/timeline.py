@@ -1,4 +1,4 @@
-"""Draw one scene as rows of three columns: time, text that the reader saw, and events on the log. Pure functions."""
+"""Draw a scene as a table with three columns: time, text that the reader saw, and events on the log. Pure functions."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -41,8 +41,6 @@ _STYLES: Final[dict[type[AnyEvent], Style]] = {
 
 @dataclass(slots=True)
 class TimelineRow:
-    """The records of one row: a single record, or consecutive chunks of one attempt with their ``Cleared`` events."""
-
     records: list[Received] = field(default_factory=list)
 
     @property
@@ -50,10 +48,6 @@ class TimelineRow:
         return [record.event for record in self.records if isinstance(record.event, Chunk)]
 
     def takes(self, event: AnyEvent) -> bool:
-        """Return whether the next event can be added to this row.
-
-        A later chunk of an attempt is never added to the row of the attempt's first chunk.
-        """
         chunks = self.chunks
         if isinstance(event, Cleared):
             return bool(chunks) and not event.final
@@ -61,18 +55,14 @@ class TimelineRow:
 
 
 def written_us(record: Received) -> int:
-    """Return the time at which a record was written, in microseconds since the epoch.
-
-    This is the event's own time. But in a ``Request`` of attempt 2 or later, the event's own time is the time at which
-    the request arrived. For such a record, the time of its append is returned instead.
-    """
+    # The ``at`` of a later attempt's ``Request`` is the time at which the request arrived.
     if isinstance(record.event, Request) and record.event.attempt > 1:
         return record.timestamp_ms * 1_000 + 999
     return event_time_us(record)
 
 
 def in_order(records: Sequence[Received]) -> list[Received]:
-    """Sort records by time. Those of ``railbus.streams`` keep their order, even if their writers' clocks differ."""
+    """Sort records by time, without changing the order of the records of ``railbus.streams``."""
     keyed: list[tuple[int, int, Received]] = []
     newest = 0
     for number, record in enumerate(records):
@@ -95,13 +85,13 @@ def group_rows(records: Sequence[Received]) -> list[TimelineRow]:
 def render_timeline(
     records: Sequence[Received], ops: Mapping[StreamPosition, Sequence[Op]], columns: int, *, mark_void: bool = False
 ) -> list[StyledLine]:
-    """Return the lines of one scene so far.
+    """Return the lines of the table.
 
     Args:
         records: Records of the scene's request.
-        ops: Ops that the edge sent, by partition number and offset of their event.
+        ops: Received ops, by partition and offset of their event on ``railbus.streams``.
         columns: Width of a line in characters.
-        mark_void: Put dashes around void text, for output that cannot show it struck out.
+        mark_void: Whether to put dashes around withdrawn text, for output that cannot strike it out.
     """
     rows = group_rows(records)
     if not rows:
@@ -174,7 +164,6 @@ _DESCRIPTIONS: Final[dict[type[AnyEvent], Callable[[Received], str]]] = {
 
 
 def _describe_row(row: TimelineRow) -> tuple[StyledSpan, StyledSpan]:
-    """Return what the third column shows for a row: the name of its event or chunks, and a description."""
     record = row.records[0]
     event = record.event
     chunks = row.chunks

@@ -1,1 +1,1 @@
-"""Report which settings of the host and its GPUs should be tuned. No setting is changed."""
+"""Report settings of the host and its GPUs that should be tuned. Nothing is changed."""

@@ -1,5 +1,3 @@
-"""Check the settings of a Linux host. Files are only read, below a root folder that a test may replace."""
-
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,10 +14,10 @@ CPU: Final = "sys/devices/system/cpu"
 
 
 def host_findings(root: Path, open_files: tuple[int, int] | None, *, cores: int, allowed: int) -> list[HostFinding]:
-    """Return a finding about each checked setting of the host.
+    """Check all settings.
 
     Args:
-        root: The folder above ``proc`` and ``sys``: ``/``, or that of a test.
+        root: The folder that contains ``proc`` and ``sys``.
         open_files: Soft and hard limit of open files of this process; None if the system has no such limit.
         cores: Number of cores of the machine.
         allowed: Number of cores that this process may run on.

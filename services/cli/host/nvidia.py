@@ -1,4 +1,4 @@
-"""Check the settings of GPUs in the CSV that ``nvidia-smi --query-gpu`` prints. Pure functions."""
+"""Check the settings of NVIDIA GPUs in the output of ``nvidia-smi``. Pure functions."""
 
 import csv
 import io
@@ -20,7 +20,7 @@ _ABSENT: Final = frozenset({"", "[N/A]", "N/A", "[Not Supported]", "[Unknown Err
 
 
 def gpu_findings(text: str, topology: str) -> list[HostFinding]:
-    """Return the findings about every GPU.
+    """Check the settings of all GPUs.
 
     Args:
         text: Output of ``nvidia-smi`` with ``ARGUMENTS``; empty if it failed.
@@ -83,7 +83,6 @@ def _most(name: str, value: str, most: str, unit: str, command: str, why: str) -
 
 
 def _clocks(name: str, gpu: Mapping[str, str]) -> HostFinding:
-    """Return a finding about the clocks. Whether they are locked cannot be read, so the finding is only a note."""
     label, most = f"{name} clocks", _number(gpu["clocks.max.sm"])
     now, application = _number(gpu["clocks.sm"]), _number(gpu["clocks.applications.graphics"])
     if most is None or now is None:

@@ -1,1 +1,0 @@
-"""Formats answers, events, dead letters and reports for people."""

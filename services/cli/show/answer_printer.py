@@ -1,5 +1,3 @@
-"""Print an answer to standard output op by op, and record its outcome, times and tokens."""
-
 import shutil
 import sys
 import time
@@ -17,7 +15,7 @@ class AnswerPrinter:
     """Prints the ops of one answer.
 
     Args:
-        terminal: Renders the ops; None writes each op as a JSON line.
+        terminal: Renders the ops; None prints each op as a JSON line.
 
     Attributes:
         result: Outcome, times and tokens so far.
@@ -30,14 +28,13 @@ class AnswerPrinter:
 
     @classmethod
     def for_stdout(cls) -> Self:
-        """Make a printer that erases void text on a terminal, and prints a notice about it in a file or pipe."""
+        """Create a printer for standard output. Withdrawn text is erased only if standard output is a terminal."""
         if not sys.stdout.isatty():
             return cls(Terminal())
         size = shutil.get_terminal_size()
         return cls(Terminal(size.columns, size.lines))
 
     def take(self, answered: AnswerOp) -> None:
-        """Print one op and add it to ``result``."""
         self.result.request_id = answered.request_id
         self.result.take(answered.op, time.monotonic())
         if self._terminal is None:
@@ -51,14 +48,16 @@ class AnswerPrinter:
             self._mid_line = not text.endswith("\n")
 
     def end(self) -> None:
-        """Print a line break if the printed text does not end with one."""
         if self._mid_line:
             sys.stdout.write("\n")
             sys.stdout.flush()
 
 
 async def print_answer(answer: Awaitable[None], printer: AnswerPrinter) -> int:
-    """Wait for an answer whose ops go to ``printer``. Print a closing line or the error, and return the exit code."""
+    """Wait for the end of an answer, print a closing line or an error, and return the exit code.
+
+    ``answer`` must pass its ops to ``printer``.
+    """
     try:
         await answer
     except AnswerError as error:

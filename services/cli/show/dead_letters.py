@@ -1,4 +1,4 @@
-"""Filter and format dead letters, and turn them back into their original records. Pure functions."""
+"""Filter and format dead letters, and restore their original records. Pure functions."""
 
 import base64
 from collections.abc import Iterable, Iterator
@@ -21,11 +21,11 @@ HEX_ROW: Final = 16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeadLetterRecord:
-    """One record that could not be read, as ``railbus.dead`` keeps it.
+    """One record that could not be read, as stored on ``railbus.dead``.
 
     Attributes:
-        number: Offset of the dead letter in ``railbus.dead``. The command ``railbus dead`` uses it as the number.
-        at_us: When the dead letter was written, microseconds since the epoch.
+        number: Offset of the dead letter on ``railbus.dead``.
+        at_us: Time at which the dead letter was written, in microseconds since the epoch.
         source: The process that wrote it.
         topic: Original topic.
         partition: Original partition.
@@ -34,7 +34,7 @@ class DeadLetterRecord:
         key: Original key.
         value: Original value.
         headers: Original headers.
-        cut: Whether bytes were left out because the record was too long.
+        cut: Whether the original record was truncated.
     """
 
     number: int
@@ -51,20 +51,20 @@ class DeadLetterRecord:
 
     @property
     def request_id(self) -> str | None:
-        """Return the request id in the record's key; None if the key is not a request id."""
+        """The request id in the original key; None if the key is not a request id."""
         text = (self.key or b"").decode("ascii", "replace")
         return text if is_uuid7(text) else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeadLetterFilter:
-    """Conditions that a dead letter must meet. A condition of None matches all.
+    """Conditions for dead letters, all of which must be met. A condition of None is ignored.
 
     Attributes:
         topic: Original topic.
-        reason: Part of the reason. Upper and lower case are the same.
+        reason: Text to find in the reason, ignoring case.
         request_id: Request id in the original key.
-        numbers: Offsets in ``railbus.dead``.
+        numbers: Offsets on ``railbus.dead``.
     """
 
     topic: str | None = None
@@ -82,10 +82,9 @@ class DeadLetterFilter:
 
 
 def parse_dead_letter(record: Received | UnreadableRecord) -> DeadLetterRecord | None:
-    """Parse a record of ``railbus.dead``; None if it is another event than a dead letter.
+    """Parse a record of ``railbus.dead``; return None if it is not a dead letter.
 
-    If a record of ``railbus.dead`` cannot be read, it is returned as a dead letter with ``railbus.dead`` as the
-    original topic.
+    A record that cannot be decoded is returned as a dead letter of the topic ``railbus.dead``.
     """
     if isinstance(record, UnreadableRecord):
         return DeadLetterRecord(
@@ -104,7 +103,6 @@ def parse_dead_letter(record: Received | UnreadableRecord) -> DeadLetterRecord |
 
 
 def dead_letter_line(record: DeadLetterRecord) -> str:
-    """Return one line about a dead letter, without value and headers of the original record."""
     place = f"{record.topic.removeprefix('railbus.')} {record.partition}:{record.offset}"
     size = "-" if record.value is None else len(record.value)
     about = "-" if record.request_id is None else record.request_id[-8:]
@@ -113,7 +111,6 @@ def dead_letter_line(record: DeadLetterRecord) -> str:
 
 
 def dead_letter_json(record: DeadLetterRecord) -> dict[str, Any]:
-    """Return all fields of a dead letter as a JSON object, with bytes in base64."""
     return {
         "number": record.number,
         "at": record.at_us,
@@ -130,10 +127,6 @@ def dead_letter_json(record: DeadLetterRecord) -> dict[str, Any]:
 
 
 def dead_letter_details(record: DeadLetterRecord, most_bytes: int) -> Iterator[str]:
-    """Yield lines with all fields of a dead letter.
-
-    The first ``most_bytes`` of the value are shown, as text or as a hex dump.
-    """
     yield _plain(f"number   {record.number} of {DEAD.name}, put there {_utc_time(record)} by {record.source}")
     yield _plain(f"found    {record.topic} partition {record.partition} offset {record.offset}")
     yield _plain(f"reason   {record.reason}")
@@ -151,14 +144,10 @@ def dead_letter_details(record: DeadLetterRecord, most_bytes: int) -> Iterator[s
 
 
 def original_record(record: DeadLetterRecord, partitions: int) -> RawRecord:
-    """Return the original record with the number of the partition to write it to.
-
-    If the topic is partitioned by request and the key is a request id, the number is that of the request's partition.
-    Otherwise it is that of the original partition.
+    """Restore the original record, to be written again.
 
     Raises:
-        ValueError: Not all bytes of the record were kept, it was found on ``railbus.dead`` itself, or it has neither
-            key nor value.
+        ValueError: The record was truncated, was read from ``railbus.dead`` itself, or has neither key nor value.
     """
     if record.cut:
         original = f"{record.topic} {record.partition}:{record.offset}"
@@ -202,7 +191,6 @@ def _dot(byte: int) -> str:
 
 
 def _text(data: bytes) -> str | None:
-    """Decode bytes as text; None if they are not text. Bytes that were cut inside the last character are accepted."""
     try:
         text = data.decode()
     except UnicodeDecodeError as error:

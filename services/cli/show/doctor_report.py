@@ -1,19 +1,17 @@
-"""Format the report of ``railbus doctor``. Pure functions."""
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
 class DoctorCheck:
-    """One check and its result.
+    """A check and its result.
 
     Attributes:
         name: What was checked.
         good: Whether the check passed.
         found: What was found, such as a version.
-        remedy: What to do if the check fails.
-        needed: Whether Railbus cannot work if the check fails.
+        remedy: What to do if the check failed.
+        needed: Whether Railbus needs this to work.
     """
 
     name: str
@@ -28,7 +26,6 @@ class DoctorCheck:
 
 
 def doctor_report(findings: Sequence[DoctorCheck]) -> str:
-    """Return one line for each check, and a closing line."""
     width = max(len(finding.name) for finding in findings)
     lines = [_line(finding, width) for finding in findings]
     missing = sum(finding.missing for finding in findings)

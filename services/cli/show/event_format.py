@@ -1,8 +1,4 @@
-"""Format an event as one line for people, or as one JSON object for programs. Pure functions.
-
-Prompts may be personal, so they are shown only if a flag says so. Answers are always shown, because operators and
-auditors look for them in the log.
-"""
+"""Format an event as one line of text or one JSON object. Pure functions."""
 
 import base64
 from collections.abc import Callable
@@ -28,17 +24,13 @@ _SHOWN_ELSEWHERE: Final = frozenset({"request_id", "at"})
 
 
 def event_time_us(record: Received | UnreadableRecord) -> int:
-    """Return the event's own time, else the broker's append time, in microseconds since the epoch."""
+    """Return the event's own time, or else the record's append time, in microseconds since the epoch."""
     at_us: int | None = getattr(record.event, "at", None) if isinstance(record, Received) else None
     return record.timestamp_ms * 1_000 if at_us is None else at_us
 
 
 def event_line(record: Received | UnreadableRecord, zero_us: int, *, prompts: bool) -> str:
-    """Return one line about a record.
-
-    Its columns are: milliseconds since ``zero_us``, position on the log, last eight characters of the request id, kind,
-    and description.
-    """
+    """Format a record as one line. Its time is shown in milliseconds since ``zero_us``."""
     when = f"{(event_time_us(record) - zero_us) / 1_000:+11.1f} ms"
     place = f"{record.topic.removeprefix('railbus.')} {record.partition}:{record.offset}"
     if isinstance(record, UnreadableRecord):
@@ -53,12 +45,11 @@ def event_line(record: Received | UnreadableRecord, zero_us: int, *, prompts: bo
 
 
 def describe_event(event: AnyEvent) -> str:
-    """Describe an event in a few words, without its prompts."""
     return _DESCRIPTIONS.get(type(event), _fields)(event)
 
 
 def event_json(record: Received | UnreadableRecord, *, prompts: bool) -> str:
-    """Return the record as one JSON object. Without ``prompts``, prompts are null."""
+    """Return the record as a JSON object. If ``prompts`` is false, prompts are null."""
     place: dict[str, Any] = {
         "topic": record.topic,
         "partition": record.partition,
@@ -85,7 +76,6 @@ def _quoted(text: str) -> str:
 
 
 def _fields(event: AnyEvent) -> str:
-    """List the fields of an event whose kind is not in ``_DESCRIPTIONS``."""
     hidden = _SHOWN_ELSEWHERE.union(KINDS[type(event).__name__].prompts)
     shown = ((field.name, getattr(event, field.name)) for field in fields(event) if field.name not in hidden)
     return ", ".join(f"{name} {_quoted_json(value)}" for name, value in shown)

@@ -1,8 +1,4 @@
-"""Render an answer on a terminal, op by op. No I/O: the caller writes the returned characters.
-
-Shown text that is withdrawn or replaced is erased on a terminal, unless it has scrolled away. In output
-that cannot be erased (a pipe, a file), a notice says that the text above is void.
-"""
+"""Render an answer for a terminal or a file. No I/O."""
 
 import unicodedata
 from typing import Final
@@ -17,20 +13,20 @@ _CONTROL: Final = {code: "\ufffd" for code in (*range(0x20), *range(0x7F, 0xA0))
 
 
 def printable(text: str) -> str:
-    """Replace control characters, because an answer must not control the reader's terminal."""
     return text.translate(_CONTROL)
 
 
 def screen_rows(text: str, columns: int) -> int:
-    """Return the number of screen rows that a text fills if it starts in the first column."""
     return sum(max(1, -(-_width(line) // columns)) for line in text.split("\n"))
 
 
 class Terminal:
-    """The output of one answer.
+    """Renders one answer as characters for a terminal or a file.
+
+    Withdrawn text is erased. Where that is impossible, a notice says that the text above is void.
 
     Args:
-        columns: Width of the screen in characters; None for output in which text cannot be erased.
+        columns: Width of the screen in characters; None if the output is a file or pipe.
         rows: Height of the screen in lines.
 
     Attributes:
@@ -43,7 +39,6 @@ class Terminal:
         self.visible = ""
 
     def render(self, op: Op) -> str:
-        """Return the characters to write for the next op."""
         before = self.visible
         self.visible = apply(before, op)
         match op:

@@ -1,4 +1,4 @@
-"""Format one request for people: its events and ops, its receipts, and the parts of its time. Pure functions."""
+"""Format one request: its events and ops, its receipts, and its latency. Pure functions."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -19,7 +19,7 @@ MAX_SEEN_CHARS = 60
 
 
 def in_log_order(records: Iterable[Received]) -> list[Received]:
-    """Return a request's records in the order of their append times. Records of one topic keep the order of offsets."""
+    """Sort a request's records by append time. Records of one topic stay in the order of their offsets."""
     latest: dict[str, int] = {}
     placed: list[tuple[int, str, int, Received]] = []
     for record in sorted(records, key=lambda each: (each.topic, each.offset)):
@@ -29,7 +29,6 @@ def in_log_order(records: Iterable[Received]) -> list[Received]:
 
 
 def timeline(request_id: str, events: Sequence[LogEvent], *, prompts: bool) -> list[str]:
-    """Return a line for each event, with milliseconds since the first event, and below it a line for each op."""
     screen, lines = Screen(request_id), []
     zero_ms = events[0].appended_ms
     for appended_ms, event in events:
@@ -44,7 +43,6 @@ def timeline(request_id: str, events: Sequence[LogEvent], *, prompts: bool) -> l
 
 
 def receipts(checks: Sequence[ReceiptCheck], ops: int) -> list[str]:
-    """Return a line for each connection. It says whether the hash in the connection's receipt agrees with the log."""
     lines = []
     for check in checks:
         receipt = check.receipt
@@ -62,7 +60,6 @@ def receipts(checks: Sequence[ReceiptCheck], ops: int) -> list[str]:
 
 
 def latency_table(found: Latency) -> list[str]:
-    """Return a table of the parts of a request's time, and below it what governance cost and speculation saved."""
     lines = [f"{'waited for':<16} {'ms':>9} {'share':>6}  which is"]
     whole = found.total_ms or 1.0
     lines += [f"{name:<16} {ms:9.1f} {ms / whole:6.1%}  {WAITS_FOR[name]}" for name, ms in found.parts]
@@ -85,7 +82,6 @@ def latency_table(found: Latency) -> list[str]:
 
 
 def latency_json(found: Latency) -> dict[str, Any]:
-    """Return the parts and totals of a request's time as JSON, in milliseconds."""
     return {
         "parts": [{"part": name, "ms": round(ms, 3)} for name, ms in found.parts],
         "total_ms": round(found.total_ms, 3),

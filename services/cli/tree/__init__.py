@@ -1,1 +1,1 @@
-"""The processes that ``railbus up`` starts, together called a tree: configuration, start, restart, stop, state file."""
+"""Start, restart and stop the processes of ``railbus up``."""

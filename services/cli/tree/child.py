@@ -1,4 +1,4 @@
-"""Run one child process. It is killed if its parent dies, its output is read, and stopping it takes limited time."""
+"""Run a child process that is killed if its parent dies."""
 
 import asyncio
 import ctypes
@@ -27,12 +27,11 @@ LineSink = Callable[[str], None]
 
 
 class Child:
-    """A running process.
+    """A child process.
 
     Attributes:
-        spec: Command and environment of the process.
         ready: Set when the process has printed its ready line.
-        last: The last lines of its standard output and standard error.
+        last: The last lines of its output.
     """
 
     def __init__(self, spec: ProcessSpec, process: asyncio.subprocess.Process, say: LineSink) -> None:
@@ -45,10 +44,7 @@ class Child:
 
     @classmethod
     async def start(cls, spec: ProcessSpec, env: dict[str, str], say: LineSink) -> "Child":
-        """Start the process in a group of its own, so that a Ctrl-C at the terminal reaches the supervisor alone.
-
-        The process stays in the supervisor's session, because Linux schedules the processes of a session as one unit,
-        and nice levels count only among processes of the same session.
+        """Start a process in its own process group.
 
         Raises:
             UserError: The program cannot be run.
@@ -60,6 +56,8 @@ class Child:
                 stdout=asyncio.subprocess.PIPE,
                 stderr=asyncio.subprocess.PIPE,
                 env={**env, **spec.env, "PYTHONUNBUFFERED": "1"},
+                # In its own group, the process does not receive a Ctrl-C at the terminal. It stays in the supervisor's
+                # session, because nice levels count only among the processes of one session.
                 preexec_fn=_before_exec(os.getpid(), spec.nice),
             )
         except OSError as error:
@@ -71,7 +69,7 @@ class Child:
         return self._process.pid
 
     async def wait_ended(self) -> int:
-        """Wait until the process has ended and its output was read. Return the exit status, negative for a signal."""
+        """Wait until the process has ended. Return its exit code, negative for a signal."""
         code = await self._process.wait()
         done, _ = await asyncio.wait({self._pumps}, timeout=DRAIN_S)
         for error in self._pumps.result() if done else ():
@@ -80,7 +78,6 @@ class Child:
         return code
 
     async def stop(self, within_s: float) -> None:
-        """Send SIGTERM. Send SIGKILL if the process has not ended after ``within_s``."""
         if self._process.returncode is None:
             self._process.send_signal(signal.SIGTERM)
             try:
@@ -117,7 +114,6 @@ async def _lines(stream: asyncio.StreamReader) -> AsyncIterator[str]:
 
 
 def _before_exec(parent: int, nice: int) -> Callable[[], None]:
-    """Return a function that the child runs between fork and exec. It sets group, nice level, parent-death signal."""
     # Loaded here, because no library may be loaded between fork and exec.
     prctl = ctypes.CDLL(None).prctl if sys.platform == "linux" else None
 

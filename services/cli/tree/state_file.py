@@ -1,6 +1,6 @@
-"""The state file ``up.json``: ``railbus up`` writes the addresses of its services, and other subcommands read them.
+"""The state files of a running ``railbus up``, from which other subcommands read its addresses.
 
-Beside it, ``scrape.json`` has the same addresses for the file-based service discovery of Prometheus.
+``up.json`` is for the subcommands, ``scrape.json`` for Prometheus.
 """
 
 import errno
@@ -31,11 +31,11 @@ class RunningTree:
     Attributes:
         pid: Process id of the supervisor.
         url: Address of the first edge.
-        kafka: The brokers, ``HOST:PORT``, several separated by commas.
+        kafka: The brokers, ``HOST:PORT``, separated by commas.
         partitions: Number of partitions of the request topics.
         redis_url: Address of Redis; None if there is none.
-        pids: Process id of each process, by its name.
-        health: Address of ``/healthz``, ``/readyz`` and ``/metrics`` of each process, by its name.
+        pids: Process ids, by process name.
+        health: Addresses of the servers for ``/healthz``, ``/readyz`` and ``/metrics``, by process name.
         edges: Addresses of all edges.
         batch_dir: Folder of the files of batch jobs; None if no batch service runs.
     """
@@ -52,15 +52,12 @@ class RunningTree:
 
 
 def state_dir() -> Path:
-    """Return the state folder: ``RAILBUS_STATE_DIR``, else ``.railbus``."""
     return Path(os.environ.get(STATE_DIR_VARIABLE) or DEFAULT_STATE_DIR)
 
 
 @contextmanager
 def tree_lock(folder: Path) -> Iterator[None]:
-    """Lock the state folder while the block runs, and remove the state files afterwards.
-
-    The kernel releases the lock however the process ends.
+    """Lock the state folder while the block runs. Remove the state files afterwards.
 
     Raises:
         UserError: Another ``railbus up`` uses the folder, or the folder cannot be written.
@@ -81,7 +78,7 @@ def tree_lock(folder: Path) -> Iterator[None]:
 
 
 def write_state(tree: RunningTree, folder: Path) -> None:
-    """Write ``up.json`` and ``scrape.json``. An older file is replaced only once the new one is complete.
+    """Write ``up.json`` and ``scrape.json`` atomically.
 
     Raises:
         UserError: The folder cannot be written, or its disk is full.
@@ -96,7 +93,7 @@ def write_state(tree: RunningTree, folder: Path) -> None:
 
 
 def scrape_targets(tree: RunningTree) -> list[dict[str, Any]]:
-    """Return the address of ``/metrics`` of each process, in the form of Prometheus' ``file_sd_configs``."""
+    """Return the addresses of all metrics endpoints in the format of Prometheus' ``file_sd_configs``."""
     edges = {f"edge-{number}" if number > 1 else "edge": url for number, url in enumerate(tree.edges, start=1)}
     return [
         {"targets": [urlsplit(url).netloc], "labels": {"service": name.split("-")[0], "process": name}}
@@ -121,11 +118,9 @@ def _unwritable(folder: Path, error: OSError) -> UserError:
 
 
 def find_running_tree(folder: Path) -> RunningTree | None:
-    """Return the state of the ``railbus up`` that uses this folder; None if none runs.
-
-    A state file that nobody locks is ignored, because it is left from a killed process.
-    """
+    """Return the state of the ``railbus up`` that uses this folder; None if none runs."""
     try:
+        # A killed process leaves its state file, but not its lock.
         with _lock_file(folder).open("r") as lock:
             fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
             return None

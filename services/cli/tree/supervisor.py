@@ -1,4 +1,4 @@
-"""Start processes in order, keep them running, and stop them in reverse order."""
+"""Start processes in order, restart them, and stop them in reverse order."""
 
 import asyncio
 import itertools
@@ -27,10 +27,10 @@ class Supervisor:
     """Starts, restarts and stops the processes of one ``railbus up``.
 
     Args:
-        specs: The processes, in the order of start.
-        say: Function that receives each line for the operator.
-        started: Function that is called whenever a process was started.
-        policy: Limits and waits for restarts; None for the default ones.
+        specs: The processes in start order.
+        say: Called with each status line.
+        started: Called after each start of a process.
+        policy: Limits for restarts; None for the default.
     """
 
     def __init__(
@@ -48,15 +48,15 @@ class Supervisor:
 
     @property
     def pids(self) -> dict[str, int]:
-        """Process id of each running service."""
+        """Process ids, by process name. A process that has ended keeps its id until it is restarted."""
         return {name: child.pid for name, child in self._children.items()}
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """Keep every service running while the block runs. The block starts when all awaited services serve.
+        """Keep all processes running while the block runs. The block starts when all awaited processes serve.
 
         Raises:
-            UserError: An awaited service reports a user's mistake, ends too often, or never serves.
+            UserError: An awaited process reports a usage error, ends too often, or is never ready.
         """
         try:
             async with asyncio.TaskGroup() as tasks:
@@ -76,12 +76,10 @@ class Supervisor:
             await self._stop()
 
     def _start_groups(self) -> list[list[ProcessSpec]]:
-        """Return two groups: the servers, and the awaited services, which start when the servers are ready."""
         servers = [spec for spec in self._specs if spec.stage == 0]
         return [servers, [spec for spec in self._specs if spec.stage > 0 and spec.awaited]]
 
     async def _keep_optional(self, spec: ProcessSpec) -> None:
-        """Keep a service running that is not awaited. If it cannot run, report that, and go on without it."""
         try:
             await self._keep_running(spec, asyncio.Event())
         except UserError as error:
@@ -110,7 +108,6 @@ class Supervisor:
             await asyncio.sleep(decision.after_s)
 
     async def _run_once(self, spec: ProcessSpec, serving: asyncio.Event) -> int | None:
-        """Run one process to its end. Return its exit status; None if it was stopped for lack of a ready line."""
         began = time.monotonic()
         child = self._children[spec.name] = await Child.start(spec, dict(os.environ), self._say)
         self._started()

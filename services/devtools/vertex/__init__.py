@@ -1,1 +1,0 @@
-"""An emulator of Vertex AI's ``streamGenerateContent`` over HTTP, with scripted latency and faults."""

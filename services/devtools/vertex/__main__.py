@@ -9,7 +9,6 @@ from services.runtime.process import run, say_ready
 
 
 async def main() -> None:
-    """Run the emulator until cancelled."""
     defaults = EmulatorScript()
     parser = argparse.ArgumentParser(
         prog="python -m services.devtools.vertex",

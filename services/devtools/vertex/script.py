@@ -1,13 +1,13 @@
-"""Parse scripts for emulated answers. A request gives the script as the model's name. No I/O, no clock.
+"""Scripts for emulated answers. A request passes its script as the model name. No I/O, no clock.
 
-``emulated-n50-ttft300`` generates 50 words, and sends the first after 300 ms. The parts may come in any order::
+Example: ``emulated-n50-ttft300`` generates 50 words and sends the first after 300 ms. The parts may be in any order::
 
     n<k>       generate k words, or maxOutputTokens words if that is less
-    ttft<ms>   send the first word after this time, in milliseconds
-    tail<ms>   delay the first word further, by a random time (Lomax distribution with shape 1.5 and this scale)
+    ttft<ms>   send the first word after this time
+    tail<ms>   add a random delay before the first word (Lomax distribution with shape 1.5 and this scale)
     gap<ms>    wait this time between two words
     err<code>  refuse with this HTTP status
-    wait<s>    tell the client, in the refusal, to retry after this number of seconds
+    wait<s>    send Retry-After with this number of seconds in the refusal
     heal<k>    refuse the first k requests only
     bad        send an answer that is not JSON
     die<k>     close the connection after k words
@@ -17,7 +17,7 @@
     shut       report that a safety filter blocked the prompt
     block<k>   report, after k words, that a safety filter blocked the answer
 
-A model name without a script gets the server's default script.
+Any other model name gets the server's default script.
 """
 
 import random
@@ -47,8 +47,6 @@ STATUS: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EmulatorScript:
-    """The parts of a script. None means that the script does not have the part."""
-
     n: int = 40
     ttft: int = 30
     tail: int = 0
@@ -65,16 +63,16 @@ class EmulatorScript:
     block: int | None = None
 
     def first_s(self, rng: random.Random) -> float:
-        """Return the time until the first word is sent, in seconds. It is random if the script has ``tail``."""
+        """Return the delay of the first word in seconds, including a random delay if the script has ``tail``."""
         tail = self.tail * (float((1 - rng.random()) ** (-1 / _SHAPE)) - 1)
         return (self.ttft + tail) / 1_000
 
 
 def parse_script(model: str, default: EmulatorScript) -> EmulatorScript:
-    """Return the script in a model's name, or ``default`` if the name has no script.
+    """Parse the script in a model name. A name without a script returns ``default``.
 
     Raises:
-        ValueError: A part is unknown. The message names it.
+        ValueError: The script has an unknown part.
     """
     head, *parts = model.split("-")
     if head != PREFIX:
@@ -91,7 +89,6 @@ def parse_script(model: str, default: EmulatorScript) -> EmulatorScript:
 
 
 def word(index: int) -> str:
-    """Return the word at this index of the answer, with a space before it unless the index is 0."""
     return _WORDS[index % len(_WORDS)].capitalize() if index == 0 else " " + _WORDS[index % len(_WORDS)]
 
 

@@ -1,4 +1,4 @@
-"""The emulator's HTTP server. It has Vertex AI's REST path with server-sent events, and counters at ``/stats``."""
+"""HTTP server of the Vertex AI emulator. Counters of the calls are at ``/stats``."""
 
 import asyncio
 import contextlib
@@ -19,11 +19,11 @@ _MODEL = "/{version}/projects/{project}/locations/{location}/publishers/google/m
 
 
 class VertexEmulator:
-    """An HTTP server that answers according to scripts and counts the calls.
+    """HTTP server that answers according to scripts and counts the calls.
 
     Args:
-        default: The script for a model whose name contains no script.
-        seed: Seed for the random latencies.
+        default: Script for model names that contain no script.
+        seed: Seed of the random delays.
     """
 
     def __init__(self, default: EmulatorScript, seed: int = 0) -> None:
@@ -122,11 +122,6 @@ def _refuse(code: int, wait_s: int | None = None, message: str = "scripted") -> 
 
 
 def _check(body: Any) -> int:
-    """Check the body of a request as Vertex AI does. Return the prompt's length in words.
-
-    Raises:
-        ValueError: A field is invalid. The message names it.
-    """
     if not isinstance(body, dict) or not isinstance(body.get("contents"), list) or not body["contents"]:
         msg = "contents: at least one is required"
         raise ValueError(msg)

@@ -1,1 +1,0 @@
-"""Subcommands about Kafka: events, topics, access rights, and dead letters."""

@@ -1,4 +1,4 @@
-"""``railbus acls``: print the Kafka commands that give each service its access rights."""
+"""``railbus acls``: print the Kafka commands that grant each service its access rights."""
 
 import argparse
 
@@ -24,7 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the Kafka commands as a shell script. Nothing is changed on the broker."""
+    """Print a shell script that grants the access rights. Nothing is changed on the broker."""
     print("set -e")
     for command in commands(args.principal_prefix, args.kafka, args.command_config, args.role or ROLES):
         print(command)

@@ -1,4 +1,4 @@
-"""``railbus dead``: list, show and replay dead letters, that is, records that could not be read."""
+"""``railbus dead``: list, show and replay dead letters, which are records that could not be read."""
 
 import argparse
 import asyncio
@@ -76,7 +76,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Return 0, or 1 if ``replay`` finds no dead letter or the operator does not confirm."""
+    """Return 0, or 1 if ``replay`` finds no dead letter or is not confirmed."""
     settings = bus_settings(args.kafka)
     match args.action:
         case "list":
@@ -164,7 +164,6 @@ def _confirmed(count: int) -> bool:
 async def _read_dead_letters(
     settings: BusSettings, only: DeadLetterFilter, start: StartPosition | int, limit: int
 ) -> tuple[list[DeadLetterRecord], int]:
-    """Return the newest ``limit`` dead letters that match, oldest first, and the number of all that match."""
     found: deque[DeadLetterRecord] = deque(maxlen=limit)
     matched = 0
 

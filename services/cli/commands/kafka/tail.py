@@ -1,4 +1,4 @@
-"""``railbus tail``: print the events on the log, one on each line."""
+"""``railbus tail``: print the events on the log, one per line."""
 
 import argparse
 import asyncio
@@ -43,14 +43,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Return 0, or 1 if ``--no-follow`` is given and no event of the request is on the log."""
+    """Return 0, or 1 if ``--no-follow`` is given and the request has no events on the log."""
     check_request_id(args.request)
     return run_coroutine(_Tail(args, bus_settings(args.kafka)).main())
 
 
 class _Tail:
-    """One execution of ``railbus tail``."""
-
     def __init__(self, args: argparse.Namespace, settings: BusSettings) -> None:
         self._args = args
         self._settings = settings
@@ -62,7 +60,6 @@ class _Tail:
         self._received = False
 
     async def main(self) -> int:
-        """Read until Ctrl-C. With ``--no-follow`` read to the log's present end. Return the exit code."""
         key = self._key
         record_filter = None if key is None else lambda _, found: found == key
         reader = TailReader(self._settings, handler=self._take, record_filter=record_filter)
@@ -81,10 +78,6 @@ class _Tail:
         return code
 
     async def _begin(self, reader: TailReader) -> dict[tuple[Topic, int], int]:
-        """Follow every partition that can have the wanted events.
-
-        Return the end offset of each of these partitions that has records to read.
-        """
         async with reaching_broker(self._settings):
             counts = await partition_counts(self._settings)
             partitions = _partitions(self._topics, self._args.request, counts)
@@ -129,7 +122,6 @@ class _Tail:
 
 
 def _partitions(topics: list[Topic], request_id: str | None, counts: dict[str, int]) -> list[tuple[Topic, int]]:
-    """Return the partitions to follow. The events of one request are in one partition of each topic."""
     partitions = []
     for topic in topics:
         count = counts.get(topic.name, 0)

@@ -1,4 +1,4 @@
-"""``railbus topics``: list the topics with their numbers of partitions and records and their retention."""
+"""``railbus topics``: list the topics with their partitions, record counts and retention."""
 
 import argparse
 import asyncio
@@ -39,7 +39,6 @@ async def _main(settings: BusSettings, *, create: bool) -> int:
 
 
 async def _records(settings: BusSettings, there: dict[str, int]) -> dict[str, int]:
-    """Return the number of records of each topic: the sum of end offset minus first offset over its partitions."""
     reader = TailReader(settings, handler=lambda _: None)
     async with asyncio.TaskGroup() as tasks:
         reading = tasks.create_task(reader.run())
