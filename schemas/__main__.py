@@ -1,6 +1,6 @@
-"""``python -m schemas`` writes the JSON Schemas, the AsyncAPI document and the README's tables from the registry.
+"""Write the JSON Schemas, the AsyncAPI document and the README's tables, which are generated from the registry.
 
-With ``--check`` it writes nothing and reports which files are out of date.
+With ``--check``, write nothing and report the files that are out of date.
 """
 
 import argparse
@@ -46,7 +46,6 @@ def write(folder: Path, readme: Path = README) -> None:
 
 
 def main() -> int:
-    """Write the generated files. With ``--check``, only compare them, and return 1 if one is out of date."""
     parser = argparse.ArgumentParser(prog="python -m schemas", description=__doc__)
     parser.add_argument("--check", action="store_true", help="write nothing; exit 1 when a file is out of date")
     parser.add_argument("--folder", type=Path, default=GENERATED, help="where the documents are (default: %(default)s)")

@@ -1,4 +1,4 @@
-"""``python -m infra.docs.check FOLDER``: fail when the site loads a file from another host or links to nothing."""
+"""``python -m infra.docs.check FOLDER``: fail if a page loads a file from another host or has a broken link."""
 
 import re
 import sys
@@ -19,12 +19,12 @@ CSS_URL: Final = re.compile(r"""(?:url\(|@import)\s*['"]?((?:https?:)?//[^'")\s]
 
 
 class Page(HTMLParser):
-    """What a page loads, links to and can be linked at.
+    """The links and ids of an HTML page.
 
     Attributes:
         loads: Addresses of files that a browser loads with the page.
         links: Addresses that a reader can follow.
-        ids: Ids of its elements.
+        ids: Ids of the page's elements.
     """
 
     def __init__(self, text: str) -> None:
@@ -35,7 +35,6 @@ class Page(HTMLParser):
         self.feed(text)
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        """Note an element."""
         named = {name: value or "" for name, value in attrs}
         self.ids |= {named["id"]} if "id" in named else set()
         if tag == "a" and "href" in named:
@@ -76,7 +75,6 @@ def _there(page: Path, link: str, pages: dict[Path, Page]) -> bool:
 
 
 def main() -> int:
-    """Exit code 0 when the site is whole, 1 when it is not."""
     found = list(faults(Path(sys.argv[1]).resolve()))
     sys.stderr.writelines(f"{fault}\n" for fault in found)
     return 1 if found else 0
