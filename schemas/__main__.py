@@ -1,4 +1,4 @@
-"""Write the JSON Schemas, the AsyncAPI document and the README's tables, which are generated from the registry.
+"""Write the JSON Schemas, the AsyncAPI document and the README's tables, which are generated from ``schemas.registry``.
 
 With ``--check``, write nothing and report the files that are out of date.
 """
@@ -19,7 +19,6 @@ README: Final = Path(__file__).parent / "README.md"
 
 
 def documents() -> dict[str, str]:
-    """Return the text of every generated file, by file name."""
     files = {file_name(name): event_schema(kind) for name, kind in KINDS.items()}
     return {name: _text(value) for name, value in (files | {"asyncapi.json": document()}).items()}
 
@@ -34,7 +33,6 @@ def drift(folder: Path, readme: Path = README) -> list[str]:
 
 
 def write(folder: Path, readme: Path = README) -> None:
-    """Write the generated files, remove other JSON files, and update the README's tables."""
     folder.mkdir(exist_ok=True)
     wanted = documents()
     for path in folder.glob("*.json"):

@@ -1,4 +1,4 @@
-"""Access control lists for Kafka, generated from the registry. They allow each role only what it needs.
+"""Access control lists for Kafka, generated from ``schemas.registry``. They allow each role only what it needs.
 
 Kafka denies everything else if ``allow.everyone.if.no.acl.found`` is false (the default).
 """

@@ -45,8 +45,6 @@ class Event(AnyEvent):
 
 
 class Envelope(TypedDict):
-    """The fields of ``Event`` as keyword arguments."""
-
     request_id: RequestId
     tenant: Tenant
     at: AtUs
@@ -54,8 +52,6 @@ class Envelope(TypedDict):
 
 
 class RunEnvelope(Envelope):
-    """The fields of ``RunEvent`` as keyword arguments."""
-
     attempt: Attempt
     run: RunId
 

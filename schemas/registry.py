@@ -60,8 +60,6 @@ ByTopic = Mapping[str, frozenset[type[AnyEvent]]]
 
 @dataclass(frozen=True, slots=True)
 class TopicAccess:
-    """Who may write and who reads a kind of event on one topic."""
-
     topic: Topic
     writers: frozenset[RoleName]
     readers: frozenset[RoleName]
@@ -85,7 +83,6 @@ class Kind:
 
     @property
     def name(self) -> str:
-        """Value of the kind header."""
         return self.cls.__name__
 
     @property

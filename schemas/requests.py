@@ -72,7 +72,7 @@ class Delivery:
             this rule off.
         hold_ms: In ``windowed`` mode, text that arrived less than this many milliseconds ago is hidden until it is
             cleared; 0 turns this rule off.
-        max_exposure_tokens: Maximum number of tokens that are shown before they are cleared.
+        max_exposure_tokens: Maximum number of shown tokens that are not cleared.
     """
 
     mode: DeliveryMode = "optimistic"

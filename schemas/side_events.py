@@ -60,7 +60,7 @@ class Detached(Event):
         last: ``partition:offset:index`` of the last op that was sent; None if no op was sent.
         first_text_ms: Time from the request's receipt until text was first sent, in milliseconds; None if no text was
             sent.
-        exposed_tokens: Maximum number of tokens that were shown before they were cleared.
+        exposed_tokens: Maximum number of shown tokens that were not cleared.
         exposure_ms: Longest time for which recalled text was shown, in milliseconds.
         recalled_tokens: Maximum number of visible tokens that one recall removed.
     """
@@ -162,7 +162,7 @@ class Account(Event):
         request_at: Time of receipt by the edge's clock (``at`` of the ``Request``). Compare it only with a ``Detached``
             of the same edge. None if no ``Request`` was read.
         stages: The parts of the time from receipt to ``Closed``; None without a ``Request``.
-        first_text_ms: Time from receipt until the log allowed text to be shown; None if it never did.
+        first_text_ms: Time from receipt until text could be shown; None if no text could be shown.
         governance_first_text_ms: Delay of the first visible text that rails and safety caused.
         governance_total_ms: Delay of the last visible text that rails and safety caused.
         hidden_rails_ms: Time in which the rails ran and the answer did not wait for them.
@@ -242,7 +242,7 @@ class WindowSums:
         prompt_tokens: Number of tokens of the prompts, counted for each attempt.
         recalled_tokens: Number of visible tokens that recalls removed.
         exposure_ms: Sum, over the requests, of the longest time for which recalled text was shown.
-        speculated: Number of requests that are counted in ``earned_ms``.
+        speculated: Number of requests that are counted in ``Window.earned_ms``.
         spent_first_ms: Latency that governance added before the first visible text.
         lost_ms: Time in attempts that were given up.
         engine_ms: Time that the self-hosted engines worked on these requests.

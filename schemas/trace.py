@@ -13,7 +13,6 @@ _TRACEPARENT = re.compile(TRACEPARENT_PATTERN)
 
 
 def is_traceparent(text: str) -> bool:
-    """Return whether the text is a version-00 ``traceparent``."""
     return read_traceparent(text.encode("ascii", "replace")) is not None
 
 

@@ -1,4 +1,4 @@
-"""Reference page: what each service reads and writes on Kafka."""
+"""Generate the reference page of access control lists."""
 
 from infra.docs.tables import code, codes, table
 from schemas.acls import grants

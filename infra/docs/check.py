@@ -19,14 +19,6 @@ CSS_URL: Final = re.compile(r"""(?:url\(|@import)\s*['"]?((?:https?:)?//[^'")\s]
 
 
 class Page(HTMLParser):
-    """The links and ids of an HTML page.
-
-    Attributes:
-        loads: Addresses of files that a browser loads with the page.
-        links: Addresses that a reader can follow.
-        ids: Ids of the page's elements.
-    """
-
     def __init__(self, text: str) -> None:
         super().__init__()
         self.loads: list[str] = []
@@ -45,7 +37,6 @@ class Page(HTMLParser):
 
 
 def faults(site: Path) -> Iterator[str]:
-    """Yield one sentence for each fault of the site."""
     pages = {path: Page(path.read_text(encoding="utf-8")) for path in sorted(site.rglob("*.html"))}
     if not pages:
         yield f"{site}: there is no page"

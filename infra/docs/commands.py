@@ -1,4 +1,4 @@
-"""Reference page: the command line, from its argument parsers."""
+"""Generate the reference page of commands, from their argument parsers."""
 
 import argparse
 import importlib
@@ -20,12 +20,10 @@ def body() -> str:
 
 
 def commands() -> set[str]:
-    """Return the names of all commands, such as ``railbus up``."""
     return {parser.prog for program in programs() for parser in _leaves(program)}
 
 
 def undescribed() -> list[str]:
-    """Return the arguments without a help text."""
     return [
         f"{parser.prog} {_name(action)}"
         for program in programs()
@@ -37,7 +35,6 @@ def undescribed() -> list[str]:
 
 @cache
 def programs() -> tuple[argparse.ArgumentParser, ...]:
-    """Return the argument parser of every program that has one."""
     names = [module for module, _, text in sources() if module.endswith(".__main__") and "ArgumentParser" in text]
     found = [_parser(name) for name in names]
     return tuple(sorted(found, key=lambda parser: (parser.prog != "railbus", parser.prog)))

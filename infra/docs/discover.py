@@ -25,7 +25,6 @@ def modules(marker: str) -> tuple[ModuleType, ...]:
 
 @cache
 def sources() -> tuple[tuple[str, ast.Module, str], ...]:
-    """Return name, syntax tree and text of every module of the product."""
     return tuple((name, ast.parse(text), text) for name, text in texts())
 
 
@@ -65,7 +64,7 @@ def constant(name: str) -> Any:
 
 
 def assignments(tree: ast.Module) -> Iterator[tuple[str, str]]:
-    """Yield each assigned module-level name with its documentation, which is the string literal after the assignment."""
+    """Yield each assigned module-level name, and the string literal after the assignment that documents it."""
     for node, following in zip(tree.body, [*tree.body[1:], None], strict=False):
         target = node.target if isinstance(node, ast.AnnAssign) else None
         if isinstance(node, ast.Assign) and len(node.targets) == 1:
@@ -87,7 +86,6 @@ def imports(tree: ast.Module) -> dict[str, tuple[str, str]]:
 
 
 def calls(tree: ast.AST, *names: str) -> Iterator[ast.Call]:
-    """Yield the calls of functions or methods with one of these names."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Call):
             function = node.func
@@ -107,7 +105,6 @@ def one_line(text: str) -> str:
 
 
 def sentence(text: str) -> str:
-    """Return the text on one line, with a capital at the start and a full stop at the end."""
     text = one_line(text)
     if not text:
         return ""

@@ -1,4 +1,4 @@
-"""Reference page: the error codes."""
+"""Generate the reference page of error codes."""
 
 import ast
 

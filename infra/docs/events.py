@@ -1,4 +1,4 @@
-"""Reference page: the topics, the events with their fields, and the values of their enumerations."""
+"""Generate the reference pages of topics, events, and the values of their enumerations."""
 
 from collections.abc import Iterator
 from typing import Any

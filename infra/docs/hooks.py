@@ -45,11 +45,6 @@ MARKER: Final = re.compile(r"<!-- generated: ([a-z ]+) -->")
 
 
 def filled(markdown: str) -> str:
-    """Return the page with its generated parts.
-
-    Raises:
-        KeyError: If a marker has an unknown name.
-    """
     return MARKER.sub(lambda found: PARTS[found[1]](), markdown)
 
 

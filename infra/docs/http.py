@@ -1,4 +1,4 @@
-"""Reference page: the HTTP endpoints, the fields of request bodies, and the websocket messages."""
+"""Generate the reference page of HTTP endpoints, request bodies, and websocket messages."""
 
 import ast
 import inspect

@@ -1,4 +1,4 @@
-"""Reference page: all Prometheus metrics."""
+"""Generate the reference page of Prometheus metrics."""
 
 from collections.abc import Iterator
 

@@ -1,4 +1,4 @@
-"""Reference page: the ops that a client applies."""
+"""Generate the reference page of ops."""
 
 from dataclasses import fields, is_dataclass
 from typing import Any, Literal, get_args, get_origin, get_type_hints
@@ -34,7 +34,6 @@ def body() -> str:
 
 
 def undescribed() -> list[str]:
-    """Return the fields without a description."""
     return [
         f"{name_of(cls)}.{field.name}"
         for cls in ops()

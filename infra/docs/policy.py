@@ -1,4 +1,4 @@
-"""Reference page: the fields of ``policy.toml`` and ``patterns/*.toml``."""
+"""Generate the reference page of the fields in ``policy.toml`` and ``patterns/*.toml``."""
 
 import inspect
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""Reference page: every environment variable that the product reads."""
+"""Generate the reference page of environment variables."""
 
 import importlib
 import inspect
@@ -42,14 +42,6 @@ UNITS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """One environment variable.
-
-    Attributes:
-        allowed: The values that it may have, as text.
-        default: The value if it is not set, as text.
-        unit: Unit of a number; empty if the meaning names the unit.
-    """
-
     name: str
     allowed: str
     default: str
@@ -59,13 +51,6 @@ class Setting:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Group:
-    """The settings of one class.
-
-    Attributes:
-        about: The docstring of the class.
-        readers: The services that read the settings.
-    """
-
     title: str
     about: str
     readers: tuple[str, ...]
@@ -102,12 +87,10 @@ def names() -> set[str]:
 
 
 def undescribed() -> list[str]:
-    """Return the variables without a description."""
     return [one.name for group in groups() for one in group.settings if not one.meaning]
 
 
 def named_in_code() -> set[str]:
-    """Return every environment variable that occurs in the source code."""
     return {name for _, _, text in sources() for name in VARIABLE.findall(text)}
 
 

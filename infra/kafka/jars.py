@@ -80,7 +80,6 @@ def fetch(cache: Path = CACHE) -> Path:
 
 
 def is_complete(lib: Path) -> bool:
-    """Return whether `lib` has all jars of the current `pom.xml`."""
     stamp = lib / _STAMP
     return stamp.is_file() and stamp.read_text() == _digest()
 

@@ -58,7 +58,7 @@ class Place:
 
 
 class Node:
-    """Runs one Kafka broker. As a context manager, it starts the broker, waits until it serves, and stops it at the end.
+    """Context manager that starts one Kafka broker, waits until it serves, and stops it at the end.
 
     Raises:
         KafkaError: If the storage cannot be formatted, or the broker does not serve within 90 s.
@@ -132,7 +132,7 @@ class Node:
             raise KafkaError(f"storage could not be formatted: {_reason(said)}")
 
     def launch(self) -> None:
-        """Start the broker's JVM, and return at once. The process id is written to the file `pid` in the data directory."""
+        """Start the broker without waiting for it. Write its process id to the file `pid` in the data directory."""
         # A file, not a pipe: a broker must never stand still because nobody reads what it says.
         with self._log.open("wb") as log:
             self._jvm = subprocess.Popen(
@@ -148,12 +148,10 @@ class Node:
         fresh.replace(self._data_dir / "pid")  # whoever reads it finds a whole number
 
     def wait(self) -> None:
-        """Wait until the broker has ended."""
         assert self._jvm is not None
         self._jvm.wait()
 
     def last_words(self) -> str:
-        """Return why the broker ended, in one line."""
         return f"{_reason(self._log.read_text(errors='replace'))} ({self._log})"
 
     def _command(self, *arguments: str) -> list[str]:
@@ -208,7 +206,7 @@ class Node:
 
 
 class Cluster:
-    """Runs several Kafka nodes. As a context manager, it starts all nodes, waits until they serve, and stops them at the end.
+    """Context manager that starts several Kafka nodes, waits until all serve, and stops them at the end.
 
     Raises:
         KafkaError: If a node cannot be formatted, or does not serve within 90 s.
@@ -268,7 +266,6 @@ def _reason(output: str) -> str:
 
 
 def is_free(port: int) -> bool:
-    """Return whether a server could listen on this loopback port now."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:

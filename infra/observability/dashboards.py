@@ -17,7 +17,6 @@ QUANTILES: Final = (50, 95, 99)
 
 
 def sources() -> dict[str, dict[str, Any]]:
-    """Return title and rows of each dashboard, by dashboard id."""
     found: dict[str, dict[str, Any]] = read_yaml(GRAFANA / "panels.yml")
     return found
 
@@ -28,7 +27,6 @@ def read_yaml(path: Path) -> Any:
 
 
 def text(uid: str) -> str:
-    """Return a dashboard in Grafana's JSON format."""
     source = sources()[uid]
     panels: list[dict[str, Any]] = []
     for number, row in enumerate(source["rows"]):

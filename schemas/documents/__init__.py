@@ -1,1 +1,1 @@
-"""Generate JSON Schemas, the AsyncAPI document and the README's tables from the registry."""
+"""Generate JSON Schemas, the AsyncAPI document and the README's tables from ``schemas.registry``."""

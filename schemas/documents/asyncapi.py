@@ -22,7 +22,6 @@ _DESCRIPTION: Final = (
 
 
 def document() -> JsonObject:
-    """Return the AsyncAPI document. It refers to the JSON Schema files in the same folder."""
     return {
         "asyncapi": "3.0.0",
         "info": {

@@ -146,7 +146,6 @@ class Plan:
 
 
 def draw(seed: int, kinds: tuple[str, ...] = FAULT_KINDS) -> Plan:
-    """Return the plan of a seed. All its faults are of the given kinds."""
     dice = random.Random(f"plan/{seed}")  # noqa: S311 - a schedule is no secret
     span_ms = dice.choice((6_000, 6_000, 3_000))
     requests = tuple(_request(dice, number, span_ms) for number in range(dice.randrange(20, 23)))

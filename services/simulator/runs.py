@@ -93,7 +93,6 @@ def _gather(summary: Summary, parts: Iterator[tuple[list[Result], float]], secon
 
 
 def explain(result: Result, kinds: tuple[str, ...] = FAULT_KINDS) -> str:
-    """Describe a failing run as text: the violation, the faults that are needed for it, and a timeline."""
     if result.violation is None:
         return f"seed {result.seed} breaks no promise"
     plan = shrink(draw(result.seed, kinds), result.violation.promise)

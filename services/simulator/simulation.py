@@ -19,12 +19,6 @@ Action = Callable[..., None]
 
 
 class Actor(Protocol):
-    """The process to which an action belongs.
-
-    Attributes:
-        undisturbed: Whether the process is alive and neither paused nor cut off.
-    """
-
     undisturbed: bool
 
 
@@ -52,12 +46,6 @@ class Simulation:
     Args:
         seed: Seed of all random choices.
         trace: Whether to keep a timeline.
-
-    Attributes:
-        away: Whether the broker is unreachable.
-        heap: The planned actions.
-        next_order: Returns an increasing number that orders actions of the same time.
-        schedule: The entries from which ``digest`` is computed.
     """
 
     __slots__ = ("_blocked", "away", "events", "heap", "lines", "next_order", "now_us", "random", "schedule")
@@ -69,9 +57,9 @@ class Simulation:
         self.away = False
         self._blocked: list[tuple[Action, tuple[object, ...]]] = []
         self.lines: list[tuple[int, str, str]] | None = [] if trace else None
-        self.schedule: list[tuple[int | str, ...]] = []
+        self.schedule: list[tuple[int | str, ...]] = []  # the input of ``digest``
         self.heap: list[Planned] = []
-        self.next_order = count(1).__next__
+        self.next_order = count(1).__next__  # orders actions of the same time
 
     def after(self, delay_us: int, action: Action, *args: object) -> None:
         heappush(self.heap, (self.now_us + delay_us, self.next_order(), action, args, _NOBODY, _run))
@@ -84,7 +72,6 @@ class Simulation:
             action(*args)
 
     def bring_broker_back(self) -> None:
-        """Make the broker reachable again, and run the waiting actions after short delays."""
         self.away = False
         blocked, self._blocked = self._blocked, []
         for action, args in blocked:

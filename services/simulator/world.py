@@ -80,8 +80,6 @@ class Result:
 
 
 class World:
-    """All services, the broker and the clients of one run."""
-
     def __init__(self, plan: Plan, parts: WorldClasses | None = None, *, trace: bool = False) -> None:
         self._plan = plan
         self._parts = parts or WorldClasses()
@@ -121,7 +119,7 @@ class World:
         )  # fmt: skip
 
     def take_apart(self) -> None:
-        """Clear all objects after the run, so that no reference cycles remain. The world cannot be used afterwards."""
+        """Clear all objects after the run, so that no reference cycles remain. Do not use the world afterwards."""
         members = [each.member for each in self._instances]
         parts: list[object] = [self.oracle, self.broker, self._builder, self._clients, *self._clients.all, *members]
         for member in members:

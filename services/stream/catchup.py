@@ -1,7 +1,5 @@
 """Compute the ops for a reader who resumes, without text that was taken back."""
 
-# If a late reader got all missed ops one by one, recalled text would be visible for a moment.
-
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -21,6 +19,7 @@ def catch_up(visible_length: int, ops: Sequence[Op]) -> tuple[Op, ...]:
     """
     if not any(isinstance(op, Replace | Withdraw | Restart | Refuse) for op in ops):
         return tuple(ops)
+    # If the reader got all missed ops one by one, recalled text would be visible for a moment.
     held = visible_length  # length of the reader's text, which the unsent text follows
     unsent: _Unsent = []
     edits: list[Op] = []

@@ -35,8 +35,6 @@ _GOVERNANCE: Final[frozenset[Part]] = frozenset({"rails", "hold-back"})
 
 
 class LogEvent(NamedTuple):
-    """An event and its append time, in milliseconds since the epoch."""
-
     appended_ms: int
     event: AnyEvent
 
@@ -144,7 +142,6 @@ def measure(
 
 
 def stage_times(found: Latency) -> StageTimes:
-    """Convert a ``Latency`` to the ``StageTimes`` of an ``Account``. They have no delivery time."""
     return StageTimes(**{_field(name): ms for name, ms in found.parts if name != "delivery"})
 
 

@@ -149,7 +149,6 @@ Op = Begin | Show | Replace | Withdraw | Restart | Refuse | Finish | Close
 
 
 def apply(visible: str, op: Op) -> str:
-    """Return the text that a client shows after the op."""
     match op:
         case Show():
             return visible + op.text

@@ -27,7 +27,7 @@ class ChunkOrder:
         self._waiting: dict[int, Chunk] = {}
 
     def take(self, chunk: Chunk) -> bool:
-        """Take the next chunk. Return False if it is not the next, or if other chunks wait; then call ``add``."""
+        """Take a chunk if it is the next one and no other chunk waits. Otherwise return False; then call ``add``."""
         seq, start = chunk.seq, chunk.start
         if seq != self.next_seq or start != self.length or self._waiting:
             return False
@@ -36,7 +36,7 @@ class ChunkOrder:
         return True
 
     def add(self, chunk: Chunk) -> Sequence[Chunk]:
-        """Add a chunk that may be out of order. Return all chunks that are now next, in order."""
+        """Add a chunk that may be out of order. Return the chunks that now follow without a gap."""
         if chunk.seq != self.next_seq:
             if chunk.seq > self.next_seq and len(self._waiting) < MAX_WAITING:
                 self._waiting.setdefault(chunk.seq, chunk)

@@ -140,7 +140,6 @@ class Screen:
 
     @property
     def candidates(self) -> frozenset[int]:
-        """The attempts that may still become the voice."""
         return self._voice_state.candidates
 
     def visible_at(self, offset: int) -> int:
@@ -153,7 +152,7 @@ class Screen:
 
     @property
     def conclusion(self) -> Conclusion | None:
-        """How the answer ended before the request was closed; None if the answer has not ended."""
+        """How the answer ended before ``Closed``; None if the answer has not ended."""
         if (verdict := self.verdict) is not None and verdict.decision == "deny":
             return "denied"
         if self.stopped is not None:
@@ -163,7 +162,7 @@ class Screen:
 
     @property
     def gate_open(self) -> bool:
-        """Whether the policy lets text be shown. After a ``mask`` verdict, this is only the answer to the masked prompt."""
+        """Whether the policy lets text be shown. After a ``mask`` verdict, this holds only for the masked prompt's answer."""
         if self.verdict is not None and self.verdict.decision != "mask":
             return self.verdict.decision == "allow"
         voice = self._voice_state.voice

@@ -141,7 +141,6 @@ class StageRecorder:
         self._run_ids: dict[int, str] = {}
 
     def feed(self, event: StreamEvent, log_ms: int) -> tuple[Op, ...]:
-        """Apply the next event, whose append time is ``log_ms``. Return the ops of the screen."""
         screen = self.screen
         over = screen.closed is not None
         if type(event) is Chunk:

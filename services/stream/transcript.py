@@ -13,8 +13,6 @@ from services.stream.order import ChunkOrder
 
 @dataclass(frozen=True, slots=True, order=True)
 class RedactedSpan:
-    """A redacted span [start, end) of the run's text, and its replacement. Spans do not overlap."""
-
     start: int
     end: int
     text: str
@@ -25,7 +23,7 @@ class Transcript:
     """The text of one run.
 
     Attributes:
-        known_ms: For each chunk, the log time at which it and all earlier chunks were known.
+        known_ms: For each chunk, the log time at which the chunk and all earlier chunks were known.
     """
 
     __slots__ = (

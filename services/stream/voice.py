@@ -12,7 +12,7 @@ class VoiceState:
 
     Attributes:
         candidates: The attempts that may be the voice. There are several while a race is undecided.
-        has_spoken: Whether a candidate has sent a chunk. This decides a race.
+        has_spoken: Whether a candidate has sent a chunk. From then on, it is the only candidate.
         last_attempt: Number of the newest attempt.
         runs: The first run of each attempt.
         voice: The ``Started`` of the voice; None if there is no voice yet.
@@ -29,7 +29,6 @@ class VoiceState:
         return cls(candidates=frozenset({1}), has_spoken=False, last_attempt=1, runs=FirstRuns())
 
     def register(self, started: Started) -> bool:
-        """Record a run. Return whether it is the first run of its attempt."""
         is_first = self.runs.register(started)
         self._find_voice()
         return is_first

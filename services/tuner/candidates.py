@@ -11,15 +11,6 @@ ENGINES: Final = ("simulated", "llama", "vllm", "openai")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Surroundings:
-    """What the choice of changes depends on.
-
-    Attributes:
-        cores: Number of CPU cores that this process may use.
-        at_once: Number of concurrent requests.
-        models: Other files or folders of the same model, such as quantised ones.
-        base: The settings at the start of the search.
-    """
-
     engine: str
     cores: int
     at_once: int
@@ -29,7 +20,6 @@ class Surroundings:
 
 
 def defaults(around: Surroundings) -> dict[str, str]:
-    """Return the default values of the engine's environment variables."""
     return {
         "simulated": {
             "RAILBUS_SIM_GAMMA": "4", "RAILBUS_SIM_PRECISION": "fp8", "RAILBUS_SIM_PREFILL_BUDGET": "2048",

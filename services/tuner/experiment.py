@@ -64,11 +64,9 @@ class SettingsChange:
     lossy: bool = False
 
     def over(self, base: Mapping[str, str]) -> dict[str, str]:
-        """Return ``base`` with this change applied."""
         return {**base, **self.settings}
 
     def is_in(self, base: Mapping[str, str]) -> bool:
-        """Return whether ``base`` has all the values of this change already."""
         return all(base.get(name, "") == value for name, value in self.settings.items())
 
 
@@ -192,7 +190,7 @@ class Rules:
         objective: The metric that must improve.
         margin: Smallest relative gain. The lower end of the gain's confidence interval must be above it.
         confidence: Level of the confidence interval of the gain.
-        guards: For each of these other metrics, the largest relative loss. A change that loses more is refused.
+        guards: For each guarded metric, the largest relative loss. A change that loses more is refused.
         accepted: Limits up to which a guarded metric may get worse in spite of ``guards``.
         max_loss: Largest loss of quality of a lossy change, as a share.
     """

@@ -89,7 +89,10 @@ def find_batch(
 
 
 def knee(throughput: Mapping[int, Sequence[float]], rounds: Sequence[int]) -> int:
-    """Return the smallest batch size with at least the share ``KNEE_SHARE`` of the highest mean throughput."""
+    """Return the smallest batch size that reaches the share ``KNEE_SHARE`` of the highest mean throughput.
+
+    The means are computed from the rounds with the indexes ``rounds``.
+    """
     means = {size: fmean(found[each] for each in rounds) for size, found in throughput.items()}
     enough = KNEE_SHARE * max(means.values())
     return min(size for size, mean in means.items() if mean >= enough)

@@ -88,10 +88,7 @@ def failed(loads: Sequence[Load]) -> int:
 
 
 def stability(loads: Sequence[Load]) -> tuple[float, float]:
-    """Return two values about the answer times.
-
-    The first is the coefficient of variation of the loads' medians. The second is p99 divided by p50 over all loads.
-    """
+    """Return the coefficient of variation of the loads' median answer times, and the ratio p99 / p50 of all answer times."""
     medians = [found["answer_p50_ms"] for load in loads if (found := values([load]))]
     pooled = values(loads)
     tail = pooled["answer_p99_ms"] / pooled["answer_p50_ms"] if pooled else float("nan")

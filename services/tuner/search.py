@@ -18,7 +18,9 @@ class Tried:
 
 
 class Search:
-    """Hill climbing: each change is measured against the best settings so far. A kept change becomes part of them.
+    """Hill climbing: each change is measured against the best settings so far.
+
+    If a change is kept, it becomes part of the best settings.
 
     Args:
         changes: The changes to try, in this order.
@@ -55,7 +57,6 @@ class Search:
 
     @property
     def left(self) -> int:
-        """Number of changes that are still to be tried."""
         return len(self._left)
 
     def next(self, elapsed_s: float) -> SettingsChange | None:

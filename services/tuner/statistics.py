@@ -61,7 +61,7 @@ def mean_interval(values: Sequence[float], confidence: float) -> Interval:
 
 
 def ratio_interval(above: Sequence[float], below: Sequence[float], confidence: float) -> Interval:
-    """Return the geometric mean of the ratios ``above / below``, with the t-interval of their logarithms."""
+    """Return the geometric mean of the ratios ``above / below``. Its interval is computed from the logarithms."""
     logs = mean_interval([math.log(a / b) for a, b in zip(above, below, strict=True)], confidence)
     return Interval(*(math.exp(min(end, 700.0)) for end in (logs.value, logs.low, logs.high)))
 
@@ -78,7 +78,7 @@ def wilson(successes: int, trials: int, confidence: float) -> Interval:
 
 
 def paired_difference(first: Sequence[bool], second: Sequence[bool], confidence: float) -> Interval:
-    """Return the difference between two shares of True in the same cases, ``first`` minus ``second``.
+    """Return the share of True in ``first`` minus the share of True in ``second``. The sequences are paired.
 
     The interval is that of Newcombe (1998), method 10.
     """

@@ -16,14 +16,6 @@ from services.simulator.tree.workers import WorkerCore
 
 
 class Ending(NamedTuple):
-    """One request at the end of a run.
-
-    Attributes:
-        asked_us: When the request was received.
-        showed: Whether a client was shown text.
-        away_us: Longest time without a connected client before the request was closed.
-    """
-
     number: int
     partition: int
     asked_us: int
@@ -156,7 +148,6 @@ def has_open(core: object) -> bool:
 
 
 def is_running(core: object) -> bool:
-    """Return whether a service is still evaluating or executing a request."""
     if isinstance(core, RailsCore):
         return core._running.total() > 0
     return isinstance(core, WorkerCore) and bool(core.scheduler.running)

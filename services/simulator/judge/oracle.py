@@ -40,7 +40,7 @@ class Violation(AssertionError):
 
 
 class Shown:
-    """The events of a request that an edge has read for one client.
+    """The events of one request that an edge has read for one client.
 
     Attributes:
         masked: Numbers of the attempts whose prompt was masked.
@@ -62,7 +62,6 @@ class Shown:
         self.frozen = frozen
 
     def take(self, event: StreamEvent, offset: int) -> None:
-        """Add an event. Events may be added in any order."""
         if type(event) is Chunk:
             chunks = self.chunks.get(event.run)
             if chunks is None:
@@ -307,11 +306,9 @@ class Oracle:
             self._check_text(name, shown, visible)
 
     def on_not_found(self, request_id: str) -> None:
-        """Raise ``Violation``, because an edge did not find an acknowledged request."""
         raise Violation("nothing accepted is lost", f"{self._name(request_id)} is not on the log")
 
     def on_unknown_position(self, stream: "Stream") -> None:
-        """Raise ``Violation``, because an edge did not find the op after which a client wants to resume."""
         name = self._name(stream.request.request_id)
         raise Violation("every position can be resumed", f"{name} has no op {stream.written.op_id}")
 

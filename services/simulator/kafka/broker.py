@@ -40,16 +40,6 @@ OnAppended = Callable[[Received], None]
 class SimulatedBroker:
     """An in-memory broker with the logs of all topics. Records are passed as objects, without encoding.
 
-    Attributes:
-        appended_us: The append time of each record by the simulation's clock, for each partition.
-        skew_us: A time that is added to the clocks of all broker nodes.
-        newer: The partition of each request in an unreadable format, by request id.
-        stepped_us: The sum of the sizes of all clock steps. A change of leaders counts as a step.
-        upgraded: Whether the safety service runs the next version. Edges from before the upgrade cannot read its
-            recalls.
-        newer_recalls: Partition and offset of each recall that edges from before the upgrade cannot read.
-        leaders: The node that leads each partition. The node's clock sets the timestamps of the records.
-
     Args:
         simulation: The run's simulation.
         node_skews_us: How far the clock of each broker node is ahead of the simulation's clock.
@@ -58,14 +48,15 @@ class SimulatedBroker:
     def __init__(self, simulation: Simulation, node_skews_us: tuple[int, ...] = (0,)) -> None:
         self._simulation = simulation
         self.logs: dict[Partition, list[LogRecord]] = {}
-        self.appended_us: dict[Partition, list[int]] = {}
-        self.skew_us = 0
-        self.newer: dict[str, Partition] = {}
-        self.stepped_us = 0
-        self.upgraded = False
+        self.appended_us: dict[Partition, list[int]] = {}  # append time of each record, by the simulation's clock
+        self.skew_us = 0  # is added to the clocks of all nodes
+        self.newer: dict[str, Partition] = {}  # partitions of unreadable requests, by request id
+        self.stepped_us = 0  # sum of the sizes of all clock steps and changes of leaders
+        self.upgraded = False  # whether the safety service runs the next version
+        # Recalls (partition and offset) that edges from before the upgrade cannot read.
         self.newer_recalls: set[tuple[Partition, int]] = set()
         self._node_skews_us = node_skews_us
-        self.leaders: dict[Partition, int] = {}
+        self.leaders: dict[Partition, int] = {}  # the node whose clock sets the timestamps
         self._readers: dict[Partition, list[LogReader]] = {}
         self.on_appended: list[OnAppended] = []
         self.labels: dict[str, int] = {}
@@ -197,12 +188,7 @@ class SimulatedBroker:
 
 
 class LogReader:
-    """Fetches the records of one partition for one process, and passes them to ``deliver``.
-
-    Attributes:
-        asking: Whether a fetch is in flight.
-        clock: Estimates the append times of the records.
-    """
+    """Fetches the records of one partition for one process, and passes them to ``deliver``."""
 
     __slots__ = (
         "_asked_us", "_broker", "_deliver", "_log", "_process", "_simulation", "_waits_since_us", "_whole_us", "asking",

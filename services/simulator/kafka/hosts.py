@@ -24,7 +24,6 @@ class Host:
         return self.monotonic_at_us(self._simulation.now_us) + self._skew_us
 
     def monotonic_at_us(self, true_us: int) -> int:
-        """Convert a time of the simulation to this host's monotonic time."""
         return true_us + (true_us - self.began_us) * self.drift_ppm // 1_000_000
 
     def step(self, by_us: int) -> None:
@@ -37,10 +36,8 @@ class SimulatedProcess:
     A pause delays the timers of the process and the broker's responses. A kill drops them.
 
     Attributes:
-        reached_us: Time of the simulation since which the broker can reach the process.
         cut: Whether the process is cut off from the broker. Its calls to the broker wait until the cut ends.
         slow: Factor for the network delays of its calls to the broker.
-        calm_us: Time of the simulation at which the last pause, cut or slow period ended.
         undisturbed: Whether the process is alive and neither paused nor cut off.
     """
 
@@ -54,7 +51,7 @@ class SimulatedProcess:
         self.simulation = simulation
         self.name = name
         self.host = host
-        self.reached_us = simulation.now_us
+        self.reached_us = simulation.now_us  # since when the broker can reach the process
         self._offset_us = host.now_us - host.monotonic_at_us(simulation.now_us)
         self._drift_ppm, self._began_us = host.drift_ppm, host.began_us
         self.alive = True
@@ -62,7 +59,7 @@ class SimulatedProcess:
         self.cut = False
         self.undisturbed = True
         self.slow = 1
-        self.calm_us = simulation.now_us
+        self.calm_us = simulation.now_us  # end of the last pause, cut or slow period
         self.loses_requests = False
         self.on_reachable: list[Callable[[], None]] = []
         self.on_unreachable: list[Callable[[], None]] = []

@@ -109,7 +109,6 @@ class SimulatedMember:
 
     @property
     def idle(self) -> bool:
-        """Whether all records are processed and all events are acknowledged."""
         return not (self.core.backlog or self._outbox or self.producer.unacknowledged)
 
     @property
@@ -143,7 +142,6 @@ class SimulatedMember:
         self.on_rebalance()
 
     def on_rebalance(self) -> None:
-        """Join the group again. The member keeps its partitions until it gets a new assignment."""
         if self._leaving:
             return
         self._lost_membership = self.generation < 0
@@ -204,7 +202,6 @@ class SimulatedMember:
         self.process.fire(self._start_reading, starts, newest, ends, asked_us)
 
     def rewind_to_ms(self, number: int, end_ms: int, rewind_ms: int) -> int:
-        """Return the timestamp from which to read the partitions with this number."""
         progress = self._reading.progress
         if progress is None:
             return end_ms - rewind_ms
@@ -369,7 +366,6 @@ class SimulatedMember:
     # Commits
 
     def done(self, position: tuple[str, int, int]) -> None:
-        """Mark a record as processed, so that its offset may be committed."""
         topic, number, offset = position
         self._commits.done((topic, number), offset)
         self._commit_soon()

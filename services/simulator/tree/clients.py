@@ -48,12 +48,6 @@ class Client:
 
 
 class Clients:
-    """All clients of a run.
-
-    Args:
-        edges: Returns the edges to which a client can connect now.
-    """
-
     def __init__(self, seed: int, simulation: Simulation, oracle: Oracle, edges: Callable[[], Sequence[Edge]]) -> None:
         self.all: list[Client] = []
         self._simulation = simulation
@@ -118,7 +112,6 @@ class Clients:
             self._simulation.after(self._simulation.between(50 * MS, 300 * MS), self._come_back, client)
 
     def on_edge_died(self, edge: Edge) -> None:
-        """Disconnect the clients of an edge that was killed. They connect to another edge later."""
         for client in self.all:
             stream = client.stream
             if stream is not None and stream.process is edge.process:

@@ -30,14 +30,6 @@ LIMIT_BYTES = 1_500
 
 @dataclass
 class ClientEnd:
-    """The client's end of a connection.
-
-    Attributes:
-        take: Called with each write when it arrives.
-        ended: Called with the reason when the connection ends.
-        read_us: How long the client takes to read one write.
-    """
-
     take: Callable[["Stream", bytes], None]
     ended: Callable[["Stream", DetachReason], None]
     read_us: int = 2 * MS
@@ -47,9 +39,8 @@ class Stream:
     """The stream of one request to one client.
 
     Attributes:
-        shown: The events that the edge has read for this stream.
         written: The state of the client's screen after all bytes written so far.
-        read_at_us: Time of the simulation at which the client will have read all bytes written so far.
+        read_at_us: When the client will have read all bytes written so far, by the simulation's clock.
     """
 
     def __init__(  # noqa: PLR0913 - a connection needs all of them

@@ -56,8 +56,7 @@ class WorldClasses:
 def policy(*, other: bool = False) -> Policy:
     """Return the default policy, with total deadlines of at most ten seconds.
 
-    Args:
-        other: Whether to return a variant with another code name in its blocklist.
+    ``other`` gives a variant with another code name in the blocklist.
     """
     files = dict(read_files(DEFAULT_POLICY))
     text = files["policy.toml"].decode()
@@ -107,7 +106,6 @@ class Builder:
         }
 
     def change_policy(self) -> None:
-        """Switch to another policy. Each process of the safety service loads it after a random delay."""
         self._policies_changed += 1
         for process, core in self._safeties:
             process.after(process.simulation.between(0, 500 * MS), self._reload, core)

@@ -63,7 +63,6 @@ class WorkerCore(Core):
         self.scheduler.hand_back(lambda ticket: ticket.place is not None and ticket.place.partition == number)
 
     def begin(self, now_us: int) -> list[BeginAnswer]:
-        """Return the requests that start now and, with a refusal, those that have expired."""
         begun: list[BeginAnswer] = []
         while not self._closing and (picked := self.scheduler.next(now_us)) is not None:
             begun.append(BeginAnswer(*picked))
@@ -160,7 +159,6 @@ class Worker:
             self._process.after(answer.first_us + (fault.for_us if fault.kind == "late" else 0), self._speak, execution)
 
     def stop_all(self) -> None:
-        """Fail all requests that are still running."""
         for ticket in self._core.scheduler.stop_all(STOPPING):
             self._fail(self._executions[ticket], STOPPING)
 

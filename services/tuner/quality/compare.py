@@ -86,7 +86,7 @@ class Quality(msgspec.Struct, frozen=True):
 
 
 def compare(before: Answers, again: Answers, after: Answers, answers: Sequence[str]) -> Quality:
-    """Compare three passes over the same tasks.
+    """Compare three sets of answers to the same tasks.
 
     Args:
         before: Answers without the change.
@@ -118,14 +118,12 @@ def compare(before: Answers, again: Answers, after: Answers, answers: Sequence[s
 
 
 def first_difference(first: str, second: str) -> int:
-    """Return the position of the first character that differs."""
     return next(
         (at for at, (a, b) in enumerate(zip(first, second, strict=False)) if a != b), min(len(first), len(second))
     )
 
 
 def perplexity(scores: Sequence[TextScore] | None) -> float | None:
-    """Return the perplexity per token over all texts; None without scores."""
     tokens = sum(each.tokens for each in scores or ())
     return math.exp(sum(each.nats for each in scores or ()) / tokens) if tokens else None
 

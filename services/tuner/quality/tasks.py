@@ -20,8 +20,6 @@ class Task(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class TaskSet(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Tasks that are checked for the right answer, and texts for perplexity."""
-
     tasks: tuple[Task, ...]
     texts: tuple[str, ...]
 

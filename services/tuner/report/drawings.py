@@ -11,10 +11,7 @@ ROW = 26
 
 
 def forest(rows: Sequence[tuple[str, Interval, bool]], *, title: str, margin: float) -> str:
-    """Draw one line per gain, from the lower to the upper end of its interval. Filled circles mark kept changes.
-
-    The result is empty without rows.
-    """
+    """Return a forest plot of gains as SVG. Filled circles mark kept changes. Without rows, the text is empty."""
     if not rows:
         return ""
     ends = [min(1.0, max(-1.0, end)) for _, each, _ in rows for end in (each.low, each.high)]
@@ -46,7 +43,6 @@ def forest(rows: Sequence[tuple[str, Interval, bool]], *, title: str, margin: fl
 
 
 def lines_with_bars(points: Sequence[tuple[int, Interval]], *, title: str, mark: float) -> str:
-    """Draw a line plot with a bar for each confidence interval and a vertical line at ``mark``."""
     if not points:
         return ""
     height = 260
