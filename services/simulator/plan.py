@@ -62,7 +62,7 @@ class Fault(NamedTuple):
         service: The affected service; empty for a fault of a request.
         target: Number of the affected request or process. Process numbers are taken modulo the number of processes.
         for_us: Duration of the fault.
-        amount_us: Size of a clock step. For ``roam``: how long the client then takes to read one write.
+        amount_us: Size of a clock step. For ``roam``: time that the client then needs for each read.
     """
 
     kind: str

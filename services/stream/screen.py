@@ -162,7 +162,7 @@ class Screen:
 
     @property
     def gate_open(self) -> bool:
-        """Whether the policy lets text be shown. After a ``mask`` verdict, this holds only for the masked prompt's answer."""
+        """Whether the policy lets text be shown. A ``mask`` verdict also needs a ``Cutover`` to the masked prompt."""
         if self.verdict is not None and self.verdict.decision != "mask":
             return self.verdict.decision == "allow"
         voice = self._voice_state.voice

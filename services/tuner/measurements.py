@@ -88,7 +88,11 @@ def failed(loads: Sequence[Load]) -> int:
 
 
 def stability(loads: Sequence[Load]) -> tuple[float, float]:
-    """Return the coefficient of variation of the loads' median answer times, and the ratio p99 / p50 of all answer times."""
+    """Measure how much the answer times of the loads vary.
+
+    Returns:
+        The coefficient of variation of the loads' median answer times, and p99 divided by p50 of all answer times.
+    """
     medians = [found["answer_p50_ms"] for load in loads if (found := values([load]))]
     pooled = values(loads)
     tail = pooled["answer_p99_ms"] / pooled["answer_p50_ms"] if pooled else float("nan")

@@ -64,7 +64,7 @@ def check_justified(ending: Ending, margin_us: int, *, breaker: bool, max_retrie
 
     Args:
         ending: The request.
-        margin_us: How much too early is still allowed.
+        margin_us: Tolerance: a decision that is early by at most this time is allowed.
         breaker: Whether the circuit breaker is on. It may move a request to the cloud before the first-token deadline.
         max_retries: Maximum number of further attempts on the self-hosted engines.
 

@@ -1,4 +1,4 @@
-"""A second, simpler implementation of the fold. Tests compare it with the faster ``Screen``."""
+"""A second, simpler implementation of the fold. Its results are compared with those of ``Screen``."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

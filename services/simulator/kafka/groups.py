@@ -97,7 +97,7 @@ class SimulatedGroup:
         self._simulation.after(delay_us, self._expire, member, member.member_id, silence)
 
     def hear(self, member: GroupMember) -> None:
-        """Cancel the expulsion that ``watch`` planned. An expelled member learns of it at its next heartbeat."""
+        """Cancel the expulsion that ``watch`` planned. The next heartbeat tells the member if it was expelled."""
         self._silent[member.member_id] = self._silent.get(member.member_id, 0) + 1
         self.tell_soon(member)
 

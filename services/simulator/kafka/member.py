@@ -35,7 +35,7 @@ class Reading:
     """The topics that a member reads, where it starts, and whether it commits offsets.
 
     Attributes:
-        rewind_ms: How far back a gained partition is read. None means from the committed offset.
+        rewind_ms: How far back a gained partition is read. None: it is read from the committed offset.
         progress: The member's output topic. Its newest record helps to decide how far back to read.
     """
 
