@@ -39,7 +39,6 @@ class Place:
     Attributes:
         node_id: Number of the node, from 1.
         controllers: Controller ports of all nodes, in the order of their ids.
-        cluster_id: Id of the cluster. It is used only when storage is formatted.
     """
 
     node_id: int = 1

@@ -95,15 +95,9 @@ class PlannedAnswer:
 
 @dataclass(frozen=True, slots=True)
 class PlannedRequest:
-    """A request, and the verdict and answers that it will get.
-
-    Attributes:
-        waited_us: How long the edge waits before it writes the request to the log.
-    """
-
     number: int
     at_us: int
-    waited_us: int
+    waited_us: int  # how long the edge waits before it writes the request to the log
     delivery: Delivery
     deadlines: Deadlines
     fallback: Fallback

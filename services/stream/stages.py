@@ -74,7 +74,6 @@ class RunTimes:
         self.finished = False
 
     def add(self, event: Chunk, at_ms: float, *, closed: bool) -> None:
-        """Count a chunk, and the later chunks that waited for it. Each chunk counts once."""
         if self.order.take(event):
             self._count(event, at_ms, closed)
         else:

@@ -20,12 +20,6 @@ class RedactedSpan:
 
 
 class Transcript:
-    """The text of one run.
-
-    Attributes:
-        known_ms: For each chunk, the log time at which the chunk and all earlier chunks were known.
-    """
-
     __slots__ = (
         "_order",
         "_pieces",
@@ -40,7 +34,7 @@ class Transcript:
 
     def __init__(self) -> None:
         self.chunks: list[Chunk] = []
-        self.known_ms: list[int] = []
+        self.known_ms: list[int] = []  # for each chunk, when it and all earlier chunks were known, by the log's time
         self.released = 0
         self.released_chars = 0
         self._order = ChunkOrder()
@@ -77,7 +71,6 @@ class Transcript:
                 self._add(ready, log_ms)
 
     def release(self, upto: int) -> list[Op]:
-        """Show the chunks before index ``upto``. Return the ops for this."""
         ops: list[Op] = []
         while self.released < upto:
             self._release_one(self.chunks[self.released], ops)

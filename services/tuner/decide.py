@@ -21,9 +21,6 @@ class Trial:
     """One change, measured against the best settings before it.
 
     Attributes:
-        base: The settings without the change.
-        size: The planned number of rounds and requests.
-        rounds: The measured rounds.
         quality: Effect of the change on answers; None if it was not measured.
         error: Why the change could not be measured; empty if it was measured.
     """

@@ -99,7 +99,7 @@ class CheckedItem:
 
     @property
     def within_claim(self) -> bool | None:
-        """Whether the measured speed-up agrees with the guide; None if the guide or the search has no figure."""
+        """Whether the measured speed-up agrees with the claim. None if there is no claim or no measurement."""
         if self.item.claim is None or self.speed is None:
             return None
         low, high = self.item.claim

@@ -40,12 +40,6 @@ class Violation(AssertionError):
 
 
 class Shown:
-    """The events of one request that an edge has read for one client.
-
-    Attributes:
-        masked: Numbers of the attempts whose prompt was masked.
-    """
-
     def __init__(self, masked: set[int], frozen: str | None = None) -> None:
         self.masked = masked
         self.verdict: Verdict | None = None

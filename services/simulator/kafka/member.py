@@ -36,7 +36,7 @@ class Reading:
 
     Attributes:
         rewind_ms: How far back a gained partition is read. None: it is read from the committed offset.
-        progress: The member's output topic. Its newest record helps to decide how far back to read.
+        progress: The member's output topic.
     """
 
     topics: Sequence[Topic]

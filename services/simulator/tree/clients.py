@@ -27,7 +27,6 @@ class Client:
 
     Attributes:
         request: None until the client knows the id of its request.
-        seen: The state of the client's screen after each event, newest last.
         gone: Whether the client has disconnected and will not come back.
     """
 

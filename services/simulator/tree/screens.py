@@ -23,17 +23,9 @@ class ScreenState(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Delivered:
-    """The result of decoding one write.
-
-    Attributes:
-        states: The state of the client's screen after each event.
-        ops: All ops, in order.
-        shortened: The ids of ``catch_up`` events. Such an event replaces several ops by fewer ones.
-    """
-
     states: tuple[ScreenState, ...]
     ops: tuple[dict[str, Any], ...]
-    shortened: frozenset[str]
+    shortened: frozenset[str]  # ids of ``catch_up`` events, which replace several ops by fewer ones
 
     @property
     def closed(self) -> bool:

@@ -36,13 +36,6 @@ class ClientEnd:
 
 
 class Stream:
-    """The stream of one request to one client.
-
-    Attributes:
-        written: The state of the client's screen after all bytes written so far.
-        read_at_us: When the client will have read all bytes written so far, by the simulation's clock.
-    """
-
     def __init__(  # noqa: PLR0913 - a connection needs all of them
         self, process: SimulatedProcess, request: Request, session: DeliverySession, name: str, reader: ClientEnd,
         since: ScreenState, shown: Shown, after: OpId | None, *, held: HeldEvents | None,
@@ -70,7 +63,6 @@ class Stream:
         self._end_offset = 0
 
     def push(self, logged: LoggedEvent) -> None:
-        """Apply an event of the request. Call ``flush`` to send the resulting ops."""
         if self.reason is not None:
             return
         if self._held is not None:

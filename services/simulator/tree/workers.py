@@ -69,7 +69,6 @@ class WorkerCore(Core):
         return begun
 
     def close(self) -> None:
-        """Start no more requests, and drop the waiting ones. Another worker reads them again."""
         self._closing = True
         self.scheduler.hand_back(lambda _: True)
 

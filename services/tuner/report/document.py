@@ -25,14 +25,6 @@ _PROCESSES: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Section:
-    """One section of a report.
-
-    Attributes:
-        sentences: Paragraphs of the section.
-        header: Header cells of the table; empty if there is no table.
-        drawing: Drawing as SVG; empty if there is none. Markdown leaves the drawing out.
-    """
-
     title: str
     sentences: Sequence[str] = ()
     header: Sequence[str] = ()

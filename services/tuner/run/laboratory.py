@@ -62,7 +62,6 @@ class Laboratory:
     """Starts the engines of an experiment, and compares them.
 
     Attributes:
-        shape: The properties of all requests.
         apart: Whether only one engine runs at a time, for models that fit into memory only once.
         keep: Whether engines stay loaded between rounds, for engines that take long to start.
     """
