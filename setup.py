@@ -10,10 +10,7 @@ ROOT = Path(__file__).parent
 
 
 class BuildWithPolicies(build_py):
-    """Put ``policies/`` where ``default_policy`` finds it in an installation (services/runtime/policy_deadlines.py)."""
-
     def run(self) -> None:
-        """Build, and copy; an editable install reads the checkout's own."""
         if self.editable_mode:
             super().run()
             return

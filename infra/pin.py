@@ -1,7 +1,6 @@
-"""Writes requirements/*.txt: what this environment has, pinned, transitively, without addresses.
+"""Write the exact versions of all installed packages to requirements/*.txt (``make pins``).
 
-Run it in an environment where everything was installed and tested: ``make pins``. A file holds what its extra needs
-beyond ``base.txt``; what stands in ``*-nodeps.txt`` is written by hand, because its own dependencies are not wanted.
+A file lists what its extra needs in addition to ``base.txt``. The files ``*-nodeps.txt`` are written by hand.
 """
 
 import tomllib
@@ -17,7 +16,11 @@ HEAD = "# Written by `make pins`. Exact versions, transitive.\n"
 
 
 def closure(wanted: Iterable[Requirement]) -> dict[str, str]:
-    """Name to version of everything the requirements lead to on this machine, as it is installed here."""
+    """Return the installed version of every package that the requirements need, including indirect dependencies.
+
+    Raises:
+        SystemExit: If an installed version does not match a requirement.
+    """
     found: dict[str, str] = {}
     todo = list(wanted)
     while todo:
@@ -42,7 +45,6 @@ def _needed(texts: Iterable[str], extras: Iterable[str]) -> Iterable[Requirement
 
 
 def main() -> None:
-    """One file for the base and one for each extra; an extra that is not installed here keeps its file."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     base = closure(map(Requirement, project["dependencies"]))
     files = {"base": base}

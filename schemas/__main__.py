@@ -1,6 +1,6 @@
-"""``python -m schemas`` writes the JSON Schemas, the AsyncAPI document and the README's tables from the registry.
+"""Write the JSON Schemas, the AsyncAPI document and the README's tables, which are generated from ``schemas.registry``.
 
-With ``--check`` it writes nothing and reports which files are out of date.
+With ``--check``, write nothing and report the files that are out of date.
 """
 
 import argparse
@@ -19,7 +19,6 @@ README: Final = Path(__file__).parent / "README.md"
 
 
 def documents() -> dict[str, str]:
-    """Return the text of every generated file, by file name."""
     files = {file_name(name): event_schema(kind) for name, kind in KINDS.items()}
     return {name: _text(value) for name, value in (files | {"asyncapi.json": document()}).items()}
 
@@ -34,7 +33,6 @@ def drift(folder: Path, readme: Path = README) -> list[str]:
 
 
 def write(folder: Path, readme: Path = README) -> None:
-    """Write the generated files, remove other JSON files, and update the README's tables."""
     folder.mkdir(exist_ok=True)
     wanted = documents()
     for path in folder.glob("*.json"):
@@ -46,7 +44,6 @@ def write(folder: Path, readme: Path = README) -> None:
 
 
 def main() -> int:
-    """Write the generated files. With ``--check``, only compare them, and return 1 if one is out of date."""
     parser = argparse.ArgumentParser(prog="python -m schemas", description=__doc__)
     parser.add_argument("--check", action="store_true", help="write nothing; exit 1 when a file is out of date")
     parser.add_argument("--folder", type=Path, default=GENERATED, help="where the documents are (default: %(default)s)")

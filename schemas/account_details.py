@@ -1,6 +1,6 @@
-"""Parts of an ``Account`` from which the tracer makes a request's trace, without reading the answer's chunks.
+"""Parts of an ``Account`` that describe the request, the verdict, the runs and the check of the answer.
 
-Points in time are append times of events by the broker's clock, in microseconds since the epoch.
+Points in time are append times by the broker's clock, in microseconds since the epoch.
 """
 
 from dataclasses import dataclass
@@ -21,9 +21,9 @@ class RequestDetails:
         source: The edge or the app that wrote the request.
         model: The requested model.
         max_tokens: Maximum length of the answer, in tokens.
-        temperature: As in the request.
-        top_p: As in the request.
-        seed: As in the request.
+        temperature: Temperature of sampling.
+        top_p: Probability mass of nucleus sampling.
+        seed: Seed of sampling; None if the request has none.
         delivery: How much of the answer could be shown before it was checked.
     """
 
@@ -43,7 +43,7 @@ class VerdictDetails:
     Attributes:
         source: The service and instance that wrote the verdict.
         appended_at: Append time of the verdict.
-        decision: The verdict's decision.
+        decision: The decision about the prompt.
         rails: Outcome and duration of each rail.
     """
 
@@ -80,13 +80,13 @@ class RunDetails:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecallDetails:
-    """A recall that safety wrote before the request was closed.
+    """A recall that was written before the request was closed.
 
     Attributes:
         appended_at: Append time of the recall.
         action: ``stop`` withdraws the whole answer; ``redact`` replaces a span.
         rule: Name of the rule that found something.
-        category: The rule's category.
+        category: Category of the rule.
     """
 
     appended_at: AtUs
@@ -101,8 +101,8 @@ class CheckDetails:
 
     Attributes:
         source: The service and instance that wrote the last event of the check.
-        ended_at: Append time of that event.
-        policy_version: The version of the policy that was used.
+        ended_at: Append time of the last event of the check.
+        policy_version: Version of the policy that was used.
         recalls: The recalls in order, at most 100 of them.
     """
 

@@ -1,6 +1,6 @@
-"""Access control lists for Kafka, made from the registry. They allow each role only what it needs.
+"""Access control lists for Kafka, generated from ``schemas.registry``. They allow each role only what it needs.
 
-If ``allow.everyone.if.no.acl.found`` is false (the default), Kafka allows nothing to a user that no list names.
+Kafka denies everything else if ``allow.everyone.if.no.acl.found`` is false (the default).
 """
 
 import shlex
@@ -16,12 +16,12 @@ _ADMINISTER: Final = ("Create", "Alter", "AlterConfigs")
 
 
 class Grant(NamedTuple):
-    """What one role may do with some resources of one type.
+    """Permissions of one role.
 
     Attributes:
-        operations: The operations, with the names that Kafka's tools use.
+        operations: The permitted operations, with Kafka's names.
         resource: ``topic`` or ``group``.
-        names: The names of the resources. If ``prefixed``, the prefixes of their names.
+        names: Names of the topics or groups. If ``prefixed``, prefixes of their names.
     """
 
     role: RoleName
@@ -32,7 +32,7 @@ class Grant(NamedTuple):
 
 
 def grants(role: RoleName) -> tuple[Grant, ...]:
-    """Return all grants of a role. Every role may describe all topics, but read and write only those that it needs."""
+    """Return the permissions of a role. Every role may describe all topics."""
     operations = (*_SEE, *_ADMINISTER) if role == "operator" else _SEE
     found = [Grant(role, operations, "topic", (TOPIC_PREFIX,), prefixed=True)]
     if read := tuple(reads(role)):
@@ -47,13 +47,13 @@ def grants(role: RoleName) -> tuple[Grant, ...]:
 
 
 def commands(principal_prefix: str, bootstrap: str, config: str, roles: Iterable[RoleName] = ROLES) -> Iterator[str]:
-    """Return one ``kafka-acls.sh`` command for each grant.
+    """Return one ``kafka-acls.sh`` command for each permission.
 
     Args:
         principal_prefix: Prefix of each principal's name. The role's name follows it.
         bootstrap: Addresses of the brokers.
-        config: A file with the settings of a user who may change access control lists.
-        roles: The roles to make commands for.
+        config: File with the settings of a Kafka user who may change access control lists.
+        roles: The roles that get permissions.
     """
     for role in roles:
         for grant in grants(role):

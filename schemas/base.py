@@ -24,7 +24,7 @@ Name = Annotated[str, Meta(min_length=1, max_length=256)]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnyEvent:
-    """Base class of all events. Only classes with a row in ``schemas.registry`` are written and read."""
+    """Base class of all events. ``schemas.registry`` lists the classes that are written to Kafka."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,7 +32,7 @@ class Event(AnyEvent):
     """Something that happened to one request.
 
     Attributes:
-        request_id: Id of the request that the event is about (UUIDv7). It is also the record's key.
+        request_id: Id of the request (UUIDv7). It is also the record's key.
         tenant: The tenant that pays for the request and whose policy applies.
         at: Time at which the event was written, in microseconds since the epoch, by the writer's clock.
         source: Service and instance that wrote the event, such as ``generator/1f3a``.
@@ -45,8 +45,6 @@ class Event(AnyEvent):
 
 
 class Envelope(TypedDict):
-    """The fields of ``Event``, as keyword arguments."""
-
     request_id: RequestId
     tenant: Tenant
     at: AtUs
@@ -54,15 +52,11 @@ class Envelope(TypedDict):
 
 
 class RunEnvelope(Envelope):
-    """The fields of ``schemas.stream.RunEvent``, as keyword arguments."""
-
     attempt: Attempt
     run: RunId
 
 
 class RequestRef(Protocol):
-    """Anything that names a request and its tenant: an event, or the state that a service keeps for a request."""
-
     @property
     def request_id(self) -> str: ...
 
@@ -71,8 +65,6 @@ class RequestRef(Protocol):
 
 
 class RunRef(RequestRef, Protocol):
-    """Anything that names an execution of an attempt: an event, or the state that a service keeps for an execution."""
-
     @property
     def attempt(self) -> int: ...
 
@@ -81,10 +73,10 @@ class RunRef(RequestRef, Protocol):
 
 
 def envelope(about: RequestRef, *, at: int, source: str) -> Envelope:
-    """Return the fields that all events about a request have, for ``Closed(**envelope(case, at=1, source=s), ...)``."""
+    """Return the keyword arguments that every event about this request needs."""
     return {"request_id": about.request_id, "tenant": about.tenant, "at": at, "source": source}
 
 
 def run_envelope(about: RunRef, *, at: int, source: str) -> RunEnvelope:
-    """Return the fields that all events about an execution have."""
+    """Return the keyword arguments that every event about this run needs."""
     return {**envelope(about, at=at, source=source), "attempt": about.attempt, "run": about.run}

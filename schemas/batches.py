@@ -1,7 +1,6 @@
 """Events about batch jobs. A job is a file of prompts that are answered in the lane ``batch``.
 
-The prompts and their answers are in files. A job's requests are ordinary ``Request`` events. The events here describe
-the job, its owner's commands, and its progress.
+The requests of a job are ordinary ``Request`` events.
 """
 
 from dataclasses import dataclass, field
@@ -46,9 +45,9 @@ class BatchCreated(BatchEvent):
 
     Attributes:
         input_file: Id of the file with the lines.
-        window_open: Maximum number of the job's requests that are open (submitted and not closed yet) at the same time.
+        window_open: Maximum number of the job's requests that are open at the same time.
         line_attempts: Maximum number of requests that may be submitted for one line.
-        completion_ms: Time from the submission of the job until lines that are not done are given up, in milliseconds.
+        completion_ms: Time limit of the job, in milliseconds. Lines that are not done by then are given up.
         bad_lines: What happens if a line is not a valid request. ``report`` writes an error for each such line and runs
             the other lines; ``refuse`` runs no line.
         metadata: Pairs of key and value that the client stores with the job.
@@ -67,7 +66,7 @@ class BatchControl(BatchEvent):
     """A command to pause, to resume or to cancel a job.
 
     Attributes:
-        action: ``pause`` stops the submission of lines, ``resume`` continues it, ``cancel`` ends the job for ever.
+        action: ``pause`` stops the submission of lines, ``resume`` continues it, ``cancel`` ends the job.
     """
 
     action: BatchAction
@@ -75,12 +74,13 @@ class BatchControl(BatchEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenLine:
-    """A line that was submitted and is not done.
+    """A line of a job that was submitted and is not done.
 
     Attributes:
         line: Number of the line in the order of submission.
-        attempt: Number of the line's newest request; 1 is the first request for this line.
-        on_log: Whether this request was read back from the log. If not, the request may have to be written again.
+        attempt: Number of the newest request for this line, from 1.
+        on_log: Whether the batch service has read this request back from the log. If not, it may have to write the
+            request again.
     """
 
     line: LineNumber
@@ -90,15 +90,15 @@ class OpenLine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchTotals:
-    """Sums over the lines that are done, and the number of all lines.
+    """The number of lines of a job, and sums over the lines that are done.
 
     Attributes:
-        lines: Number of lines of the job, including lines that are not valid requests; 0 until they are counted.
+        lines: Number of lines of the job, including invalid lines; 0 until they are counted.
         completed: Number of lines with an answer.
         failed: Number of lines with an error.
         retried: Number of requests that were submitted in addition to the first request of each line.
         prompt_tokens: Number of tokens in the prompts of answered lines.
-        cached_tokens: Number of these tokens that were found in the engine's prefix cache.
+        cached_tokens: Number of prompt tokens that were found in the engine's prefix cache.
         completion_tokens: Number of tokens in the answers.
     """
 
@@ -117,7 +117,7 @@ class ResultPart:
 
     Attributes:
         name: Name of the file in the job's folder.
-        length: Number of bytes at the start of the file that count. Later bytes are ignored.
+        length: Number of valid bytes from the start of the file. Later bytes are ignored.
     """
 
     name: Name
@@ -126,21 +126,21 @@ class ResultPart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchProgress(BatchEvent):
-    """The progress of a job: everything that a batch service needs to continue the job, in addition to the log.
+    """The progress of a job. Another batch service can continue the job from here.
 
-    It is void if an earlier ``BatchProgress`` of the job on the log has a higher epoch, or the same epoch and another
-    source, because then its writer was replaced by another batch service.
+    Readers ignore this event if an earlier ``BatchProgress`` of the job on the log has a higher epoch, or has the same
+    epoch and another source.
 
     Attributes:
-        epoch: Number that each batch service raises by one when it takes over the job.
-        next_line: Number of the first line that was not submitted yet. Lines are numbered in the order of submission.
+        epoch: Number that a batch service raises by one when it takes over the job.
+        next_line: Number of the first line that was not submitted yet, in the order of submission.
         open: The submitted lines that are not done.
         parts: The files with the results of the lines that are done.
         totals: Sums over the lines that are done.
         stream_offsets: For each partition of ``railbus.streams``, an offset. All events about open lines are at this
-            offset or behind it.
-        request_offsets: For each partition of ``railbus.requests.batch``, an offset. Requests that are submitted later,
-            and submitted requests that were not read back from the log, are at this offset or behind it.
+            offset or later.
+        request_offsets: For each partition of ``railbus.requests.batch``, an offset. All requests of the job that were
+            not read back from the log yet are at this offset or later.
     """
 
     epoch: Annotated[int, Meta(ge=1, le=2**32)]
@@ -159,8 +159,8 @@ class LineFault:
     Attributes:
         code: Code of the fault, for programs.
         message: One sentence for people. It never contains prompt text.
-        line: Number of the line in the file, from 1; None if the whole file is at fault.
-        param: Name of the field at fault.
+        line: Number of the line in the file, from 1; None if the whole file is faulty.
+        param: Name of the faulty field.
         custom_id: The line's ``custom_id``, if it has one.
     """
 
@@ -173,14 +173,14 @@ class LineFault:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchFinished(BatchEvent):
-    """The job has ended and its result files are complete. The first ``BatchFinished`` of a job on the log counts.
+    """A job has ended, and its result files are complete. The first ``BatchFinished`` of a job on the log counts.
 
     Attributes:
         outcome: How the job ended.
         totals: Sums over all lines.
         output_file: Id of the file with the answers; None if there are no answers.
-        error_file: Id of the file with the lines that have no answer; None if there are no such lines.
-        faults: The reasons why the job ``failed`` before it ran, at most 100 of them.
+        error_file: Id of the file with the lines without an answer; None if there are no such lines.
+        faults: Why the input of a ``failed`` job is not valid, at most 100 faults.
     """
 
     outcome: BatchOutcome

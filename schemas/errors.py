@@ -1,19 +1,15 @@
-"""The errors for records that cannot be read.
+"""Errors for records that cannot be read.
 
-UnreadableEvent
- |- SkippedEvent      written for a newer reader; it is counted and raises no alarm; the router keeps it in railbus.dead
- |   |- UnknownKind
- |   `- NewerVersion
- `- MalformedEvent    an error of the writer; the dead letter has topic, offset and field
+``SkippedEvent`` means that a newer version wrote the record. ``MalformedEvent`` means an error of the writer.
 """
 
 
 class UnreadableEvent(Exception):
-    """A record that cannot be decoded to an event."""
+    pass
 
 
 class SkippedEvent(UnreadableEvent):
-    """A record written for a newer reader."""
+    """A newer version wrote the record. Readers skip it."""
 
 
 class UnknownKind(SkippedEvent):
@@ -25,4 +21,4 @@ class NewerVersion(SkippedEvent):
 
 
 class MalformedEvent(UnreadableEvent):
-    """A record of a known kind that does not have this kind's format. The message names the field and the fault."""
+    """The record does not have the format of its kind. The message names the field and the fault."""

@@ -1,7 +1,4 @@
-"""Request ids are UUIDv7 (RFC 9562, section 5.7).
-
-An id contains the time at which it was created, so a search of the log for the request can start at this time.
-"""
+"""Request ids. They are UUIDv7 (RFC 9562, section 5.7) and contain their time of creation."""
 
 import re
 import uuid

@@ -1,6 +1,6 @@
-"""The registry, with one row for each kind of event. What each role writes and reads is derived from the rows.
+"""The registry: one row for each kind of event, with the programs that write and read it.
 
-A new kind needs its class, its row here, and a recorded example in ``tests/data``.
+A new kind needs a class, a row here, and a recorded example in ``tests/data``.
 """
 
 from collections.abc import Iterator, Mapping
@@ -60,13 +60,6 @@ ByTopic = Mapping[str, frozenset[type[AnyEvent]]]
 
 @dataclass(frozen=True, slots=True)
 class TopicAccess:
-    """Who writes and reads a kind on one topic.
-
-    Attributes:
-        writers: The only roles that may write the kind to this topic.
-        readers: The roles that use the kind from this topic.
-    """
-
     topic: Topic
     writers: frozenset[RoleName]
     readers: frozenset[RoleName]
@@ -74,13 +67,13 @@ class TopicAccess:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kind:
-    """One row of the registry: a kind of event. The docstring of the event's class describes the event.
+    """One kind of event.
 
     Attributes:
         cls: The event's class. The class name is also the name of the kind.
-        version: Version of the wire format that this code writes. This code reads it and all earlier versions.
-        access: The topics that may hold the kind, and who may use it on each of them.
-        prompts: Names of the fields with text that a user typed. Tools show these fields only on request.
+        version: The version of the wire format that is written. Earlier versions can be read, too.
+        access: The topics that may hold the kind, with the writers and readers of each.
+        prompts: Names of the fields with text from users. Tools show these fields only on request.
     """
 
     cls: type[AnyEvent]
@@ -90,17 +83,16 @@ class Kind:
 
     @property
     def name(self) -> str:
-        """Return the value of the kind header."""
         return self.cls.__name__
 
     @property
     def key(self) -> Literal["request_id", "tenant", "batch_id", "none"]:
-        """Return the name of the field that is the record's key."""
+        """Name of the field that is the record's key; ``none`` if records have no key."""
         return self.access[0].topic.key
 
 
 def _access_on(topic: Topic, *, by: tuple[RoleName, ...], to: tuple[RoleName, ...]) -> TopicAccess:
-    """Return who writes a kind to this topic and who reads it: ``to``, the router, the archiver, the operator."""
+    # The router, the archiver and the operator read every topic.
     return TopicAccess(topic, frozenset(by), frozenset((*to, "router", "audit", "operator")))
 
 
@@ -154,12 +146,12 @@ def kinds_on(topic: Topic) -> tuple[Kind, ...]:
 
 
 def writes(*roles: RoleName) -> ByTopic:
-    """Return the event classes that these roles may write, by topic. Topics without such classes are left out."""
+    """Return the event classes that at least one of these roles may write, by topic."""
     return _by_topic((kind, access) for kind, access in _rows() if access.writers & set(roles))
 
 
 def reads(*roles: RoleName) -> ByTopic:
-    """Return the event classes that these roles use, by topic. Topics without such classes are left out."""
+    """Return the event classes that at least one of these roles reads, by topic."""
     return _by_topic((kind, access) for kind, access in _rows() if access.readers & set(roles))
 
 

@@ -68,11 +68,11 @@ class Delivery:
     Attributes:
         mode: ``optimistic`` shows text at once, ``windowed`` holds back the newest text, ``gated`` shows only text that
             is cleared.
-        hold_tokens: In ``windowed`` mode, the number of newest tokens that are not shown until they are cleared; 0
-            turns this rule off.
-        hold_ms: In ``windowed`` mode, text that arrived less than this many milliseconds ago is not shown until it is
+        hold_tokens: In ``windowed`` mode, the number of newest tokens that are hidden until they are cleared; 0 turns
+            this rule off.
+        hold_ms: In ``windowed`` mode, text that arrived less than this many milliseconds ago is hidden until it is
             cleared; 0 turns this rule off.
-        max_exposure_tokens: Maximum number of tokens that are shown beyond the cleared text.
+        max_exposure_tokens: Maximum number of shown tokens that are not cleared.
     """
 
     mode: DeliveryMode = "optimistic"
@@ -83,11 +83,11 @@ class Delivery:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deadlines:
-    """Deadlines of a request, in milliseconds. All but ``stall_ms`` count from its receipt (see ``received_us``).
+    """Deadlines of a request, in milliseconds. All but ``stall_ms`` count from the receipt of the request.
 
     Attributes:
-        verdict_ms: Time until the verdict of the input rails must be on the log.
-        ttft_ms: Time until the first content token must be on the log.
+        verdict_ms: Time until the verdict must be on the log.
+        ttft_ms: Time until the first token must be on the log.
         stall_ms: Maximum pause between two chunks of an answer.
         total_ms: Time until the request must be closed.
     """
@@ -100,26 +100,26 @@ class Deadlines:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request(Event):
-    """A prompt to answer. ``at`` is the time of receipt by the writer's clock. No deadline is computed from ``at``.
+    """A prompt to answer. ``at`` is the time of receipt by the writer's clock; deadlines do not depend on it.
 
     Attributes:
         model: The requested model; ``default`` means the model that the generator serves.
         messages: The conversation, oldest first.
         sampling: How the engine chooses tokens.
         lane: ``interactive`` or ``batch``. Interactive requests are served first.
-        service_class: Name of the request's class in the policy. The class bounds the deadlines and sets the objectives
-            by which the ledger judges the request. If this is None, or if the policy has no such class in this lane,
-            the class is ``chat`` for the interactive lane and ``batch`` for the batch lane.
+        service_class: Name of the request's class in the policy, which limits the deadlines and sets the objectives. If
+            None, or if the policy has no such class in this lane, the class is ``chat`` in the interactive lane and
+            ``batch`` in the batch lane.
         priority: Priority within the lane, if the engine has priorities; 0 is served first.
-        attempt: Number of the attempt that this record starts. It is 1 in the request as it is received. The router
-            publishes the request again for attempts 2 and later.
+        attempt: Number of the attempt that this record starts. A new request has 1. The router writes the request again
+            for attempts 2 and later.
         delivery: How much of the answer may be shown before it is checked.
         deadlines: The times at which verdict, first token and end are due.
         fallback: What happens if the first-token deadline is missed. ``cancel`` replaces attempt 1 by an attempt in the
-            cloud, ``race`` runs an attempt in the cloud beside attempt 1, ``off`` starts no attempt in the cloud.
+            cloud, ``race`` runs both attempts, ``off`` starts no attempt in the cloud.
         egress: ``forbidden`` marks a prompt that must never leave the premises.
-        waited_ms: Time from the receipt of the request until this record was written, in milliseconds. The deadlines
-            count from the record's append time less ``waited_ms``. For attempt 1, at most 10 seconds are subtracted.
+        waited_ms: Time from the receipt of the request until this record was written, in milliseconds. Deadlines count
+            from the record's append time minus ``waited_ms``. For attempt 1, at most 10 seconds are subtracted.
     """
 
     model: Name = "default"
@@ -137,10 +137,9 @@ class Request(Event):
 
 
 def received_us(request: Request, appended_us: int) -> int:
-    """Return the time of a request's receipt, on the clock of ``appended_us``. Its deadlines count from this time.
+    """Return when a request was received, in microseconds: ``appended_us`` minus the request's ``waited_ms``.
 
-    This time is ``appended_us`` less the duration ``waited_ms``, so the clocks of two hosts are never compared. The
-    subtracted duration is bounded.
+    The deadlines count from this time. The subtracted time is limited.
     """
     most_ms = MAX_WAITED_MS if request.attempt == 1 else request.deadlines.total_ms
     return appended_us - int(min(request.waited_ms, most_ms) * 1_000)

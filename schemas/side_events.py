@@ -1,4 +1,4 @@
-"""Events of low rate that are not on the stream log: control, receipts, accounts, ledger windows, dead letters."""
+"""Events that are not on the stream log: control, receipts, accounts, ledger windows, dead letters."""
 
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
@@ -20,7 +20,7 @@ CancelReason = Literal["client_gone", "denied", "recalled", "cutover", "expired"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cancel(Event):
-    """Router: a worker must stop generating an answer, so that the engine spends no more time on it.
+    """A worker must stop generating an answer.
 
     Attributes:
         attempt: Number of the attempt to stop; None means all attempts of the request.
@@ -33,13 +33,13 @@ class Cancel(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attached(Event):
-    """Edge: a client connection began to receive this request's answer.
+    """A client connection began to receive a request's answer.
 
     Attributes:
         connection: Id of the connection.
         transport: How the client is connected.
         partition: Number of the stream log's partition that is read for the connection.
-        resumed_from: ``partition:offset:index`` of the last op that the client already had; None on a first connection.
+        resumed_from: ``partition:offset:index`` of the last op that the client already had; None if it had none.
     """
 
     connection: Name
@@ -50,17 +50,17 @@ class Attached(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Detached(Event):
-    """Edge: a client connection ended. The fields say what the client was sent on this connection.
+    """A client connection ended. The fields tell what the client was sent on this connection.
 
     Attributes:
         connection: Id of the connection, as in ``Attached``.
         reason: Why the connection ended.
         ops: Number of ops that were sent.
-        ops_hash: SHA-256 in hex over the JSON lines of the ops as sent, so that a replay can prove what was sent.
+        ops_hash: SHA-256 (hex) of the sent ops as JSON lines. A replay of the log can be compared with it.
         last: ``partition:offset:index`` of the last op that was sent; None if no op was sent.
-        first_text_ms: Time from the request's receipt until text was first sent, in milliseconds; None if no text
-            was.
-        exposed_tokens: Maximum number of tokens that were shown beyond the cleared text.
+        first_text_ms: Time from the request's receipt until text was first sent, in milliseconds; None if no text was
+            sent.
+        exposed_tokens: Maximum number of shown tokens that were not cleared.
         exposure_ms: Longest time for which recalled text was shown, in milliseconds.
         recalled_tokens: Maximum number of visible tokens that one recall removed.
     """
@@ -84,9 +84,9 @@ class AttemptAccount:
 
     Attributes:
         attempt: Number of the attempt.
-        run: Id of the attempt's first execution; None if none started.
+        run: Id of the attempt's first run; None if no run started.
         model: The model that answered.
-        engine: The engine that ran it.
+        engine: The engine that ran the model.
         trigger: Why the router started the attempt; None for attempt 1.
         started_at: Time of ``Started``.
         first_chunk_at: Time of the first chunk.
@@ -117,19 +117,19 @@ class AttemptAccount:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageTimes:
-    """The parts of a request's time until it was closed. They are consecutive, in milliseconds by the broker's clock.
+    """Consecutive parts of a request's time until it was closed, in milliseconds by the broker's clock.
 
     Attributes:
-        post_ms: The edge had received the request, but it was not on the log yet.
-        lost_attempts_ms: Attempts ran that were given up later.
-        worker_ms: The request was on the bus and in the worker's queue, until the engine started.
-        engine_queue_ms: The request was in the engine's queue.
-        prefill_ms: The first token was computed and sent: prefill, one step, the bus.
-        rails_ms: The first text was on the log and waited for the verdict.
-        hold_back_ms: The first text waited until safety had cleared it.
-        decode_ms: The text that follows the first visible text was generated.
-        final_hold_back_ms: The last text waited until safety had cleared it.
-        close_ms: The answer waited for the final check and for the router's decision to close the request.
+        post_ms: Time from the receipt at the edge until the request was on the log.
+        lost_attempts_ms: Time in attempts that were given up.
+        worker_ms: Time in Kafka and in the worker's queue, until the run started.
+        engine_queue_ms: Time in the engine's queue.
+        prefill_ms: Time from the end of the engine's queue until the first chunk was on the log.
+        rails_ms: Time for which the first text waited for the verdict.
+        hold_back_ms: Time for which the first text waited until it was cleared.
+        decode_ms: Time to generate the rest of the answer.
+        final_hold_back_ms: Time for which the last text waited until it was cleared.
+        close_ms: Time until the router closed the request.
     """
 
     post_ms: Ms = 0.0
@@ -146,7 +146,7 @@ class StageTimes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Account(Event):
-    """Router: the costs and times of one closed request.
+    """The costs and times of one closed request.
 
     Attributes:
         outcome: How the request ended.
@@ -159,32 +159,31 @@ class Account(Event):
         attempts: One account for each attempt.
         recalls: Number of recalls that took effect.
         cost_usd: Cost of the attempts in the cloud, in US dollars.
-        request_at: ``at`` of the ``Request``, which is the time of receipt by the edge's clock. It may be compared only
-            with a ``Detached`` of the same edge. None if no ``Request`` was read.
+        request_at: Time of receipt by the edge's clock (``at`` of the ``Request``). Compare it only with a ``Detached``
+            of the same edge. None if no ``Request`` was read.
         stages: The parts of the time from receipt to ``Closed``; None without a ``Request``.
-        first_text_ms: Time from receipt until the log allowed text to be shown; None if it never did.
-        governance_first_text_ms: Delay of the first visible text because of rails and safety.
-        governance_total_ms: Delay of the last visible text because of rails and safety.
+        first_text_ms: Time from receipt until text could be shown; None if no text could be shown.
+        governance_first_text_ms: Delay of the first visible text that rails and safety caused.
+        governance_total_ms: Delay of the last visible text that rails and safety caused.
         hidden_rails_ms: Time in which the rails ran and the answer did not wait for them.
         generation_ms: Time from the voice's first chunk to its last.
         longest_pause_ms: Longest time between two chunks of the voice.
         tokens: Number of the voice's tokens before ``Closed``.
-        later_tokens: Number of these tokens after the voice's first chunk, which were generated in ``generation_ms``.
+        later_tokens: Number of the voice's tokens after its first chunk, before ``Closed``.
         clock_skew_ms: The least difference between the clocks of edge and broker that explains the recorded times.
             ``post_ms`` is corrected by it.
         voice: Number of the attempt that was the voice at the end.
         route: Where the attempt ``voice`` ran; ``none`` if there was no answer.
-        fallbacks: Number of attempts that went to the cloud.
+        fallbacks: Number of attempts in the cloud.
         retries: Number of further attempts on the self-hosted engines.
-        policy_version: Version of the policy that judged the request; None if none did.
+        policy_version: Version of the policy that judged the request; None if no policy did.
         open_since: A time by the broker's clock. All events about the other open requests of this partition were
-            appended at this time or later, so the partition's next owner reads the log from this time on. None in
-            accounts by an older router version.
+            appended at this time or later. None in accounts by an older router version.
         cause: The reason why the request was closed, as a code for programs.
         request: The parameters of the request; None without a ``Request``. In accounts by an older router version,
             ``request``, ``verdict`` and ``check`` are None.
-        verdict: The effective verdict; None without one.
-        check: How the answer was checked; None if it was not.
+        verdict: The effective verdict; None without a verdict.
+        check: How the answer was checked; None if it was not checked.
         breaker: State of the router's circuit breaker when the router wrote this account.
     """
 
@@ -232,9 +231,9 @@ class WindowSums:
         denied: Number of requests with the outcome ``denied``.
         cancelled: Number of requests with the outcome ``cancelled``.
         failed: Number of requests with the outcome ``failed``, ``expired`` or ``rejected``.
-        judged: Number of requests to which the objectives of their class apply. Only requests that are counted in
-            ``completed``, ``recalled`` or ``failed`` are judged.
-        good: Number of these requests that met all objectives. They were completed or recalled, in time.
+        judged: Number of requests whose class has objectives and that are counted in ``completed``, ``recalled`` or
+            ``failed``.
+        good: Number of judged requests that met all objectives.
         delivered: Number of requests whose client received the whole answer.
         fell_back: Number of requests with an attempt in the cloud.
         retried: Number of requests with a further attempt on the self-hosted engines.
@@ -243,7 +242,7 @@ class WindowSums:
         prompt_tokens: Number of tokens of the prompts, counted for each attempt.
         recalled_tokens: Number of visible tokens that recalls removed.
         exposure_ms: Sum, over the requests, of the longest time for which recalled text was shown.
-        speculated: Number of requests that are counted in ``earned_ms``.
+        speculated: Number of requests that are counted in ``Window.earned_ms``.
         spent_first_ms: Latency that governance added before the first visible text.
         lost_ms: Time in attempts that were given up.
         engine_ms: Time that the self-hosted engines worked on these requests.
@@ -274,30 +273,29 @@ class WindowSums:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Window(AnyEvent):
-    """Ledger: sums over the accounts and receipts of one kind of request in one window of time.
+    """Sums over all requests of one kind that were closed in one window of time.
 
-    Requests are of one kind if tenant, lane, class, route, model and policy version are the same. Windows that differ
-    only in ``part`` are added up. If two records are about the same window of time, kind of request and part, the later
-    one on the log counts.
+    Requests of one kind have the same tenant, lane, class, route, model and policy version. Windows that differ only in
+    ``part`` are added up. If several records have the same window, kind of request and part, the last one on the log
+    counts.
 
     Attributes:
-        tenant: Tenant of these requests.
-        start_at: Start of the window, in microseconds since the epoch. A request belongs to the window in which
-            it was closed.
+        tenant: Tenant of the requests.
+        start_at: Start of the window, in microseconds since the epoch.
         end_at: End of the window, in microseconds since the epoch.
         requests: Number of requests that were closed in the window.
         earned_ms: Time that speculative decoding saved. It counts only requests whose model has a known time between
             tokens without speculative decoding.
         spent_ms: Latency that governance added until the last text was visible.
-        lane: Lane of these requests.
-        service_class: Class of these requests; None if the router version knew no classes.
-        route: Where the answers of these requests came from.
-        model: The model that answered; None if none did.
-        policy_version: Version of the policy that judged these requests.
-        part: Number of the partition that has the accounts of these requests.
+        lane: Lane of the requests.
+        service_class: Class of the requests; None if the router version knew no classes.
+        route: Where the answers came from.
+        model: The model that answered; None if no model answered.
+        policy_version: Version of the policy that judged the requests.
+        part: Number of the partition that has the accounts of the requests.
         final: Whether this is the last record of this window and part.
-        wanted_share: Share of these requests that must be good; None if their class has no objectives, or in windows by
-            an older ledger version.
+        wanted_share: Share of the requests that must meet the objectives; None if their class has no objectives, or in
+            windows by an older ledger version.
         sums: Further sums.
         stages: Sums of each part of the requests' time, until ``Closed``.
         delivery_ms: Sum of the times from ``Closed`` until the client had the last byte.
@@ -332,7 +330,7 @@ class Window(AnyEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeadLetter(AnyEvent):
-    """Router: a record that could not be read, kept unchanged.
+    """A record that could not be read.
 
     Attributes:
         at: Time at which the dead letter was written, in microseconds since the epoch.

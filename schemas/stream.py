@@ -1,4 +1,4 @@
-"""The events of the stream log, each about the answer of one request. Each kind is written by one kind of service."""
+"""The events of the stream log. Each is about the answer of one request."""
 
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
@@ -71,7 +71,7 @@ class RailOutcome:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict(StreamEvent):
-    """Rails: the policy's decision about the prompt. The first verdict of a request on the log counts.
+    """The policy's decision about the prompt. The first verdict of a request on the log counts.
 
     Attributes:
         decision: ``allow`` lets the answer be shown, ``deny`` ends the request, ``mask`` makes the router start another
@@ -97,11 +97,11 @@ class Verdict(StreamEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunEvent(StreamEvent):
-    """Base class of the events about one execution of one attempt.
+    """Base class of the events about one run. A run is one execution of an attempt.
 
     Attributes:
         attempt: Number of the attempt.
-        run: Id of the execution.
+        run: Id of the run.
     """
 
     attempt: Attempt
@@ -110,16 +110,16 @@ class RunEvent(StreamEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Started(RunEvent):
-    """Worker: an execution started. Within an attempt, only the execution whose ``Started`` is first on the log counts.
+    """A worker started to run an attempt. If several runs of an attempt start, only the first one on the log counts.
 
     Attributes:
         model: The model that answers.
-        engine: The engine that runs it.
+        engine: The engine that runs the model.
         queue_ms: Time from the request's receipt to this event, in milliseconds.
         received_at: Time of the request's receipt by the worker's clock, in microseconds since the epoch. It is for
-            people only.
-        delivery: As in the request.
-        deadlines: As in the request.
+            display only.
+        delivery: How much of the answer may be shown before it is checked, as requested.
+        deadlines: The deadlines of the request.
         input_gate: ``off`` means that text may be shown before the verdict.
         output_check: ``off`` means that no safety service checks the answer.
     """
@@ -136,13 +136,13 @@ class Started(RunEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chunk(RunEvent):
-    """Worker: the text of one step of the engine. It is never empty.
+    """The text of one step of the engine.
 
     Attributes:
         seq: Number of the chunk within the run, from 0.
         start: Offset of this text in the run's whole text, in code points.
         text: The text, at least one character.
-        tokens: Number of tokens in this step, including tokens that have no text of their own.
+        tokens: Number of tokens in this step, including tokens without text.
         drafted: Number of tokens that the draft proposed in this step.
         accepted: Number of drafted tokens that the target accepted.
     """
@@ -157,7 +157,7 @@ class Chunk(RunEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Usage:
-    """Numbers of tokens that were used.
+    """Numbers of tokens.
 
     Attributes:
         prompt_tokens: Tokens in the prompt.
@@ -172,10 +172,10 @@ class Usage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timings:
-    """How an execution spent its time, in milliseconds.
+    """How a run spent its time, in milliseconds.
 
     Attributes:
-        queue_ms: Time until the engine scheduled the execution.
+        queue_ms: Time until the engine scheduled the run.
         prefill_ms: Time from scheduling to the first token.
         decode_ms: Time from the first token to the last.
     """
@@ -187,13 +187,13 @@ class Timings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Speculation:
-    """Totals of speculative decoding over a whole execution.
+    """Totals of speculative decoding over a whole run.
 
     Attributes:
         steps: Number of steps in which the target verified drafted tokens.
         drafted: Number of tokens that the draft proposed.
         accepted: Number of tokens that the target accepted.
-        accepted_by_position: How often the drafted token at position 1, 2 ... of a step was accepted.
+        accepted_by_position: How often the drafted token at position 1, 2, ... of a step was accepted.
     """
 
     steps: Count = 0
@@ -204,13 +204,13 @@ class Speculation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finished(RunEvent):
-    """Worker: the execution completed its answer.
+    """A run completed its answer.
 
     Attributes:
         last_seq: ``seq`` of the last chunk; -1 if there was none.
         finish_reason: ``stop`` or ``length``.
         usage: Numbers of tokens.
-        timings: How the execution spent its time.
+        timings: How the run spent its time.
         speculation: Totals of speculative decoding; None if it is off.
     """
 
@@ -223,15 +223,15 @@ class Finished(RunEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failed(RunEvent):
-    """Worker: the execution ended without an answer, or was cancelled.
+    """A run ended without a complete answer, or was cancelled.
 
     Attributes:
         error_class: Class of the failure.
         message: One sentence for people. It never contains prompt text.
         retryable: Whether another attempt could succeed.
-        last_seq: ``seq`` of the last published chunk; -1 if there was none.
+        last_seq: ``seq`` of the last chunk on the log; -1 if there was none.
         usage: Tokens used before the failure.
-        param: Name of the request's field that is wrong; None if no field is.
+        param: Name of the request's field that is wrong; None if no field is wrong.
     """
 
     error_class: ErrorClass
@@ -244,7 +244,7 @@ class Failed(RunEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cutover(StreamEvent):
-    """Router: the next attempt becomes the voice, if the fold finds this event effective.
+    """The router lets the next attempt take over the answer. Readers ignore a void ``Cutover``.
 
     Attributes:
         attempt: Number of the next attempt.
@@ -252,8 +252,8 @@ class Cutover(StreamEvent):
         how: ``cancel`` drops the earlier attempt. With ``race``, the attempt whose chunk is first on the log becomes
             the voice.
         target: The worker that runs the next attempt.
-        seen_seq: For the trigger ``stall``, ``seq`` of the voice's last chunk that the router had read. If a later
-            chunk precedes this event on the log, the event is void.
+        seen_seq: For the trigger ``stall``: ``seq`` of the voice's last chunk that the router had read. The event is
+            void if a later chunk precedes it on the log.
     """
 
     attempt: Annotated[int, Meta(ge=2, le=100)]
@@ -265,11 +265,11 @@ class Cutover(StreamEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cleared(RunEvent):
-    """Safety: the run's text is checked through chunk ``seq``. The recalls for this text are earlier on the log.
+    """The safety service has checked the text of a run through chunk ``seq``. Its recalls are earlier on the log.
 
     Attributes:
         seq: ``seq`` of the last chunk that is checked; -1 if the run has no chunk.
-        final: Whether this is the last event of safety about this run.
+        final: Whether this is the last event of the safety service about this run.
         policy_version: Content hash of the policy by which the text was checked.
     """
 
@@ -280,13 +280,13 @@ class Cleared(RunEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recall(RunEvent):
-    """Safety: a part of the answer, or the whole answer, must be taken back.
+    """The safety service takes back a part of the answer, or the whole answer.
 
     Attributes:
         recall_id: Id of the finding. If the same finding is written again, it has the same id and changes nothing.
         start: Offset of the span's first code point in the run's whole text.
         end: One past the offset of the span's last code point.
-        action: ``stop`` withdraws the whole answer; ``redact`` replaces the span, whether it is shown already or later.
+        action: ``stop`` withdraws the whole answer. ``redact`` replaces the span, even if it is shown later.
         replacement: The text that is shown instead.
         rule: Name of the rule that found something.
         category: Category of the rule.
@@ -305,14 +305,14 @@ class Recall(RunEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Closed(StreamEvent):
-    """Router: the request has ended. The first ``Closed`` whose cause is true at its position on the log counts.
+    """The router ended the request. The first ``Closed`` that is not void counts.
 
     Attributes:
         outcome: How the request ended.
         reason: One sentence for people.
         attempt: Number of the attempt that was the voice at the end; None if there was no voice.
-        cause: The reason, as a code for programs. The event is void if its cause does not hold at its position on the
-            log. The cause None always holds.
+        cause: The reason, as a code for programs. The event is void if earlier events on the log contradict its cause.
+            A ``Closed`` without a cause is never void.
         seen_seq: ``seq`` of the voice's last chunk that the router had read.
         seen_attempts: Number of attempts that were opened, according to the events that the router had read.
     """

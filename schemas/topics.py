@@ -1,4 +1,4 @@
-"""The topics: names, keys, partitions, retention. ``schemas.registry`` says which events they hold."""
+"""The Kafka topics: names, keys, partitions and retention."""
 
 from dataclasses import dataclass
 from typing import Final, Literal
@@ -12,12 +12,12 @@ TIMESTAMP_TYPE: Final = "LogAppendTime"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Topic:
-    """The properties of one topic.
+    """One topic.
 
     Attributes:
         key: The field of the event that is the record's key.
-        spread: How many partitions the topic has. All topics with ``requests`` have the same number of partitions, so
-            that partition p of each has the records of the same requests. A topic with ``single`` has one partition.
+        spread: ``single`` means one partition. All topics with ``requests`` have the same number of partitions, and
+            records of the same request are in partitions with the same number.
         about: What the topic holds, as a sentence.
     """
 
@@ -28,7 +28,7 @@ class Topic:
     about: str
 
     def partitions(self, count: int) -> int:
-        """Return this topic's number of partitions: ``count`` if ``spread`` is ``requests``, 1 if it is ``single``."""
+        """Return the number of partitions: 1 if ``spread`` is ``single``, else ``count``."""
         return count if self.spread == "requests" else 1
 
 

@@ -1,4 +1,4 @@
-"""W3C Trace Context, so that all records of a request have the same trace id."""
+"""W3C Trace Context. All records of a request have the same trace id."""
 
 import re
 from functools import lru_cache
@@ -13,23 +13,22 @@ _TRACEPARENT = re.compile(TRACEPARENT_PATTERN)
 
 
 def is_traceparent(text: str) -> bool:
-    """Return whether the text is a version-00 ``traceparent``."""
     return read_traceparent(text.encode("ascii", "replace")) is not None
 
 
 def read_traceparent(value: bytes | None) -> str | None:
-    """Return the header's value as text if it is a version-00 ``traceparent``, else None."""
+    """Return the header's value as text. Return None if it is not a version-00 ``traceparent``."""
     return _read(value) if value is not None and len(value) == LENGTH else None
 
 
+# Cached, because all records of a request have the same ``traceparent``.
 @lru_cache(maxsize=4_096)
 def _read(value: bytes) -> str | None:
-    """Check a header's value. The result is cached, because all events of a request have the same ``traceparent``."""
     text = value.decode("ascii", "replace")
     return text if _TRACEPARENT.fullmatch(text) else None
 
 
 def traceparent_for(request_id: str, random_bits: int) -> str:
-    """Return a sampled root ``traceparent``. The trace id is the request id's 128 bits, the span id 64 random bits."""
+    """Return a sampled root ``traceparent``. Its trace id is the request id, its span id comes from ``random_bits``."""
     span = random_bits & (1 << 64) - 1 or 1
     return f"00-{request_id.replace('-', '')}-{span:016x}-01"

@@ -1,8 +1,4 @@
-"""The wire format of a record: a JSON object as value, usually the request id as key, kind and version as headers.
-
-A reader needs only the headers to decide whether to skip a record. orjson writes the JSON. msgspec parses and
-validates it in one step.
-"""
+"""The wire format of records: a JSON object as value, and headers with the kind and version of the event."""
 
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
@@ -27,11 +23,9 @@ Headers = Sequence[tuple[str, bytes]]
 
 
 class RecordKind(NamedTuple):
-    """The properties of a record that follow from its headers.
+    """A kind of record that can be read.
 
     Attributes:
-        name: Name of the kind.
-        parse: Parses the value to an event.
         has_id: Whether the record's key must be the event's request id.
     """
 
@@ -60,7 +54,7 @@ def encode(event: AnyEvent, traceparent: str | None = None) -> tuple[bytes, list
     """Return the value and the headers of an event's record.
 
     Raises:
-        MalformedEvent: The value is larger than ``MAX_EVENT_BYTES``, which every reader would reject.
+        MalformedEvent: If the value is larger than ``MAX_EVENT_BYTES``.
     """
     value = orjson.dumps(event)
     if len(value) > MAX_EVENT_BYTES:
@@ -76,7 +70,7 @@ def encode(event: AnyEvent, traceparent: str | None = None) -> tuple[bytes, list
 
 
 def key_of(event: AnyEvent) -> bytes | None:
-    """Return the key of the event's record, from the field that the registry names; None if the kind has no key."""
+    """Return the key of the event's record; None if events of this kind have no key."""
     if isinstance(event, Event):
         return event.request_id.encode()
     field = KINDS[type(event).__name__].key
@@ -98,8 +92,8 @@ def decode(value: bytes | None, headers: Headers, key: bytes | None = None) -> A
     """Return the event in a record.
 
     Raises:
-        UnknownKind, NewerVersion: The record was written for a newer reader. The caller should skip and count it.
-        MalformedEvent: The record breaks its format. The message names the field.
+        UnknownKind, NewerVersion: If a newer version wrote the record. The caller should skip and count the record.
+        MalformedEvent: If the record breaks its format. The message names the field.
     """
     return decode_as(known_kind(headers) or _kind_by_name(headers), value, key)
 
@@ -108,7 +102,7 @@ def decode_as(kind: RecordKind, value: bytes | None, key: bytes | None) -> AnyEv
     """Return the event in a record of this kind.
 
     Raises:
-        MalformedEvent: The record breaks its format. The message names the field.
+        MalformedEvent: If the record breaks its format. The message names the field.
     """
     if value is None:
         raise MalformedEvent(f"{kind.name} has no value; it must be a JSON object")
@@ -135,7 +129,7 @@ def traceparent_in(headers: Headers) -> str | None:
 
 
 class ManyDecoder:
-    """Decodes many records of one kind and version. Work that depends only on the kind and version is done once.
+    """Decodes many records of the same kind and version.
 
     Args:
         headers: The headers of one of the records.
@@ -144,7 +138,7 @@ class ManyDecoder:
         kind: Name of the records' kind.
 
     Raises:
-        UnknownKind, NewerVersion, MalformedEvent: Records with these headers cannot be read.
+        UnknownKind, NewerVersion, MalformedEvent: If records with these headers cannot be read.
     """
 
     __slots__ = ("_kind", "kind")
@@ -154,7 +148,7 @@ class ManyDecoder:
         self.kind = self._kind.name
 
     def decode(self, value: bytes | None, key: bytes | None) -> AnyEvent | None:
-        """Return the event of a record; None if the function ``decode`` would raise an error."""
+        """Return the event of a record; None if the record cannot be read."""
         if value is None or len(value) > MAX_EVENT_BYTES:
             return None
         try:
@@ -167,7 +161,7 @@ class ManyDecoder:
 
 
 def known_kind(headers: Headers) -> RecordKind | None:
-    """Return the kind if the headers are in the order of ``encode`` and name a known kind and version, else None."""
+    """Return the kind of a record. Return None if it is unknown or the headers are not in the order of ``encode``."""
     if len(headers) < 2:
         return None
     (first, kind), (second, version) = headers[0], headers[1]
@@ -175,7 +169,6 @@ def known_kind(headers: Headers) -> RecordKind | None:
 
 
 def _kind_by_name(headers: Headers) -> RecordKind:
-    """Return the kind, whatever the order of the headers."""
     kind = header(headers, KIND_HEADER)
     if kind is None:
         msg = f"header {KIND_HEADER!r} is missing: it must name the event, such as 'Request'"

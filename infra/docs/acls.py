@@ -1,4 +1,4 @@
-"""What each service reads and writes on Kafka, as a table for access control lists."""
+"""Generate the reference page of access control lists."""
 
 from infra.docs.tables import code, codes, table
 from schemas.acls import grants
@@ -7,12 +7,10 @@ from schemas.topics import TOPICS
 
 
 def body() -> str:
-    """Return one row for each role."""
     return table(("role", "reads", "writes", "consumer groups"), (_row(role) for role in ROLES))
 
 
 def lists() -> str:
-    """Return one row for each access control list."""
     rows = (
         (
             code(role),

@@ -1,4 +1,4 @@
-"""``python -m infra.docs.check FOLDER``: fail when the site loads a file from another host or links to nothing."""
+"""``python -m infra.docs.check FOLDER``: fail if a page loads a file from another host or has a broken link."""
 
 import re
 import sys
@@ -19,14 +19,6 @@ CSS_URL: Final = re.compile(r"""(?:url\(|@import)\s*['"]?((?:https?:)?//[^'")\s]
 
 
 class Page(HTMLParser):
-    """What a page loads, links to and can be linked at.
-
-    Attributes:
-        loads: Addresses of files that a browser loads with the page.
-        links: Addresses that a reader can follow.
-        ids: Ids of its elements.
-    """
-
     def __init__(self, text: str) -> None:
         super().__init__()
         self.loads: list[str] = []
@@ -35,7 +27,6 @@ class Page(HTMLParser):
         self.feed(text)
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        """Note an element."""
         named = {name: value or "" for name, value in attrs}
         self.ids |= {named["id"]} if "id" in named else set()
         if tag == "a" and "href" in named:
@@ -46,7 +37,6 @@ class Page(HTMLParser):
 
 
 def faults(site: Path) -> Iterator[str]:
-    """Yield one sentence for each fault of the site."""
     pages = {path: Page(path.read_text(encoding="utf-8")) for path in sorted(site.rglob("*.html"))}
     if not pages:
         yield f"{site}: there is no page"
@@ -76,7 +66,6 @@ def _there(page: Path, link: str, pages: dict[Path, Page]) -> bool:
 
 
 def main() -> int:
-    """Exit code 0 when the site is whole, 1 when it is not."""
     found = list(faults(Path(sys.argv[1]).resolve()))
     sys.stderr.writelines(f"{fault}\n" for fault in found)
     return 1 if found else 0

@@ -1,4 +1,4 @@
-"""The command line, from the argument parsers themselves."""
+"""Generate the reference page of commands, from their argument parsers."""
 
 import argparse
 import importlib
@@ -12,21 +12,18 @@ from infra.docs.tables import code, table
 
 
 class _Caught(Exception):
-    """A parser, at the moment when it would read its arguments."""
+    pass
 
 
 def body() -> str:
-    """Return one section for each command."""
     return "".join(_section(parser) for program in programs() for parser in _leaves(program))
 
 
 def commands() -> set[str]:
-    """Return what a user types for each command, without its flags."""
     return {parser.prog for program in programs() for parser in _leaves(program)}
 
 
 def undescribed() -> list[str]:
-    """Return the arguments without a help text."""
     return [
         f"{parser.prog} {_name(action)}"
         for program in programs()
@@ -38,14 +35,12 @@ def undescribed() -> list[str]:
 
 @cache
 def programs() -> tuple[argparse.ArgumentParser, ...]:
-    """Return the parser of every program that has one; ``railbus`` first."""
     names = [module for module, _, text in sources() if module.endswith(".__main__") and "ArgumentParser" in text]
     found = [_parser(name) for name in names]
     return tuple(sorted(found, key=lambda parser: (parser.prog != "railbus", parser.prog)))
 
 
 def _parser(module: str) -> argparse.ArgumentParser:
-    """Return the parser that a program makes, with all of its subcommands."""
     parser = _caught(module, ["--help"])  # without an argument a program may end before it parses
     named = [name for action in _subcommands(parser) for name in action.choices]
     return _caught(module, named) if named else parser  # a program may load only the subcommands that it was given
@@ -73,7 +68,6 @@ def _caught(module: str, argv: list[str]) -> argparse.ArgumentParser:
 
 
 def _leaves(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]:
-    """Yield the parser, or those of its subcommands, each with the description in the list of subcommands."""
     subcommands = _subcommands(parser)
     if not subcommands:
         yield parser
@@ -102,7 +96,6 @@ def _section(parser: argparse.ArgumentParser) -> str:
 
 
 def _about(parser: argparse.ArgumentParser) -> str:
-    """Return what it does, without its name, which is the heading."""
     return (parser.description or "").removeprefix(f"{parser.prog}: ")
 
 

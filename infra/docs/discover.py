@@ -1,4 +1,4 @@
-"""Find what the reference is about by walking the packages: it does not matter in which module a thing stands."""
+"""Find classes, constants and calls in the source code, for the generated reference pages."""
 
 import ast
 import importlib
@@ -15,7 +15,7 @@ OWN = ("schemas", "services")
 
 @cache
 def modules(marker: str) -> tuple[ModuleType, ...]:
-    """Return the product's modules whose source has this text; importing all of them would take many seconds."""
+    """Import and return the product's modules whose source contains ``marker``."""
     return tuple(
         importlib.import_module(module)
         for module, text in texts()
@@ -25,13 +25,11 @@ def modules(marker: str) -> tuple[ModuleType, ...]:
 
 @cache
 def sources() -> tuple[tuple[str, ast.Module, str], ...]:
-    """Return name, syntax tree and text of every module of the product. The trees take seconds to make."""
     return tuple((name, ast.parse(text), text) for name, text in texts())
 
 
 @cache
 def texts() -> tuple[tuple[str, str], ...]:
-    """Return name and text of every module of the product."""
     found = []
     for package in OWN:
         for path in sorted((ROOT / package).rglob("*.py")):
@@ -43,7 +41,7 @@ def texts() -> tuple[tuple[str, str], ...]:
 
 
 def classes(wanted: Callable[[type], bool], marker: str) -> list[type]:
-    """Return the classes that are wanted and defined where the source has the marker, in the order of the source."""
+    """Return the wanted classes of all modules whose source contains ``marker``, in the order of the source."""
     return [
         value
         for module in modules(marker)
@@ -53,10 +51,10 @@ def classes(wanted: Callable[[type], bool], marker: str) -> list[type]:
 
 
 def constant(name: str) -> Any:
-    """Return the module-level value of this name.
+    """Return the value of a module-level name that exactly one module assigns.
 
     Raises:
-        LookupError: No module assigns it, or two do.
+        LookupError: If no module or several modules assign it.
     """
     homes = [module for module, tree, _ in sources() if any(target == name for target, _ in assignments(tree))]
     if len(homes) != 1:
@@ -66,7 +64,7 @@ def constant(name: str) -> Any:
 
 
 def assignments(tree: ast.Module) -> Iterator[tuple[str, str]]:
-    """Yield each module-level name that is assigned, with the text that documents it: the string literal behind it."""
+    """Yield each assigned module-level name, and the string literal after the assignment that documents it."""
     for node, following in zip(tree.body, [*tree.body[1:], None], strict=False):
         target = node.target if isinstance(node, ast.AnnAssign) else None
         if isinstance(node, ast.Assign) and len(node.targets) == 1:
@@ -78,7 +76,7 @@ def assignments(tree: ast.Module) -> Iterator[tuple[str, str]]:
 
 
 def imports(tree: ast.Module) -> dict[str, tuple[str, str]]:
-    """Return local name -> (module, name there) of everything that ``from ... import`` brings in, in functions too."""
+    """Return the names that ``from ... import`` brings in: local name -> (module, original name)."""
     return {
         alias.asname or alias.name: (node.module, alias.name)
         for node in ast.walk(tree)
@@ -88,7 +86,6 @@ def imports(tree: ast.Module) -> dict[str, tuple[str, str]]:
 
 
 def calls(tree: ast.AST, *names: str) -> Iterator[ast.Call]:
-    """Yield the calls of a function or method of one of these names."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Call):
             function = node.func
@@ -98,18 +95,16 @@ def calls(tree: ast.AST, *names: str) -> Iterator[ast.Call]:
 
 
 def service_of(module: str) -> str:
-    """Return the service a module belongs to: ``services.edge.http.app`` is of ``edge``."""
+    """Return the service of a module, such as ``edge`` for ``services.edge.http.app``."""
     parts = module.split(".")
     return parts[1] if parts[0] == "services" and len(parts) > 1 else parts[0]
 
 
 def one_line(text: str) -> str:
-    """Return a docstring's text as one line of Markdown."""
     return " ".join(text.replace("``", "`").split())
 
 
 def sentence(text: str) -> str:
-    """Return a text that begins with a capital and ends with a full stop."""
     text = one_line(text)
     if not text:
         return ""
@@ -118,5 +113,4 @@ def sentence(text: str) -> str:
 
 
 def anchor(text: str) -> str:
-    """Return an id for a heading, as the ``attr_list`` extension takes it."""
     return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")

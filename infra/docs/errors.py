@@ -1,4 +1,4 @@
-"""The tables of error codes, and what in the code they are compared with."""
+"""Generate the reference page of error codes."""
 
 import ast
 
@@ -7,7 +7,6 @@ from infra.docs.tables import code, table
 
 
 def body() -> str:
-    """Return the table of codes."""
     rows = (
         (code(name), ", ".join(map(str, known.statuses)), known.meaning, known.remedy)
         for name, known in sorted(constant("ERROR_CODES").items())
@@ -16,7 +15,7 @@ def body() -> str:
 
 
 def raised() -> set[tuple[int, str]]:
-    """Return each (status, code) that the edge's source pairs: in an error that it makes, and in its tables."""
+    """Return all pairs of HTTP status and error code in the edge's source."""
     found: set[tuple[int, str]] = set()
     for module, tree, _ in sources():
         if module.startswith("services.edge"):
@@ -29,7 +28,6 @@ def raised() -> set[tuple[int, str]]:
 
 
 def _made(node: ast.AST) -> set[tuple[int, str]]:
-    """``ApiError(400, ..., code="invalid_json")``."""
     if not isinstance(node, ast.Call) or not node.args:
         return set()
     status = getattr(node.args[0], "value", None)
@@ -37,14 +35,12 @@ def _made(node: ast.AST) -> set[tuple[int, str]]:
 
 
 def _codes(node: ast.AST, error: str, default: str) -> set[str]:
-    """``BadBody("...", code="unsupported_parameter")``, or without a code."""
     if not isinstance(node, ast.Call) or getattr(node.func, "id", "") != error:
         return set()
     return _texts(node) or {default}
 
 
 def _texts(call: ast.Call) -> set[str]:
-    """Return the texts that the argument ``code`` may be."""
     return {
         part.value
         for keyword in call.keywords
@@ -55,7 +51,6 @@ def _texts(call: ast.Call) -> set[str]:
 
 
 def _paired(node: ast.AST) -> set[tuple[int, str]]:
-    """``(503, "engine_unavailable")``."""
     values = [getattr(each, "value", None) for each in node.elts] if isinstance(node, ast.Tuple) else []
     match values:
         case [int(status), str(text)] if 400 <= status < 600:

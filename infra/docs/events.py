@@ -1,4 +1,4 @@
-"""The topics, the events with their fields, and what each value of their enumerations means."""
+"""Generate the reference pages of topics, events, and the values of their enumerations."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -16,7 +16,6 @@ FIELDS = ("field", "type", "default", "meaning")
 
 
 def topics() -> str:
-    """Return the table of topics."""
     rows = (
         (
             code(topic.name),
@@ -32,7 +31,6 @@ def topics() -> str:
 
 
 def body() -> str:
-    """Return one section for each event, and one for the objects in their fields."""
     schemas = {kind: event_schema(kind) for kind in KINDS.values()}
     parts = {name: part for schema in schemas.values() for name, part in schema.get("$defs", {}).items()}
     text = "".join(_section(kind, schema) for kind, schema in schemas.items())
@@ -44,7 +42,6 @@ def body() -> str:
 
 
 def meanings() -> str:
-    """Return a table for each enumeration."""
     text = ""
     for name, values in constant("MEANINGS").items():
         text += f"\n### {name} {{ #{anchor(name)} }}\n"
@@ -71,7 +68,6 @@ def _fields(properties: dict[str, Any], schema: dict[str, Any]) -> Iterator[tupl
 
 
 def default_of(rule: dict[str, Any]) -> str:
-    """Return a field's default in words."""
     value = rule.get("default")
     if "default" not in rule or isinstance(value, dict):
         return "its own defaults"
@@ -85,7 +81,6 @@ def default_of(rule: dict[str, Any]) -> str:
 
 
 def kind_of(rule: dict[str, Any], links: str | None = None) -> str:
-    """Return a field's type in words, with its bounds."""
     if "anyOf" in rule:
         return " or ".join(kind_of(one, links) for one in rule["anyOf"] if one.get("type") != "null")
     if "$ref" in rule:

@@ -1,4 +1,4 @@
-"""MkDocs hook: put what is written from the code in the place of the markers ``<!-- generated: NAME -->``."""
+"""MkDocs hook that replaces the markers ``<!-- generated: NAME -->`` by text generated from the code."""
 
 import re
 import sys
@@ -14,7 +14,6 @@ ROOT: Final = Path(__file__).resolve().parents[2]
 
 
 def _program(path: Path) -> str:
-    """Return a Python file, or the first Python block of a Markdown file, as a block."""
     text = path.read_text(encoding="utf-8")
     if path.suffix == ".md":
         text = text.partition("```python\n")[2].partition("```")[0]
@@ -46,10 +45,8 @@ MARKER: Final = re.compile(r"<!-- generated: ([a-z ]+) -->")
 
 
 def filled(markdown: str) -> str:
-    """Return the page with its generated parts; an unknown one is a ``KeyError``."""
     return MARKER.sub(lambda found: PARTS[found[1]](), markdown)
 
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
-    """Fill a page that MkDocs has read."""
     return filled(markdown)

@@ -1,4 +1,4 @@
-"""The HTTP endpoints, the fields of a request's body, and the messages on the websocket."""
+"""Generate the reference page of HTTP endpoints, request bodies, and websocket messages."""
 
 import ast
 import inspect
@@ -21,7 +21,7 @@ METHODS = ("get", "post", "put", "delete", "head")
 
 @cache
 def routes() -> tuple[tuple[str, str, str, str], ...]:
-    """Return service, method, path and description of every route that the services add to their HTTP servers."""
+    """Return service, method, path and description of every HTTP route."""
     found = set()
     for module, tree, _ in sources():
         for scope in ast.walk(tree):
@@ -31,13 +31,11 @@ def routes() -> tuple[tuple[str, str, str, str], ...]:
 
 
 def endpoints(service: str) -> str:
-    """Return the table of one service's endpoints."""
     rows = ((code(f"{method} {path}"), sentence(text)) for own, method, path, text in routes() if own == service)
     return table(("endpoint", "what it does"), rows)
 
 
 def request_body() -> str:
-    """Return a table for each object in a chat completion request."""
     text = ""
     for cls in reversed(classes(_is_body, "Struct")):
         schema = msgspec.json.schema_components([cls])[1][cls.__name__]
@@ -49,7 +47,6 @@ def request_body() -> str:
 
 
 def parameters() -> str:
-    """Return what happens to OpenAI's other parameters."""
     refused = {
         name: [value for value in values if value is not None] for name, values in constant("REFUSED_UNLESS").items()
     }
@@ -62,7 +59,6 @@ def parameters() -> str:
 
 
 def messages() -> str:
-    """Return the tables of websocket messages and close codes."""
     text = "\n### From the client\n"
     text += table(("type", "meaning"), ((code(name), said) for name, said in constant("CLIENT_MESSAGES").items()))
     text += "\n### From the server\n"
@@ -73,7 +69,7 @@ def messages() -> str:
 
 
 def said_in_code() -> set[str]:
-    """Return the ``type`` of every message that the edge's source writes as a literal."""
+    """Return the ``type`` of every websocket message in the edge's source."""
     found = set()
     for module, tree, _ in sources():
         for node in ast.walk(tree) if service_of(module) == "edge" else ():
@@ -90,12 +86,10 @@ def _fields(properties: dict[str, Any], meanings: dict[str, str]) -> Iterator[tu
 
 @cache
 def _objects() -> tuple[str, ...]:
-    """Return the objects in the fields of events."""
     return tuple(sorted({name for kind in KINDS.values() for name in event_schema(kind).get("$defs", {})}))
 
 
 def _kind(rule: dict[str, Any]) -> str:
-    """Return the type; an object that the event has as well is described there."""
     text = kind_of(rule)
     for name in _objects():
         text = re.sub(rf"\b{name}$", f"[{name}](events.md#{anchor(name)})", text)
@@ -107,7 +101,6 @@ def _is_body(cls: type) -> bool:
 
 
 def _routes(scope: ast.AST, tree: ast.Module) -> Iterator[tuple[str, str, str]]:
-    """Yield the routes that a class or function adds whose handlers it defines itself."""
     kinds = ast.FunctionDef | ast.AsyncFunctionDef
     handlers = {
         node.name: ast.get_docstring(node) or "" for node in getattr(scope, "body", ()) if isinstance(node, kinds)
@@ -121,7 +114,6 @@ def _routes(scope: ast.AST, tree: ast.Module) -> Iterator[tuple[str, str, str]]:
 
 
 def _paths(node: ast.expr, tree: ast.Module) -> list[str]:
-    """Return the path of a route: a literal, or the keys of the table that the route is made from."""
     if isinstance(node, ast.Constant):
         return [str(node.value)]
     tables = [each.value for each in tree.body if isinstance(each, ast.AnnAssign) and isinstance(each.value, ast.Dict)]

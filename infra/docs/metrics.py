@@ -1,4 +1,4 @@
-"""The page of metrics: everything that a Prometheus scrape finds."""
+"""Generate the reference page of Prometheus metrics."""
 
 from collections.abc import Iterator
 
@@ -27,7 +27,6 @@ PARTS = {
 
 
 def metrics() -> list[MetricWrapperBase]:
-    """Return every metric that a module of the product defines, once."""
     found = {
         value._name: value  # noqa: SLF001 - the library has no other way to ask a metric its name
         for module in modules("prometheus_client")
@@ -38,12 +37,11 @@ def metrics() -> list[MetricWrapperBase]:
 
 
 def scraped(metric: MetricWrapperBase) -> str:
-    """Return the name as it stands in a scrape: a counter's ends in ``_total``."""
+    """Return the metric's name in a scrape. Names of counters end in ``_total``."""
     return f"{metric._name}_total" if isinstance(metric, Counter) else metric._name  # noqa: SLF001
 
 
 def body() -> str:
-    """Return one section for each service."""
     text = ""
     left = metrics()
     for part, title in PARTS.items():

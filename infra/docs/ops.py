@@ -1,4 +1,4 @@
-"""The ops that a client applies."""
+"""Generate the reference page of ops."""
 
 from dataclasses import fields, is_dataclass
 from typing import Any, Literal, get_args, get_origin, get_type_hints
@@ -9,7 +9,6 @@ from schemas.documents.json_schemas import attribute_descriptions, summary
 
 
 def ops() -> list[type]:
-    """Return the classes of the ops: dataclasses whose field ``op`` names them."""
     return classes(_is_op, "op: Literal")
 
 
@@ -18,12 +17,10 @@ def _is_op(cls: type) -> bool:
 
 
 def name_of(cls: type) -> str:
-    """Return what the field ``op`` says."""
     return next(str(field.default) for field in fields(cls) if field.name == "op")
 
 
 def body() -> str:
-    """Return one section for each op."""
     text = ""
     for cls in ops():
         hints, meanings = get_type_hints(cls), attribute_descriptions(cls)
@@ -37,7 +34,6 @@ def body() -> str:
 
 
 def undescribed() -> list[str]:
-    """Return the fields without a meaning."""
     return [
         f"{name_of(cls)}.{field.name}"
         for cls in ops()

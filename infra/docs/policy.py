@@ -1,4 +1,4 @@
-"""The fields of ``policy.toml`` and ``patterns/*.toml``."""
+"""Generate the reference page of the fields in ``policy.toml`` and ``patterns/*.toml``."""
 
 import inspect
 from collections.abc import Iterator
@@ -13,7 +13,6 @@ from schemas.documents.json_schemas import attribute_texts
 
 
 def body() -> str:
-    """Return a table for each table of the files."""
     text = ""
     for cls in classes(_is_written, "Struct"):
         schema = msgspec.json.schema_components([cls])[1].get(cls.__name__)
@@ -28,7 +27,6 @@ def body() -> str:
 
 
 def _is_written(cls: type) -> bool:
-    """Whether an owner writes it: a misspelt field is then an error."""
     return (
         issubclass(cls, msgspec.Struct)
         and cls.__module__.startswith(

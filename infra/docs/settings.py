@@ -1,4 +1,4 @@
-"""The page of settings: every environment variable that the product reads."""
+"""Generate the reference page of environment variables."""
 
 import importlib
 import inspect
@@ -42,16 +42,6 @@ UNITS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """One variable.
-
-    Attributes:
-        name: The environment variable.
-        allowed: Which values it takes.
-        default: What holds when it is not set, as text.
-        unit: Of a number; empty where the meaning says it.
-        meaning: What it does.
-    """
-
     name: str
     allowed: str
     default: str
@@ -61,15 +51,6 @@ class Setting:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Group:
-    """The settings of one class.
-
-    Attributes:
-        title: Its heading.
-        about: What the class says of itself.
-        readers: The services that read it.
-        settings: In the order of its fields.
-    """
-
     title: str
     about: str
     readers: tuple[str, ...]
@@ -78,7 +59,6 @@ class Group:
 
 @cache
 def groups() -> tuple[Group, ...]:
-    """Return every settings class: a dataclass whose fields say in their metadata what they are for."""
     found = []
     for cls in _classes():
         group = Group(
@@ -89,7 +69,6 @@ def groups() -> tuple[Group, ...]:
 
 
 def body() -> str:
-    """Return one section for each class of settings."""
     text = f"There are {len(names())} variables.\n"
     for group in groups():
         text += f"\n## {group.title} {{ #{anchor(group.title)} }}\n\n"
@@ -104,17 +83,14 @@ def body() -> str:
 
 
 def names() -> set[str]:
-    """Return every variable."""
     return {one.name for group in groups() for one in group.settings}
 
 
 def undescribed() -> list[str]:
-    """Return the variables without a meaning."""
     return [one.name for group in groups() for one in group.settings if not one.meaning]
 
 
 def named_in_code() -> set[str]:
-    """Return every variable that any module names in full."""
     return {name for _, _, text in sources() for name in VARIABLE.findall(text)}
 
 
@@ -160,13 +136,11 @@ def _unit(name: str, hint: Any) -> str:
 
 
 def _title(cls: type) -> str:
-    """Return the name of the class, or the package's name where the class is called just Settings."""
     name = cls.__name__.removesuffix("Settings") or cls.__module__.removesuffix(".settings").rpartition(".")[2]
     return name[0].upper() + name[1:]
 
 
 def _readers(cls: type) -> set[str]:
-    """Return the services that load the class, or one that has it as a field."""
     inside = [outer for outer in _classes() if any(hint is cls for hint in get_type_hints(outer).values())]
     found = {service_of(module) for module, loaded in _loads() if loaded is cls}
     return found.union(*(_readers(outer) for outer in inside))
@@ -174,7 +148,6 @@ def _readers(cls: type) -> set[str]:
 
 @cache
 def _library(returned: str) -> Callable[..., Any]:
-    """Return the settings library's function that returns this: the settings themselves, or a class's variables."""
     (library,) = (module for module in modules("class Variable") if module.__name__.startswith("services"))
     for value in vars(library).values():
         told = getattr(value, "__annotations__", {}).get("return") if inspect.isfunction(value) else None
@@ -186,7 +159,6 @@ def _library(returned: str) -> Callable[..., Any]:
 
 @cache
 def _loads() -> tuple[tuple[str, type], ...]:
-    """Every ``load(CLASS)`` in the code: the module, and the class."""
     found = []
     for module, tree, _ in sources():
         names = imports(tree)
@@ -201,7 +173,6 @@ def _loads() -> tuple[tuple[str, type], ...]:
 
 
 def _others(found: Iterable[Group]) -> Group:
-    """Variables that are read by themselves: module-level constants that hold a variable's name."""
     known = {one.name for group in found for one in group.settings}
     settings, readers = [], set()
     for module, tree, _ in sources():

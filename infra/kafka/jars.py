@@ -1,8 +1,6 @@
-"""The jars of Apache Kafka: fetched once with Maven into the checkout's cache, and never half.
+"""Download the jars of Apache Kafka with Maven into `.railbus/kafka-VERSION/lib`.
 
-The cache is `.railbus/kafka-VERSION/lib`. It is filled in a folder beside it that is renamed when Maven has
-finished, and it carries the digest of the `pom.xml` that it was made from: a broken download or another pom
-means a new fetch. A file lock lets one process fetch while others wait.
+They are downloaded once, and again if `pom.xml` changes. While one process downloads, other processes wait.
 """
 
 import contextlib
@@ -27,19 +25,18 @@ _STAMP = "pom.sha256"
 
 
 class KafkaError(Exception):
-    """Why Apache Kafka could not be had, in one line for a person. `status` is the exit status."""
+    """Apache Kafka cannot be downloaded, started or run. `status` is the exit status of the program."""
 
     status = 1
 
 
 class PrerequisiteError(KafkaError):
-    """Java or Maven does not exist here, or is too old: nothing that this checkout can mend."""
+    """Java or Maven is missing, or Java is too old."""
 
     status = 3
 
 
 def kafka_version() -> str:
-    """Return the version of Apache Kafka that `pom.xml` pins."""
     found = re.search(r"<kafka\.version>([^<]+)</kafka\.version>", POM.read_text())
     if found is None:
         raise KafkaError(f"{POM.name} names no kafka.version")
@@ -47,10 +44,10 @@ def kafka_version() -> str:
 
 
 def find_java() -> str:
-    """Return the `java` to run: from JAVA_HOME, else from the path.
+    """Return the path of `java`, from JAVA_HOME or PATH.
 
     Raises:
-        PrerequisiteError: there is none, or it is older than Java 17.
+        PrerequisiteError: If there is no Java, or it is older than Java 17.
     """
     remedy = f"install a Java runtime, version {MIN_JAVA} or newer (Debian: openjdk-17-jre-headless)"
     home = os.environ.get("JAVA_HOME")
@@ -67,11 +64,11 @@ def find_java() -> str:
 
 
 def fetch(cache: Path = CACHE) -> Path:
-    """Return the folder with the jars; fetch them if they are not all there.
+    """Return the folder with the jars. Download the jars if they are missing.
 
     Raises:
-        PrerequisiteError: they must be fetched and Maven does not exist.
-        KafkaError: Maven could not fetch them within ten minutes.
+        PrerequisiteError: If Maven is needed and missing.
+        KafkaError: If Maven fails or takes longer than ten minutes.
     """
     home = cache / f"kafka-{kafka_version()}"
     lib = home / "lib"
@@ -83,13 +80,12 @@ def fetch(cache: Path = CACHE) -> Path:
 
 
 def is_complete(lib: Path) -> bool:
-    """Whether `lib` was filled to the end, from the `pom.xml` that is here now."""
     stamp = lib / _STAMP
     return stamp.is_file() and stamp.read_text() == _digest()
 
 
 def die_with_parent() -> None:
-    """Run in a child before exec: the kernel kills it when this process dies, even by kill -9 (Linux only)."""
+    """Make the kernel kill this process when its parent dies (Linux only). Call it in a child before exec."""
     if sys.platform == "linux":
         pr_set_pdeathsig = 1
         ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGKILL)
@@ -136,7 +132,6 @@ def _download(lib: Path) -> None:
 
 
 def _first_error(output: str) -> str:
-    """Return the line of Maven's output that says what went wrong, without its colours and its help links."""
     plain = re.sub(r"\x1b\[[0-9;]*m", "", output)
     errors = [line.removeprefix("[ERROR] ") for line in plain.splitlines() if line.startswith("[ERROR]")]
     lines = errors or plain.split("\n")[-1:]

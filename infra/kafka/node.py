@@ -1,4 +1,4 @@
-"""Apache Kafka processes: storage formatted, settings written, started, waited for, started again, and stopped."""
+"""Run Apache Kafka nodes as child processes."""
 
 import base64
 import random
@@ -37,9 +37,8 @@ class Place:
     """A node's place in its cluster.
 
     Attributes:
-        node_id: From 1 on.
+        node_id: Number of the node, from 1.
         controllers: Controller ports of all nodes, in the order of their ids.
-        cluster_id: The same for all nodes; it counts where storage is formatted.
     """
 
     node_id: int = 1
@@ -47,7 +46,6 @@ class Place:
     cluster_id: str = field(default_factory=new_cluster_id)
 
     def settings(self) -> dict[str, object]:
-        """Return what the template needs: up to three copies, and two of three must have a record."""
         copies = min(len(self.controllers), MOST_COPIES)
         return {
             "node_id": self.node_id,
@@ -59,12 +57,10 @@ class Place:
 
 
 class Node:
-    """A context manager around the JVM: entered when the broker serves, left when it has ended.
-
-    ``format``, ``launch`` and ``wait_until_it_serves`` are the steps of entering it, for several nodes at once.
+    """Context manager that starts one Kafka broker, waits until it serves, and stops it at the end.
 
     Raises:
-        KafkaError: the storage could not be formatted, or the broker did not serve within 90 s.
+        KafkaError: If the storage cannot be formatted, or the broker does not serve within 90 s.
     """
 
     def __init__(
@@ -105,7 +101,7 @@ class Node:
         return self._jvm is not None and self._jvm.poll() is None
 
     def format(self) -> "subprocess.Popen[str] | None":
-        """Write the settings, and begin to format the storage where that was not done before."""
+        """Write the settings and start to format the storage. Return None if the storage is formatted already."""
         self._write_settings()
         if (self._data_dir / "log" / "meta.properties").exists():
             return None
@@ -126,7 +122,6 @@ class Node:
         )
 
     def check_format(self, formatting: "subprocess.Popen[str]") -> None:
-        """Wait until the storage is formatted."""
         try:
             said, _ = formatting.communicate(timeout=START_LIMIT_S)
         except subprocess.TimeoutExpired:
@@ -136,7 +131,7 @@ class Node:
             raise KafkaError(f"storage could not be formatted: {_reason(said)}")
 
     def launch(self) -> None:
-        """Start the JVM; return at once. Its process id is in the file `pid` of its folder."""
+        """Start the broker without waiting for it. Write its process id to the file `pid` in the data directory."""
         # A file, not a pipe: a broker must never stand still because nobody reads what it says.
         with self._log.open("wb") as log:
             self._jvm = subprocess.Popen(
@@ -152,12 +147,10 @@ class Node:
         fresh.replace(self._data_dir / "pid")  # whoever reads it finds a whole number
 
     def wait(self) -> None:
-        """Blocks until the broker has ended."""
         assert self._jvm is not None
         self._jvm.wait()
 
     def last_words(self) -> str:
-        """Return the broker's own reason for ending, in one line."""
         return f"{_reason(self._log.read_text(errors='replace'))} ({self._log})"
 
     def _command(self, *arguments: str) -> list[str]:
@@ -180,7 +173,11 @@ class Node:
         self._settings.write_text(filled)
 
     def wait_until_it_serves(self, brokers: int = 1) -> None:
-        """Return when the broker answers, and knows of so many brokers."""
+        """Wait until the broker answers and knows at least this number of brokers.
+
+        Raises:
+            KafkaError: If the broker ends, or does not serve within 90 s.
+        """
         assert self._jvm is not None
         deadline = time.monotonic() + START_LIMIT_S
         while not serves(self.port, brokers):
@@ -191,13 +188,12 @@ class Node:
             time.sleep(0.05)
 
     def terminate(self) -> None:
-        """Ask it to end; return at once."""
         if self.running:
             assert self._jvm is not None
             self._jvm.terminate()
 
     def end(self, within_s: float = STOP_LIMIT_S) -> None:
-        """Have it end, by force after so long."""
+        """Stop the broker. Kill it if it has not ended after `within_s` seconds."""
         if self._jvm is None or self._jvm.poll() is not None:
             return
         self._jvm.terminate()
@@ -209,10 +205,10 @@ class Node:
 
 
 class Cluster:
-    """A context manager around several nodes: entered when every broker serves and knows the others.
+    """Context manager that starts several Kafka nodes, waits until all serve, and stops them at the end.
 
     Raises:
-        KafkaError: a node could not be formatted or did not serve within 90 s.
+        KafkaError: If a node cannot be formatted, or does not serve within 90 s.
     """
 
     def __init__(self, nodes: Sequence[Node]) -> None:
@@ -237,7 +233,7 @@ class Cluster:
         self._end()
 
     def look(self, *, restart: bool) -> None:
-        """Report each node that has ended since the last look; start again all that are down, if asked to."""
+        """Report each node that has ended since the last call. With `restart`, start all ended nodes again."""
         for number, node in enumerate(self._nodes, 1):
             if node.running:
                 continue
@@ -263,14 +259,12 @@ def _say(text: str) -> None:
 
 
 def _reason(output: str) -> str:
-    """Return the line of a Java program's output that says what failed: the first exception, else the last line."""
     lines = [line.strip() for line in output.splitlines() if line.strip()]
     causes = [line for line in lines if "Exception: " in line or "Error: " in line]
     return (causes or lines[-1:] or ["it said nothing"])[0]
 
 
 def is_free(port: int) -> bool:
-    """Whether a server could listen on `port` of the loopback address now."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -281,7 +275,11 @@ def is_free(port: int) -> bool:
 
 
 def free_port() -> int:
-    """Return a port that is free now, drawn at random, so that two runs at once hardly meet."""
+    """Return a random loopback port that is free now.
+
+    Raises:
+        KafkaError: If no free port is found.
+    """
     for port in random.sample(PORTS, 100):
         if is_free(port):
             return port
@@ -289,10 +287,8 @@ def free_port() -> int:
 
 
 def serves(port: int, brokers: int = 1) -> bool:
-    """Whether the broker answers a metadata request and knows of so many brokers, itself among them.
-
-    The port opens before the controller lets the broker take part, so that a connection alone says too little.
-    """
+    """Return whether the broker answers and knows at least this number of brokers, including itself."""
+    # The port opens before the broker is ready, so a connection alone is not enough: send a metadata request.
     key, version, correlation = 3, 1, 1
     body = struct.pack(">hhihi", key, version, correlation, -1, 0)  # no client id, no topics
     try:

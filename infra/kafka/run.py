@@ -1,14 +1,15 @@
-"""Starts Apache Kafka (KRaft) on loopback, one node or several, with neither Docker nor a Kafka installation.
+"""Run Apache Kafka (KRaft) on loopback, one node or several. It needs Java and Maven, but no Docker.
 
     python infra/kafka/run.py --port 0 --data-dir DIR
     python infra/kafka/run.py --nodes 3 --port 0 --data-dir DIR
 
-Prints `ready 127.0.0.1:PORT` when it serves, several addresses separated by commas, and stops on SIGTERM or SIGINT.
-The data directory survives a restart. Exit status: 0 stopped when told to, 1 could not run, 2 wrong arguments, 3 Java
-or Maven is missing.
+It prints `ready 127.0.0.1:PORT` (several addresses are separated by commas) and stops on SIGTERM or SIGINT. The data
+directory can be used again.
 
-One node that ends by itself ends the run. One of several is reported and stays down until SIGHUP, which starts again
-whatever is down; with `--restart` it is started again at once. The process id of each node is in `DIR/node-N/pid`.
+Exit status: 0 stopped by a signal, 1 failed, 2 wrong arguments, 3 Java or Maven is missing.
+
+A single node that ends also ends the program. With several nodes, a node that ended is started again at SIGHUP, or at
+once with `--restart`. The process id of each node is in `DIR/node-N/pid`.
 """
 
 import argparse
@@ -30,7 +31,6 @@ LOOK_EVERY_S = 0.1
 
 
 def main() -> int:
-    """Run the command line; return the exit status."""
     options = _arguments()
     signal.signal(signal.SIGTERM, _stop)
     signal.signal(signal.SIGINT, _stop)
@@ -48,7 +48,6 @@ def main() -> int:
 
 
 def _serve(node: Node) -> NoReturn:
-    """Run the broker until a signal ends this process."""
     with node:
         print(f"ready {HOST}:{node.port}", flush=True)
         node.wait()
@@ -56,7 +55,6 @@ def _serve(node: Node) -> NoReturn:
 
 
 def _serve_cluster(java: str, lib: Path, data_dir: Path, options: argparse.Namespace) -> NoReturn:
-    """Run the nodes until a signal ends this process."""
     ports, controllers = _ports(options.port, options.nodes), _free_ports(options.nodes)
     cluster_id, settings = _cluster_id(data_dir), _read(options.settings)
     folders = [data_dir / f"node-{number}" for number in range(1, options.nodes + 1)]
@@ -152,8 +150,7 @@ def _free_ports(count: int) -> list[int]:
 
 
 def _cluster_id(data_dir: Path) -> str:
-    """Return the id that the data directory was given: a node may be formatted later than the others."""
-    kept = data_dir / "cluster-id"
+    kept = data_dir / "cluster-id"  # kept, because a node may be formatted later than the others
     if not kept.exists():
         kept.write_text(new_cluster_id())
     return kept.read_text().strip()

@@ -17,18 +17,16 @@ QUANTILES: Final = (50, 95, 99)
 
 
 def sources() -> dict[str, dict[str, Any]]:
-    """Return title and rows of each dashboard, by its id."""
     found: dict[str, dict[str, Any]] = read_yaml(GRAFANA / "panels.yml")
     return found
 
 
 def read_yaml(path: Path) -> Any:
-    """Return what a YAML file has, read by the parser in C where the package has it: it is ten times as fast."""
+    # The parser in C is ten times as fast.
     return yaml.load(path.read_text(encoding="utf-8"), getattr(yaml, "CSafeLoader", yaml.SafeLoader))
 
 
 def text(uid: str) -> str:
-    """Return a dashboard as Grafana reads it."""
     source = sources()[uid]
     panels: list[dict[str, Any]] = []
     for number, row in enumerate(source["rows"]):
@@ -55,7 +53,7 @@ def text(uid: str) -> str:
 
 
 def queries(panel: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield legend and PromQL of each of a panel's queries."""
+    """Yield the legend and the PromQL text of each query of a panel."""
     histogram = panel.get("quantiles")
     for quantile in QUANTILES if histogram else ():
         buckets = f"sum by (le) (rate({histogram}_bucket[$__rate_interval]))"
@@ -81,7 +79,6 @@ def _panel(panel: dict[str, Any], number: int, place: dict[str, int]) -> dict[st
 
 
 def main() -> None:
-    """Write every dashboard."""
     for uid in sources():
         (FOLDER / f"{uid}.json").write_text(text(uid), encoding="utf-8")
 

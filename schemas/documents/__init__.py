@@ -1,1 +1,1 @@
-"""Documents made from the registry: JSON Schemas, the AsyncAPI document, the README's tables."""
+"""Generate JSON Schemas, the AsyncAPI document and the README's tables from ``schemas.registry``."""

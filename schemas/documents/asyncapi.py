@@ -1,4 +1,4 @@
-"""Makes the AsyncAPI 3 document, which says how other programs can read and write the topics."""
+"""Generate the AsyncAPI 3 document. It describes how other programs can read and write the topics."""
 
 from collections.abc import Iterator
 from typing import Final
@@ -22,7 +22,6 @@ _DESCRIPTION: Final = (
 
 
 def document() -> JsonObject:
-    """Return the AsyncAPI document. Its payloads refer to the files with the JSON Schemas in the same folder."""
     return {
         "asyncapi": "3.0.0",
         "info": {
@@ -66,7 +65,6 @@ def _channel(topic: Topic) -> JsonObject:
 
 
 def _operations() -> Iterator[tuple[str, JsonObject]]:
-    """Yield one operation for each role, topic and direction."""
     for role in ROLES:
         for action, by_topic in (("send", writes(role)), ("receive", reads(role))):
             for topic in TOPICS:

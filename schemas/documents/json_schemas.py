@@ -1,4 +1,4 @@
-"""JSON Schemas (draft 2020-12) of the events, made from the dataclasses. The descriptions are taken from docstrings."""
+"""Generate JSON Schemas (draft 2020-12) of the events. Their descriptions come from docstrings."""
 
 import inspect
 import re
@@ -23,7 +23,6 @@ def file_name(kind: str) -> str:
 
 
 def event_schema(kind: Kind) -> JsonObject:
-    """Return the schema of one event's value, with all its definitions."""
     (_,), definitions = msgspec.json.schema_components([kind.cls])
     described = {name: _described(name, schema) for name, schema in definitions.items()}
     top = described.pop(kind.name)
@@ -36,13 +35,13 @@ def event_schema(kind: Kind) -> JsonObject:
 
 
 def summary(cls: type) -> str:
-    """Return a class's docstring up to its attributes, on one line."""
+    """Return a class's docstring up to its ``Attributes`` section, on one line."""
     text = inspect.getdoc(cls) or ""
     return _plain(text.split("\nAttributes:")[0])
 
 
 def attribute_descriptions(cls: type) -> dict[str, str]:
-    """Return the descriptions in the Attributes sections of a class and its bases."""
+    """Return the description of each field, from the docstrings of the class and its bases."""
     found: dict[str, str] = {}
     for ancestor in reversed(cls.__mro__):
         if is_dataclass(ancestor):
@@ -51,7 +50,7 @@ def attribute_descriptions(cls: type) -> dict[str, str]:
 
 
 def attribute_texts(docstring: str) -> dict[str, str]:
-    """Return the description of each attribute in the Attributes section of a docstring."""
+    """Return the description of each attribute in the ``Attributes`` section of a docstring."""
     _, _, section = docstring.partition("\nAttributes:\n")
     found: dict[str, str] = {}
     name = ""
@@ -69,7 +68,6 @@ def _plain(text: str) -> str:
 
 
 def _described(name: str, schema: JsonObject) -> JsonObject:
-    """Return a schema definition with the descriptions from the class's docstring."""
     cls = _CLASSES[name]
     texts = attribute_descriptions(cls)
     properties = {

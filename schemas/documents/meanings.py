@@ -1,4 +1,4 @@
-"""What each value of an event's enumerations means, for the documentation and for readers of the log."""
+"""The meaning of each value of the events' enumerations."""
 
 from collections.abc import Mapping
 from typing import Final

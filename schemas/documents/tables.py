@@ -1,4 +1,4 @@
-"""The README's tables of topics and events, between marker comments."""
+"""Generate the README's tables of topics and events."""
 
 from collections.abc import Iterable, Sequence
 from typing import Final
@@ -11,10 +11,10 @@ _KEYS: Final = {"request_id": "request id", "tenant": "tenant", "batch_id": "bat
 
 
 def with_tables(text: str) -> str:
-    """Return the text with its tables replaced by the current ones.
+    """Return the README's text with current tables.
 
     Raises:
-        ValueError: A table's markers are not there.
+        ValueError: If the marker comments of a table are missing.
     """
     for name, table in (("topics", _topics()), ("events", _events())):
         begin, end = f"<!-- begin {name} (make schemas) -->\n", f"<!-- end {name} -->\n"
@@ -62,7 +62,6 @@ def _events() -> str:
 
 
 def _roles(found: Iterable[str]) -> str:
-    """Return the names of the roles, each once and in the registry's order, joined by commas."""
     names = set(found)
     return ", ".join(role for role in ROLES if role in names) or "none yet"
 

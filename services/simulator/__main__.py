@@ -1,4 +1,4 @@
-"""``python -m services.simulator``: run all services in virtual time, with faults. ``railbus simulate`` starts this."""
+"""Run all services in virtual time, with injected faults, and check properties that must hold in every run."""
 
 import argparse
 import sys
@@ -14,7 +14,6 @@ MOST_WORKERS: Final = 64
 
 
 def main() -> int:
-    """Run the seeds and print a summary. Return the exit status: 0, 1 after a violation, or 2 for wrong arguments."""
     options = _arguments()
     kinds = fault_kinds(options.faults)
     unknown = [kind for kind in kinds if kind not in FAULT_KINDS]
@@ -31,7 +30,7 @@ def main() -> int:
 
 
 def fault_kinds(text: str) -> tuple[str, ...]:
-    """Return the kinds of fault in a comma-separated list. An empty list means all kinds."""
+    """Split a comma-separated list of fault kinds. An empty string means all kinds."""
     return tuple(text.split(",")) if text else FAULT_KINDS
 
 

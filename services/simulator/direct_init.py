@@ -1,8 +1,7 @@
-"""Replace ``__init__`` of frozen dataclasses with slots by a faster one. A run creates thousands of such objects.
+"""Speed up the creation of frozen dataclass objects, of which a run creates thousands.
 
-The ``__init__`` of a frozen dataclass stores each field with ``object.__setattr__``. This costs several times as much
-as a plain assignment, and took 10 % of the time of a run. The faster ``__init__`` changes the class of the new object
-to a twin class that is not frozen, assigns the fields, and changes the class back.
+The usual ``__init__`` of a frozen dataclass calls ``object.__setattr__`` for each field. The replacement uses plain
+assignments.
 """
 
 import sys
@@ -19,10 +18,7 @@ _SET_CLASS: Final = object.__dict__["__class__"].__set__
 
 @cache
 def store_directly() -> int:
-    """Replace ``__init__`` of all suitable loaded classes of this program. Return the number of these classes.
-
-    ``_is_fit`` decides whether a class is suitable.
-    """
+    """Replace ``__init__`` of frozen dataclasses in all loaded modules. Return the number of changed classes."""
     modules = [module for name, module in sys.modules.items() if name.split(".")[0] in {"schemas", "services"}]
     classes = {each for module in modules for each in vars(module).values() if _is_fit(each)}
     for each in classes:
@@ -40,6 +36,7 @@ def _is_fit(found: Any) -> bool:
 
 
 def _init(of: type) -> Any:
+    # Change the class of the object to a twin that is not frozen, assign the fields, and change the class back.
     names: dict[str, Any] = {"of": of, "set_class": _SET_CLASS, "twin": _twin(of), "MISSING": MISSING}
     positional = [_parameter(each, names) for each in fields(of) if not each.kw_only]
     by_name = [_parameter(each, names) for each in fields(of) if each.kw_only]

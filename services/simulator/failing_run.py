@@ -1,7 +1,4 @@
-"""Explain a failing run. Find a smallest set of faults that makes it fail, and draw a timeline as plain text.
-
-The timeline ends with the violation. It has a column for each process and each partition number, and marks faults.
-"""
+"""Find the faults that cause a failing run, and draw a timeline of the run as plain text."""
 
 import re
 from collections.abc import Iterator
@@ -18,7 +15,7 @@ Line = tuple[int, str, str]
 
 
 def shrink(plan: Plan, promise: str, parts: WorldClasses | None = None) -> Plan:
-    """Return the plan without the faults that are not needed to break ``promise``. Requests and answers are kept."""
+    """Remove the faults that are not needed to violate the property ``promise``."""
     index = 0
     while index < len(plan.faults):
         smaller = plan.without(index)
@@ -31,10 +28,10 @@ def shrink(plan: Plan, promise: str, parts: WorldClasses | None = None) -> Plan:
 
 
 def draw_timeline(lines: list[Line], sentence: str) -> str:
-    """Return a timeline with all lines about the request that ``sentence`` names, and all lines that name no request.
+    """Draw a text timeline of the failing request, with one column for each process and each partition number.
 
-    ``sentence`` describes the violation. Each process and each partition number has a column. A line has its mark in
-    the column of the process or partition number that it is about: X for a fault, ! for the violation, o otherwise.
+    X marks a fault, ! a violation, and o any other line. ``sentence`` is the text of the violation. If it names a
+    request, lines about other requests are left out.
     """
     named = re.search(r"request (\d+)", sentence)
     chosen = [line for line in lines if _matters(line, None if named is None else named[1])]

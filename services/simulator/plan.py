@@ -1,7 +1,6 @@
 """Draw the plan of a run from its seed: requests, answers of the workers, and faults.
 
-This is swarm testing. For each seed, the kinds of fault that occur and their number are drawn first, so that frequent
-kinds do not always hide the effects of rare ones. No fault depends on another fault, so that any fault can be left out.
+Each seed allows only some kinds of fault, so that frequent kinds do not hide the effects of rare ones (swarm testing).
 """
 
 import random
@@ -56,16 +55,14 @@ CODE_NAME = ("~ read Project Blue", "fin Heron now ")
 
 
 class Fault(NamedTuple):
-    """One fault.
+    """A planned fault.
 
     Attributes:
         at_us: When the fault starts, in microseconds since the start of the run.
-        service: Name of the affected service; empty for a fault of a request.
-        target: The affected member is the one with this number, modulo the number of members. For a fault of a request,
-            it is the number of the request.
+        service: The affected service; empty for a fault of a request.
+        target: Number of the affected request or process. Process numbers are taken modulo the number of processes.
         for_us: Duration of the fault.
-        amount_us: Size of a clock step. For ``roam``, the time that the client takes to read one write after it has
-            come back.
+        amount_us: Size of a clock step. For ``roam``: time that the client then needs for each read.
     """
 
     kind: str
@@ -83,13 +80,11 @@ class Fault(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class PlannedAnswer:
-    """The answer of a worker. Its first chunk is written after ``first_us``, and each further chunk ``gap_us`` later.
-
-    A tilde in a chunk is replaced by the number of the run, so that the texts of two runs differ.
+    """The answer of a worker: its first chunk after ``first_us``, then one chunk every ``gap_us``.
 
     Attributes:
-        ungoverned: Whether ``Started`` claims that neither verdict nor output check is required. Readers must ignore
-            this claim.
+        pieces: The chunks. A tilde is replaced by the number of the run.
+        ungoverned: Whether ``Started`` says that verdict and output check are off. Readers must ignore this.
     """
 
     pieces: tuple[str, ...]
@@ -100,16 +95,9 @@ class PlannedAnswer:
 
 @dataclass(frozen=True, slots=True)
 class PlannedRequest:
-    """One request, the verdict that rails will write, and the answers that workers will write.
-
-    Attributes:
-        waited_us: How long the edge waits before it writes the request to the log.
-        batch: Whether the request is in the batch lane.
-    """
-
     number: int
     at_us: int
-    waited_us: int
+    waited_us: int  # how long the edge waits before it writes the request to the log
     delivery: Delivery
     deadlines: Deadlines
     fallback: Fallback
@@ -125,17 +113,13 @@ class PlannedRequest:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The parameters of a run. They are fixed before it starts.
+    """The parameters of a run.
 
     Attributes:
-        members: For each service, the number of members at the start.
-        skews: For each host, the offset of its clock in microseconds, and its drift in parts per million.
-        breaker_trip: The value of ``RouterConfig.breaker_trip``.
-        fallback: The value of ``RouterConfig.fallback``.
-        max_retries: The value of ``RouterConfig.max_retries``.
+        members: The number of processes of each service at the start.
+        skews: The clock offset (microseconds) and clock drift (parts per million) of each host.
         slots: Maximum number of requests that a worker runs at once.
-        node_skews_us: For each node of the broker, how far its clock is ahead of the simulation's time.
-        total_max_ms: The value of ``RouterConfig.total_max_ms``.
+        node_skews_us: How far the clock of each broker node is ahead of the simulation's clock.
     """
 
     seed: int
@@ -156,7 +140,6 @@ class Plan:
 
 
 def draw(seed: int, kinds: tuple[str, ...] = FAULT_KINDS) -> Plan:
-    """Return the plan of a seed. All its faults are of the kinds in ``kinds``."""
     dice = random.Random(f"plan/{seed}")  # noqa: S311 - a schedule is no secret
     span_ms = dice.choice((6_000, 6_000, 3_000))
     requests = tuple(_request(dice, number, span_ms) for number in range(dice.randrange(20, 23)))
@@ -180,7 +163,6 @@ def draw(seed: int, kinds: tuple[str, ...] = FAULT_KINDS) -> Plan:
 
 
 def _skew_us(dice: random.Random) -> int:
-    """Return a random offset for the clock of a host. It is mostly less than 2 s, and sometimes an hour."""
     return dice.choice((-1, 1)) * 3_600 * SECOND if dice.random() < 0.15 else dice.randrange(-2_000, 2_000) * MS
 
 
@@ -211,19 +193,14 @@ def _request(dice: random.Random, number: int, span_ms: int) -> PlannedRequest:
 
 
 def _node_skews_us(dice: random.Random, kinds: tuple[str, ...]) -> tuple[int, ...]:
-    """Return, for each broker node, how far its clock is ahead. In most runs this is 0 for all nodes."""
     several = "leader" in kinds or "clock" in kinds
     apart = several and dice.random() < (0.3 if len(kinds) == len(FAULT_KINDS) else 0.9)
     return tuple(dice.randrange(-150, 150) * MS if apart else 0 for _ in range(3))
 
 
 def _with_backlog(dice: random.Random, request: PlannedRequest) -> PlannedRequest:
-    """Return the request, changed for a run with a backlog.
-
-    The first ``BACKLOG`` requests become batch requests. Their answers take longer than ``RouterConfig.window_us``,
-    which is how far back a router reads the log. All other requests become interactive, with a short total deadline.
-    """
     if request.number < BACKLOG:
+        # These answers take longer than ``RouterConfig.window_us``, which is how far back a router reads the log.
         pieces = tuple(f"~ backlog {request.number}.{index} " for index in range(12))
         return replace(
             request, at_us=ASKING_BEGINS_US + dice.randrange(0, 600) * MS, batch=True, decision="allow",
@@ -257,7 +234,6 @@ def _faults(dice: random.Random, kinds: tuple[str, ...], requests: tuple[Planned
 
 
 def _roam(dice: random.Random, request: PlannedRequest) -> Fault:
-    """Return a fault of the kind ``roam``: a client loses its connection, and soon resumes at any edge."""
     answer = request.answer
     lasts_us = answer.first_us + request.verdict_us + answer.gap_us * len(answer.pieces)
     at_us = request.at_us + request.waited_us + dice.randrange(0, lasts_us + 200 * MS)
@@ -267,11 +243,6 @@ def _roam(dice: random.Random, request: PlannedRequest) -> Fault:
 
 
 def _met(dice: random.Random, kinds: list[str], services: tuple[str, ...], faults: list[Fault]) -> Iterator[Fault]:
-    """Yield further faults of processes.
-
-    Each starts near the start of another fault, or near the end of a fault of a request. A deadline is mostly close to
-    that end; see ``_request_fault``.
-    """
     for fault in faults:
         if fault.kind == "roam" and dice.random() < 0.3:  # the text that the client has seen is unchecked
             at_us = max(0, fault.at_us - dice.randrange(0, 300) * MS)
@@ -283,6 +254,7 @@ def _met(dice: random.Random, kinds: list[str], services: tuple[str, ...], fault
             at_us = max(0, fault.at_us + dice.randrange(-500, 500) * MS)
             for_us = dice.choice((400, 1_500, 3_000)) * MS
             yield Fault(dice.choice(kinds), at_us, fault.service, dice.randrange(0, 6), for_us)
+        # Another fault near the end of this fault, where mostly a deadline is; see ``_request_fault``.
         if not fault.service and fault.kind in {"gone", "late", "stall", "verdict"} and dice.random() < 0.5:
             at_us = fault.at_us + fault.for_us + dice.randrange(-300, 50) * MS
             for_us = dice.choice((100, 400, 1_500)) * MS
@@ -312,17 +284,13 @@ def _fault(dice: random.Random, kind: str, services: tuple[str, ...], requests: 
 
 
 def _request_fault(dice: random.Random, kind: str, request: PlannedRequest, for_us: int) -> Fault:
-    """Return a fault of a request.
-
-    If there is a deadline against this kind of fault, such as ``stall_ms`` against ``stall``, the fault mostly ends
-    close to that deadline.
-    """
     edge_ms = {
         "verdict": request.deadlines.verdict_ms,
         "late": request.deadlines.ttft_ms - request.answer.first_us // MS,
         "stall": request.deadlines.stall_ms,
         "gone": CLIENT_GRACE_MS,
     }.get(kind)
+    # If a deadline guards against this kind of fault, the fault mostly ends close to that deadline.
     if edge_ms is not None and dice.random() < 0.6:
         for_us = max(1, edge_ms - dice.randrange(-20, 120)) * MS
     if kind == "roam":

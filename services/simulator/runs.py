@@ -1,4 +1,4 @@
-"""Run many seeds, in one process or in several. Summarise the results, and explain a failing run."""
+"""Run many seeds, in one process or in several, and summarise the results."""
 
 import gc
 import hashlib
@@ -25,8 +25,6 @@ MOST_TOLD: Final = 20
 
 @dataclass
 class Summary:
-    """The results of many runs, and the CPU time that they took."""
-
     results: list[Result] = field(default_factory=list)
     cpu_s: float = 0.0
 
@@ -48,13 +46,13 @@ class Summary:
 
 
 def simulate(seeds: range, kinds: tuple[str, ...] = FAULT_KINDS, seconds: float = 0.0, workers: int = 1) -> Summary:
-    """Run the seeds, and print a line for each seed that breaks a promise. Stop when the CPU time is used up.
+    """Run the seeds, and print a line for each failing seed (at most ``MOST_TOLD``).
 
     Args:
-        seeds: The seeds to run. The results have the same order for any number of workers.
+        seeds: The seeds to run.
         kinds: The kinds of fault that may occur.
-        seconds: Approximate limit of the CPU time of all workers together; 0 means no limit.
-        workers: Number of processes that run seeds at the same time.
+        seconds: Approximate limit of the CPU time of all processes together; 0 means no limit.
+        workers: Number of processes.
     """
     summary = Summary()
     parts = [seeds[at : at + PART] for at in range(0, len(seeds), PART)]
@@ -95,7 +93,6 @@ def _gather(summary: Summary, parts: Iterator[tuple[list[Result], float]], secon
 
 
 def explain(result: Result, kinds: tuple[str, ...] = FAULT_KINDS) -> str:
-    """Return a text with the violation of a failing run, the faults that are needed for it, and a timeline."""
     if result.violation is None:
         return f"seed {result.seed} breaks no promise"
     plan = shrink(draw(result.seed, kinds), result.violation.promise)

@@ -1,4 +1,4 @@
-"""Simulate time. A seed determines all random choices and the order of all actions. Two runs are compared by a hash."""
+"""Event loop in virtual time. A seed determines all random choices and the order of all actions."""
 
 import hashlib
 import random
@@ -19,19 +19,10 @@ Action = Callable[..., None]
 
 
 class Actor(Protocol):
-    """The process to which an action belongs.
-
-    Attributes:
-        undisturbed: False while the process is paused or cut off, and after it was killed. While this is false,
-            the ``Gate`` of a due action is called instead of the action.
-    """
-
     undisturbed: bool
 
 
 class _Nobody:
-    """The actor of actions that belong to no process."""
-
     undisturbed = True
 
 
@@ -52,17 +43,9 @@ def _run(_actor: Actor, action: Action, *args: object) -> None:
 class Simulation:
     """Runs actions in the order of their times. Actions of the same time run in the order in which they were scheduled.
 
-    Each host has its own clock (``kafka/hosts.py``), which may differ from the simulation's time.
-
     Args:
-        seed: Seed from which all random choices follow.
-        trace: Whether to keep the lines of the timeline.
-
-    Attributes:
-        away: Whether the broker is unreachable.
-        heap: The planned actions. Functions that are called often push to it directly.
-        next_order: Returns the order of the next planned action among actions of the same time.
-        schedule: The entries from which the hash of the run is computed, each with its time.
+        seed: Seed of all random choices.
+        trace: Whether to keep a timeline.
     """
 
     __slots__ = ("_blocked", "away", "events", "heap", "lines", "next_order", "now_us", "random", "schedule")
@@ -74,22 +57,21 @@ class Simulation:
         self.away = False
         self._blocked: list[tuple[Action, tuple[object, ...]]] = []
         self.lines: list[tuple[int, str, str]] | None = [] if trace else None
-        self.schedule: list[tuple[int | str, ...]] = []
+        self.schedule: list[tuple[int | str, ...]] = []  # the input of ``digest``
         self.heap: list[Planned] = []
-        self.next_order = count(1).__next__
+        self.next_order = count(1).__next__  # orders actions of the same time
 
     def after(self, delay_us: int, action: Action, *args: object) -> None:
         heappush(self.heap, (self.now_us + delay_us, self.next_order(), action, args, _NOBODY, _run))
 
     def at_broker(self, action: Action, args: tuple[object, ...]) -> None:
-        """Run an action at the broker now. If the broker is unreachable, run it when the broker is back."""
+        """Run an action at the broker now, or when the broker can be reached again."""
         if self.away:
             self._blocked.append((action, args))
         else:
             action(*args)
 
     def bring_broker_back(self) -> None:
-        """Make the broker reachable again, and plan the actions that waited for it."""
         self.away = False
         blocked, self._blocked = self._blocked, []
         for action, args in blocked:
@@ -113,16 +95,16 @@ class Simulation:
         self.events += done
 
     def note(self, lane: str, what: str) -> None:
-        """Add an entry to the hash of the run, and a line to the timeline."""
+        """Add an entry to the digest and a line to the timeline."""
         self.count(lane, what)
         self.trace(lane, what)
 
     def count(self, *what: int | str) -> None:
-        """Add an entry to the hash of the run."""
+        """Add an entry to the digest, but no line to the timeline."""
         self.schedule.append((self.now_us, *what))
 
     def trace(self, lane: str, what: str) -> None:
-        """Add a line to the timeline, if the timeline is kept."""
+        """Add a line to the timeline, but no entry to the digest. Do nothing if no timeline is kept."""
         if self.lines is not None:
             self.lines.append((self.now_us, lane, what))
 

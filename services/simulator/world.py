@@ -1,4 +1,4 @@
-"""Run one plan: create broker, groups, hosts, processes and clients, cause the faults, and let the oracle check."""
+"""Run one plan: start services and clients, inject the faults, and check the properties that must hold."""
 
 from dataclasses import dataclass
 
@@ -50,8 +50,6 @@ REREADING = frozenset({"kill", "pause", "restart", "join", "leave", "cut"})
 
 @dataclass
 class Instance:
-    """A process and its membership in a consumer group."""
-
     service: str
     process: SimulatedProcess
     member: SimulatedMember | Edge
@@ -60,7 +58,14 @@ class Instance:
 
 @dataclass(frozen=True)
 class Result:
-    """What happened in one run: counts, the hash of the run, and the violation if a promise was broken."""
+    """The outcome of one run.
+
+    Attributes:
+        healthy: Number of requests that the first attempt served.
+        digest: Hash of all that happened. Two runs with the same hash are equal.
+        violation: The broken property; None if the run was successful.
+        lines: The timeline; None if it was not kept.
+    """
 
     seed: int
     requests: int
@@ -75,8 +80,6 @@ class Result:
 
 
 class World:
-    """All services, the broker and the clients of one run."""
-
     def __init__(self, plan: Plan, parts: WorldClasses | None = None, *, trace: bool = False) -> None:
         self._plan = plan
         self._parts = parts or WorldClasses()
@@ -116,7 +119,7 @@ class World:
         )  # fmt: skip
 
     def take_apart(self) -> None:
-        """Clear all objects after the run, so that no reference cycles are left for the garbage collector."""
+        """Clear all objects after the run, so that no reference cycles remain. Do not use the world afterwards."""
         members = [each.member for each in self._instances]
         parts: list[object] = [self.oracle, self.broker, self._builder, self._clients, *self._clients.all, *members]
         for member in members:
@@ -240,7 +243,6 @@ class World:
             self.simulation.after(for_us, self._return_broker, fault.for_us % 2 == 0)
 
     def _return_broker(self, lost_acknowledgements: bool) -> None:
-        """Make the broker reachable again. With ``lost_acknowledgements``, producers send batches in flight again."""
         if not self.simulation.away:
             return
         self.simulation.note("broker", "is back")
@@ -291,13 +293,9 @@ class World:
 
     @property
     def _margin_us(self) -> int:
-        """Maximum time by which a reader's estimate of an append time may be too early in this run.
-
-        After the broker's clock was set back, a reader knows only a lower limit of a record's append time: when it sent
-        an earlier fetch. That fetch may be two fetches before the one that returned the record. While the broker is
-        away, no fetch reaches it. If a member reads records again that were appended before the clock step, its
-        estimates for these records are too early by the size of the step.
-        """
+        # A reader's estimate of an append time may be too early by this time. After a step of the broker's clock, the
+        # reader knows only that the record is newer than the last fetch but one. While the broker is away, no fetch
+        # reaches it. If records from before the step are read again, the estimate is too early by the whole step.
         if not self.broker.stepped_us:
             return CLOCKS_US
         away_us = sum(fault.for_us for fault in self._plan.faults if fault.kind == "outage")
@@ -307,7 +305,6 @@ class World:
         return CLOCKS_US + unknown_us
 
     def _run_on(self, for_us: int) -> None:
-        """Run until every request is closed and checked, or until ``for_us`` has passed. Then run one more second."""
         end_us = self.simulation.now_us + for_us
         while self.simulation.now_us < end_us:
             self.simulation.run_until(self.simulation.now_us + SECOND // 2)
@@ -357,7 +354,7 @@ class World:
         return True
 
     def _check_live(self, ending: Ending) -> None:
-        """Check a request, unless the last check was successful and nothing was appended about it since then."""
+        # Skip the check if nothing was appended about the request since the last successful check.
         known = len(ending.replay.steps), len(ending.accounts), ending.showed
         if self._live.get(ending.request.request_id) != known:
             check_live(ending)

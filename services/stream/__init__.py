@@ -1,7 +1,6 @@
 """The fold: it computes what a reader may see from the stream log of one request. It has no I/O and no clock.
 
-The edge, the router, the command line, the tests and the audit program use this code, so that all of them give the
-same answer to "what did the user see?".
+All programs that read the stream log use this code.
 """
 
 from services.stream.catchup import catch_up

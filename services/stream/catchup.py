@@ -1,8 +1,4 @@
-"""Makes the ops for a reader that joins late, without text that was taken back.
-
-If such a reader got all earlier ops one by one, it would show recalled text for a moment. ``catch_up`` returns ops
-that lead to the same result without that text.
-"""
+"""Compute the ops for a reader who resumes, without text that was taken back."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -13,13 +9,17 @@ _Unsent = list[Show | Replace]
 
 
 def catch_up(visible_length: int, ops: Sequence[Op]) -> tuple[Op, ...]:
-    """Return ``ops`` without recalled text, for a reader who already has ``visible_length`` code points.
+    """Return ops with the same result as ``ops``, but without recalled text.
 
-    If no op takes text back, the ops are returned unchanged. So a resumed stream is equal to an uninterrupted stream,
-    byte for byte.
+    If no op takes text back, ``ops`` is returned unchanged.
+
+    Args:
+        visible_length: Number of code points that the reader already has.
+        ops: The ops that the reader has not got yet.
     """
     if not any(isinstance(op, Replace | Withdraw | Restart | Refuse) for op in ops):
         return tuple(ops)
+    # If the reader got all missed ops one by one, recalled text would be visible for a moment.
     held = visible_length  # length of the reader's text, which the unsent text follows
     unsent: _Unsent = []
     edits: list[Op] = []
@@ -45,7 +45,6 @@ def catch_up(visible_length: int, ops: Sequence[Op]) -> tuple[Op, ...]:
 
 
 def _splice(unsent: _Unsent, start: int, end: int, insert: Replace | None) -> _Unsent:
-    """Return ``unsent`` with the code points [start, end) replaced by ``insert``."""
     before: _Unsent = []
     after: _Unsent = []
     position = 0
@@ -60,16 +59,15 @@ def _splice(unsent: _Unsent, start: int, end: int, insert: Replace | None) -> _U
 
 
 def _cut(op: Show | Replace, low: int, high: int) -> Show | Replace:
-    """Return the op with only the part [low, high) of its text. If ``low`` is not 0, the part counts no tokens."""
-    if isinstance(op, Show):
+    if isinstance(op, Show):  # the first part counts all tokens
         return replace(op, text=op.text[low:high], tokens=op.tokens if low == 0 else 0)
     return replace(op, text=op.text[low:high])
 
 
 def _placed(unsent: _Unsent, held: int) -> list[Op]:
-    """Return the unsent ops. A redaction only inserts its replacement, because the redacted text was never sent."""
     ops: list[Op] = []
     for op in unsent:
+        # The redacted text was never sent, so a redaction only inserts its replacement.
         ops.append(replace(op, start=held, end=held) if isinstance(op, Replace) else op)
         held += len(op.text)
     return ops

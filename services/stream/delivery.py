@@ -1,4 +1,4 @@
-"""How much text may be shown: the delivery modes and the limit on unchecked text."""
+"""Decide how much text may be shown: the delivery modes, and the limit on unchecked text."""
 
 from schemas.requests import Delivery
 from schemas.stream import OutputCheck
@@ -6,16 +6,14 @@ from services.stream.transcript import Transcript
 
 
 def releasable_chunks(text: Transcript, delivery: Delivery, check: OutputCheck, cleared: int, log_ms: int) -> int:
-    """Return how many of the run's chunks may be shown now, never fewer than are shown already.
+    """Return how many of the run's chunks may be shown now, including those that are shown already.
 
     Args:
         text: The run's text so far.
-        delivery: The delivery that was requested, as tightened by policy.
-        check: ``off`` means that there is no safety service. Then optimistic text is not limited, but in the other
-            modes text still waits.
-        cleared: ``seq`` of the last chunk that safety cleared; -1 if it cleared none.
-        log_ms: Newest timestamp on the log. No other clock is used, so every reader and every replay gets the same
-            result.
+        delivery: The delivery settings in force.
+        check: ``off`` means that no safety service checks the text. In ``optimistic`` mode, all text may then be shown.
+        cleared: ``seq`` of the last cleared chunk; -1 if there is none.
+        log_ms: Newest timestamp on the log, in milliseconds.
     """
     known = len(text.chunks)
     if check == "off" and delivery.mode == "optimistic":
@@ -36,7 +34,7 @@ def releasable_chunks(text: Transcript, delivery: Delivery, check: OutputCheck, 
 
 
 def _held(text: Transcript, delivery: Delivery, index: int, log_ms: int) -> bool:
-    """Return whether ``windowed`` mode holds chunk ``index`` back: too few tokens follow it, or it is too new."""
     if text.tokens(index + 1, len(text.chunks)) < delivery.hold_tokens:
         return True
+    # Only the log's time is used, so that every reader and every replay gets the same result.
     return log_ms - text.known_ms[index] < delivery.hold_ms

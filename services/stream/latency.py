@@ -1,14 +1,7 @@
-"""Divides the time that a client waited for one request into parts, as read from the log. No I/O, no clock.
+"""Divide the time that a client waited for a request into consecutive parts, computed from the log.
 
-The parts add up to the client's wait. Times inside the log are the broker's append times, in milliseconds, so the
-clocks of two hosts are not compared. Only the first and the last time are by the edge's clock: the time at which it had
-received the request, and the time at which it had sent the last byte. If the edge's clock and the broker's differ, the
-first part is too long and the last too short by the difference, or the reverse, but the sum of both is right. A
-difference that would make one of the two parts negative is detected, removed, and reported as ``clock_skew_ms``.
-
-The parts are consecutive stretches of time. Each is named after what the answer waited for. Work that ran meanwhile and
-that the answer did not wait for (rails during prefill, checks during decoding) adds nothing. ``hidden_rails_ms`` says
-how much of the rails' time that was.
+Times are append times by the broker's clock. Only the time of the request's receipt and the time of the last byte sent
+are by the edge's clock.
 """
 
 from collections.abc import Iterable, Sequence
@@ -42,8 +35,6 @@ _GOVERNANCE: Final[frozenset[Part]] = frozenset({"rails", "hold-back"})
 
 
 class LogEvent(NamedTuple):
-    """An event of the request, and when the broker appended it, in milliseconds since the epoch."""
-
     appended_ms: int
     event: AnyEvent
 
@@ -53,19 +44,17 @@ class Latency:
     """How the time of one request was spent, in milliseconds.
 
     Attributes:
-        parts: Name and duration of each part of this time, in order. The durations add up to ``total_ms``.
-        total_ms: From receipt to the last byte sent. If no client took the whole answer, to the end of the last part on
-            the log.
-        first_text_ms: From receipt to the first visible text; None if no text was shown.
-        governance_first_text_ms: How much later the first text was visible because of rails and safety.
-        governance_total_ms: How much later the last text was visible because of rails and safety.
+        parts: Name and duration of each part of the time, in order.
+        total_ms: Sum of all parts. It ends with the last byte sent or, if no client took the whole answer, with
+            ``Closed``.
+        first_text_ms: Time from receipt to the first visible text; None if no text was shown.
+        governance_first_text_ms: Delay of the first visible text that rails and safety caused.
+        governance_total_ms: Delay of the last visible text that rails and safety caused.
         hidden_rails_ms: Time in which the rails ran and the answer did not wait for them.
-        plain_decode_ms: Time that the tokens after the voice's first chunk would have taken without speculation; None
-            if that is not known.
-        decode_ms: Time that the tokens after the voice's first chunk took, that is, the time from this chunk to the
-            voice's last chunk.
-        tokens: Number of the voice's tokens.
-        later_tokens: Number of the voice's tokens after its first chunk.
+        plain_decode_ms: Estimate of ``decode_ms`` without speculative decoding; None if unknown.
+        decode_ms: Time from the first chunk of the answer to the last.
+        tokens: Number of tokens of the answer.
+        later_tokens: Number of tokens after the first chunk of the answer.
         clock_skew_ms: The least difference between the clocks of edge and broker that explains the recorded times.
     """
 
@@ -83,17 +72,17 @@ class Latency:
 
     @property
     def earned_ms(self) -> float | None:
-        """Return the time that speculation saved; None if the time between two tokens without it is not known."""
+        """Time that speculative decoding saved; None if unknown."""
         return None if self.plain_decode_ms is None else self.plain_decode_ms - self.decode_ms
 
 
 def latency(request_id: str, events: Iterable[LogEvent], *, plain_token_ms: float | None = None) -> Latency | None:
-    """Return how a request's time was spent; None if it is not closed yet or its ``Request`` is not on the log.
+    """Compute how a request's time was spent. Return None if the request is not closed or its ``Request`` is missing.
 
     Args:
         request_id: Id of the request.
         events: All events of the request. The events of one topic must be in the order of the log.
-        plain_token_ms: Time between two tokens without speculation, as `railbus bench engine` measures it.
+        plain_token_ms: Time between two tokens without speculative decoding; None if unknown.
     """
     recorder = StageRecorder(Screen(request_id))
     received_ms: float | None = None
@@ -116,13 +105,13 @@ def latency(request_id: str, events: Iterable[LogEvent], *, plain_token_ms: floa
 def measure(
     recorder: StageRecorder, received_ms: float, sent_ms: float | None = None, *, plain_token_ms: float | None = None
 ) -> Latency:
-    """Return how the time of a closed request was spent.
+    """Compute how the time of a closed request was spent.
 
     Args:
-        recorder: The recorder to which the request's log was fed.
+        recorder: The recorder to which all events of the request were fed.
         received_ms: When the edge received the request, by the edge's clock.
-        sent_ms: When the edge had sent the last byte, by the same clock; None if no client took the whole answer.
-        plain_token_ms: Time between two tokens without speculation; None if it is not known.
+        sent_ms: When the edge had sent the last byte, by the edge's clock; None if no client took the whole answer.
+        plain_token_ms: Time between two tokens without speculative decoding; None if unknown.
     """
     stretches, clock_skew_ms = recorder.stretches(received_ms, sent_ms)
     parts = tuple((name, end - begin) for name, begin, end in stretches)
@@ -153,7 +142,6 @@ def measure(
 
 
 def stage_times(found: Latency) -> StageTimes:
-    """Return the parts of a request's time, apart from ``delivery``, as the ``StageTimes`` of an ``Account``."""
     return StageTimes(**{_field(name): ms for name, ms in found.parts if name != "delivery"})
 
 
@@ -163,16 +151,16 @@ def _field(part: Part) -> str:
 
 
 def settle(parts: Sequence[int], waited: int) -> list[int]:
-    """Divide a client's waiting time into the parts that an account has and the delivery. Return their durations.
-
-    The difference between the clocks is corrected as in ``measure`` with ``sent_ms``, but only the ``Account`` and the
-    ``Detached`` are needed.
+    """Divide the time that a client waited into the parts of an account and the delivery time.
 
     Args:
         parts: Durations of the parts, in the order of ``StageTimes``.
-        waited: Time from the arrival of the request to the last byte sent, in the unit of ``parts``. The returned
-            durations add up to it.
+        waited: Time from the receipt of the request to the last byte sent, in the unit of ``parts``.
+
+    Returns:
+        The corrected parts, followed by the delivery time. Their sum is ``waited``.
     """
+    # The difference between the clocks is corrected as in ``measure``.
     excess = max(0, min(sum(parts) - waited, parts[0]))  # the edge's clock is behind the broker's
     left, settled = waited, []
     for index, part in enumerate(parts):

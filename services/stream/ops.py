@@ -1,7 +1,6 @@
-"""The ops. Their offsets are code points in the text that is visible when the op is applied.
+"""The ops: instructions to a client that shows an answer. They are sent as JSON objects.
 
-A client that applies all ops in order shows the text that ``Screen.visible`` returns. Ops are sent as JSON objects with
-the name of the op in the field ``op``.
+Offsets are code points in the text that is visible when the op is applied.
 """
 
 from dataclasses import dataclass, field
@@ -12,11 +11,11 @@ from schemas.stream import FinishReason, Outcome, Trigger, Usage
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Begin:
-    """An execution starts to answer. The visible text does not change.
+    """A run starts to answer. The visible text does not change.
 
     Attributes:
         attempt: Number of the attempt.
-        run: Id of the execution.
+        run: Id of the run.
         model: The model that answers.
     """
 
@@ -120,7 +119,7 @@ class Finish:
 
     Attributes:
         attempt: Number of the attempt that answered.
-        run: Id of the execution that answered.
+        run: Id of the run that answered.
         finish_reason: ``stop`` or ``length``.
         usage: Numbers of tokens.
     """
@@ -150,7 +149,6 @@ Op = Begin | Show | Replace | Withdraw | Restart | Refuse | Finish | Close
 
 
 def apply(visible: str, op: Op) -> str:
-    """Return the text that a client shows after it has applied the op to its ``visible`` text."""
     match op:
         case Show():
             return visible + op.text

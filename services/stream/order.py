@@ -1,7 +1,4 @@
-"""Decides which chunks of a run count and in what order, and which run of an attempt counts. No I/O.
-
-All readers of the same log come to the same decisions.
-"""
+"""Put the chunks of a run in order, and find the first run of each attempt."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -15,11 +12,11 @@ MAX_WAITING: Final = 1_024
 class ChunkOrder:
     """Puts the chunks of one run in ``seq`` order, each once.
 
-    A chunk behind a gap waits until the missing chunks come. A chunk with a wrong ``start`` is dropped.
+    A chunk after a gap waits until the missing chunks come. A chunk with a wrong ``start`` is dropped.
 
     Attributes:
         next_seq: The ``seq`` of the next chunk.
-        length: Number of code points in the chunks so far, which is the ``start`` of the next chunk.
+        length: Number of code points in the chunks so far.
     """
 
     __slots__ = ("_waiting", "length", "next_seq")
@@ -30,7 +27,7 @@ class ChunkOrder:
         self._waiting: dict[int, Chunk] = {}
 
     def take(self, chunk: Chunk) -> bool:
-        """Take the chunk if it is next and no other chunk waits. If not, return False; the caller must call ``add``."""
+        """Take a chunk if it is the next one and no other chunk waits. Otherwise return False; then call ``add``."""
         seq, start = chunk.seq, chunk.start
         if seq != self.next_seq or start != self.length or self._waiting:
             return False
@@ -39,7 +36,7 @@ class ChunkOrder:
         return True
 
     def add(self, chunk: Chunk) -> Sequence[Chunk]:
-        """Take a chunk that may be out of order. If no gap is before it, return it and the chunks waiting for it."""
+        """Add a chunk that may be out of order. Return the chunks that now follow without a gap."""
         if chunk.seq != self.next_seq:
             if chunk.seq > self.next_seq and len(self._waiting) < MAX_WAITING:
                 self._waiting.setdefault(chunk.seq, chunk)
@@ -55,11 +52,7 @@ class ChunkOrder:
 
 
 class FirstRuns:
-    """The first run of each attempt: the run of its first ``Started`` on the log. No other run of the attempt counts.
-
-    Attributes:
-        by_attempt: The ``Started`` of each attempt's first run.
-    """
+    """The first run of each attempt, by the order of ``Started`` on the log. Other runs are ignored."""
 
     __slots__ = ("by_attempt",)
 

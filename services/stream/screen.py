@@ -1,8 +1,11 @@
-"""The fold of one request's stream log: six rules, no I/O, no clock.
+"""The fold of one request: compute the visible text from the events on the stream log. It follows six rules.
 
-1. Voice: text counts from one (attempt, run) only.  2. Order: its chunks in ``seq`` order, each once.
-3. Gate: no model text before policy allows.  4. Delivery: how much may be shown beyond what is cleared.
-5. Recall: withdrawn text is never shown again.  6. End: the answer is finished and finally cleared, then ``Closed``.
+1. Voice: only the text of one run counts.
+2. Order: chunks are shown in ``seq`` order, each once.
+3. Gate: no model text is shown before the policy allows it.
+4. Delivery: the amount of unchecked text is limited.
+5. Recall: withdrawn text is never shown again.
+6. End: the answer ends when it is finished and checked, and the request ends with ``Closed``.
 """
 
 from collections.abc import Callable
@@ -34,7 +37,7 @@ from services.stream.voice import VoiceState
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Governance:
-    """The checks that a reader requires, whatever a worker says in ``Started``.
+    """The checks that a reader requires.
 
     Attributes:
         input_gate: ``hold`` means that nothing is shown before the verdict. With ``off``, ``Started`` decides.
@@ -57,16 +60,16 @@ _NO_ANSWER_COMES: Final = frozenset({"attempts_failed", "cannot_begin", "no_firs
 
 
 class Screen:
-    """What a reader of one request may see after each event of its log.
+    """Computes the text that a reader of one request may see.
 
-    Feed all events of the request in log order, and apply the returned ops in order. The same events always give the
-    same ops to every reader with the same ``Governance``.
+    Feed all events of the request in log order, and apply the returned ops in order. The result depends only on the
+    events and on ``Governance``.
 
     Attributes:
-        closed: The effective ``Closed``, once there is one.
-        verdict: The effective ``Verdict``, once there is one.
-        finished: The voice's ``Finished``, once there is one.
-        stopped: The recall that withdrew the whole answer, if one did.
+        closed: The effective ``Closed``; None before it.
+        verdict: The effective ``Verdict``; None before it.
+        finished: The voice's ``Finished``; None before it.
+        stopped: The recall that withdrew the whole answer; None if there is none.
     """
 
     __slots__ = (
@@ -114,42 +117,42 @@ class Screen:
 
     @property
     def exposed_tokens(self) -> int:
-        """Return the number of tokens shown beyond what is cleared."""
+        """Number of tokens that are shown and not cleared."""
         return self._text.tokens(self._cleared + 1, self._text.released) if self.withdrawn is None else 0
 
     @property
     def voice(self) -> Started | None:
-        """Return the voice's ``Started``; None while no run is the voice."""
+        """The voice's ``Started``; None while no run is the voice."""
         return self._voice_state.voice
 
     @property
     def last_seq(self) -> int:
-        """Return the ``seq`` of the voice's last chunk without a gap before it; -1 if there is none."""
+        """``seq`` of the voice's last chunk without a gap before it; -1 if there is none."""
         return self._text.last_seq
 
     @property
     def has_spoken(self) -> bool:
-        """Return whether the voice has sent a chunk."""
         return self._voice_state.has_spoken
 
     @property
     def attempts(self) -> int:
-        """Return how many attempts were opened."""
         return self._voice_state.last_attempt
 
     @property
     def candidates(self) -> frozenset[int]:
-        """Return the attempts that may still become the voice."""
         return self._voice_state.candidates
 
     def visible_at(self, offset: int) -> int:
-        """Convert an offset in the voice's text to one in the visible text (its end if the offset is not shown yet)."""
+        """Convert an offset in the voice's text to an offset in the visible text.
+
+        Text that is not shown yet is mapped to the end of the visible text.
+        """
         text = self._text
         return text.visible_at(offset) if offset < text.released_chars else text.visible_length
 
     @property
     def conclusion(self) -> Conclusion | None:
-        """Return how the answer ended without a ``Closed``, else None. If so, another cause makes a ``Closed`` void."""
+        """How the answer ended before ``Closed``; None if the answer has not ended."""
         if (verdict := self.verdict) is not None and verdict.decision == "deny":
             return "denied"
         if self.stopped is not None:
@@ -159,7 +162,7 @@ class Screen:
 
     @property
     def gate_open(self) -> bool:
-        """Return whether rule 3 lets text be shown. A ``mask`` verdict allows only the answer to the masked prompt."""
+        """Whether the policy lets text be shown. A ``mask`` verdict also needs a ``Cutover`` to the masked prompt."""
         if self.verdict is not None and self.verdict.decision != "mask":
             return self.verdict.decision == "allow"
         voice = self._voice_state.voice
@@ -167,22 +170,21 @@ class Screen:
 
     @property
     def delivery(self) -> Delivery | None:
-        """Return the delivery that the verdict sets, or else the requested delivery; None before the voice started."""
+        """The delivery that the verdict sets, or else the requested delivery. None if both are unknown."""
         if self.verdict is not None and self.verdict.delivery is not None:
             return self.verdict.delivery
         voice = self._voice_state.voice
         return None if voice is None else voice.delivery
 
     def feed(self, event: StreamEvent, log_ms: int = 0) -> Ops:
-        """Fold one event. Return the ops that a client must apply.
+        """Apply one event. Return the ops that a client must apply.
 
         Args:
             event: The next event.
-            log_ms: The timestamp of its record, which the broker set. Without it, no text ever gets old enough for
-                ``hold_ms``, so text waits until it is cleared.
+            log_ms: The broker's timestamp of the record. Without it, ``hold_ms`` holds text back until it is cleared.
 
         Raises:
-            ValueError: The event is about another request.
+            ValueError: If the event is about another request.
         """
         if event.request_id != self.request_id:
             msg = f"an event of request {event.request_id} cannot be folded into {self.request_id}"
@@ -234,7 +236,7 @@ class Screen:
         return self._leave_race(event) if self._voice_state.voice is None else NOTHING
 
     def _leave_race(self, event: Finished | Failed) -> Ops:
-        """Drop an attempt of a race that ended without a word. Another attempt may then be the voice."""
+        # An attempt of a race ended without text. Another attempt may now be the voice.
         if self._denied or not self._voice_state.may_speak(event.attempt, event.run):
             return NOTHING
         self._voice_state.drop(event.attempt)
@@ -271,7 +273,6 @@ class Screen:
         return self._apply_recall(event) if self._is_voice(event) else NOTHING
 
     def _apply_earlier_recalls(self) -> Ops:
-        """Apply the recalls of the voice's run that came before the run became the voice."""
         voice = self._voice_state.voice
         if voice is None or voice is self._recalls_applied_to:
             return NOTHING
@@ -307,7 +308,6 @@ class Screen:
         return self.finished is None and self._voice_state.effective(event, self._text.last_seq)
 
     def _close_holds(self, event: Closed) -> bool:
-        """Return whether the cause of a ``Closed`` still holds at its position on the log."""
         cause, conclusion = event.cause, self.conclusion
         if cause is None:
             return True  # the writer gives no cause
@@ -349,7 +349,6 @@ class Screen:
         )
 
     def _progress(self) -> Ops:
-        """Show the text that may be shown now. End the answer once all its text is shown."""
         if not self.gate_open:
             return NOTHING
         if self._pending_stop is not None:
@@ -374,7 +373,6 @@ class Screen:
         return checked and self._text.last_seq >= finished.last_seq and self._text.released == len(self._text.chunks)
 
     def _checked(self, voice: Started) -> bool:
-        """Return whether safety must clear the voice's text, because the reader or ``Started`` requires it."""
         return "on" in (voice.output_check, self._governance.output_check)
 
     _RULES: ClassVar[dict[type, Callable[["Screen", Any], Ops]]] = {

@@ -1,8 +1,4 @@
-"""Records when a request passes each stage. The account of its time is computed from this. No I/O, no clock.
-
-The router keeps a recorder for each open request. The audit, which reads a whole log, uses the same class, so both
-divide a request's time in the same way. The size of a recorder does not grow with the answer.
-"""
+"""Record when a request passes each stage."""
 
 from collections.abc import Sequence
 from typing import Final, Literal
@@ -33,20 +29,19 @@ _SHOWN: Final = frozenset({Show, Refuse, Withdraw})
 
 
 class RunTimes:
-    """The chunks of an attempt's first run, in order, and when the broker appended them.
+    """Times and token counts of an attempt's first run.
 
     Attributes:
-        started_ms: When its ``Started`` was appended.
-        first_ms: When its first chunk was appended.
-        last_ms: When its newest chunk in order was appended. Chunks after ``Closed`` do not count.
-        tokens: Number of tokens in its chunks.
-        answer_tokens: Number of those tokens that came before ``Closed``.
-        first_tokens: Number of tokens in its first chunk.
-        queue_ms: How long the run waited in the engine's queue, as its worker reports.
+        started_ms: Append time of ``Started``.
+        first_ms: Append time of the first chunk.
+        last_ms: Append time of the newest chunk before ``Closed``.
+        tokens: Number of tokens in all chunks.
+        answer_tokens: Number of tokens in the chunks before ``Closed``.
+        first_tokens: Number of tokens in the first chunk.
+        queue_ms: How long the run waited in the engine's queue, as the worker reports.
         longest_pause_ms: Longest time between two chunks before ``Closed``.
-        first_chunk_at: Time of its first chunk by the worker's clock, in microseconds.
-        last_chunk_at: Time of its newest chunk by that clock.
-        order: Puts its chunks in order.
+        first_chunk_at: Time of the first chunk by the worker's clock, in microseconds.
+        last_chunk_at: Time of the newest chunk by the worker's clock, in microseconds.
     """
 
     __slots__ = (
@@ -79,7 +74,6 @@ class RunTimes:
         self.finished = False
 
     def add(self, event: Chunk, at_ms: float, *, closed: bool) -> None:
-        """Count a chunk, and later chunks that had waited for it. Each chunk counts once."""
         if self.order.take(event):
             self._count(event, at_ms, closed)
         else:
@@ -104,20 +98,19 @@ class RunTimes:
 
 
 class StageRecorder:
-    """Folds a request's stream log into its screen, and records when the broker appended the events that mark a stage.
+    """Feeds the events of a request to its ``Screen``, and records the append times of the events that mark a stage.
 
     Args:
-        screen: The request's screen. Only the recorder feeds events to it.
+        screen: The request's screen. Only the recorder may feed events to it.
 
     Attributes:
-        posted_ms: When the ``Request`` was appended. The recorder's owner sets it, because a ``Request`` is not on the
-            stream log.
-        opened_ms: When a cutover opened the last attempt.
-        verdict_ms: When the verdict was appended.
-        rails_ms: How long the rails took.
-        first_shown_ms: When the event was appended that allowed the first text to be shown.
-        last_shown_ms: When the event was appended that allowed the newest text to be shown.
-        closed_ms: When the effective ``Closed`` was appended.
+        posted_ms: Append time of the ``Request``. The caller must set it.
+        opened_ms: Append time of the last effective ``Cutover``.
+        verdict_ms: Append time of the verdict.
+        rails_ms: Duration of the rails.
+        first_shown_ms: Append time of the event after which the first text could be shown.
+        last_shown_ms: Append time of the event after which the newest text could be shown.
+        closed_ms: Append time of the effective ``Closed``.
         runs: The first run of each attempt.
     """
 
@@ -147,7 +140,6 @@ class StageRecorder:
         self._run_ids: dict[int, str] = {}
 
     def feed(self, event: StreamEvent, log_ms: int) -> tuple[Op, ...]:
-        """Fold the next event, which the broker appended at ``log_ms``. Return the screen's ops."""
         screen = self.screen
         over = screen.closed is not None
         if type(event) is Chunk:
@@ -189,7 +181,7 @@ class StageRecorder:
         return ops
 
     def run(self, attempt: int) -> RunTimes:
-        """Return the times of an attempt's first run. They are empty before it started."""
+        """Return the times of an attempt's first run. They are empty before the run has started."""
         found = self.runs.get(attempt)
         if found is None:
             found = self.runs[attempt] = RunTimes()
@@ -197,7 +189,7 @@ class StageRecorder:
 
     @property
     def voice_run(self) -> RunTimes | None:
-        """Return the times of the run that answered; None if no run did, or if the prompt was denied."""
+        """Times of the run that answered; None if no run answered, or if the prompt was denied."""
         screen = self.screen
         voice, verdict = screen.voice, screen.verdict
         if voice is None or (verdict is not None and verdict.decision == "deny"):
@@ -205,7 +197,7 @@ class StageRecorder:
         return self.runs.get(voice.attempt)
 
     def stretches(self, received_ms: float, sent_ms: float | None = None) -> tuple[Sequence[Stretch], float]:
-        """Return the parts of the request's time, and the milliseconds by which the edge's clock was corrected."""
+        """Return the parts of the request's time, and the correction of the edge's clock in milliseconds."""
         ends = [end for end in self._ends() if end[1] is not None]
         first = ends[0][1] or received_ms
         last = max(end or 0.0 for _, end in ends)
@@ -225,7 +217,6 @@ class StageRecorder:
         return found, skew_ms
 
     def _ends(self) -> list[tuple[Part, float | None]]:
-        """Return the end of each part of the request's time, in order; None for a part that did not occur."""
         opened: list[tuple[Part, float | None]] = [("post", self.posted_ms), ("lost attempts", self.opened_ms)]
         close: tuple[Part, float | None] = ("close", self.closed_ms)
         run = self.voice_run
@@ -242,7 +233,7 @@ class StageRecorder:
         return [*opened, *to_first, ("decode", run.last_ms), ("final hold-back", self.last_shown_ms), close]
 
     def _rails_end(self, first_ms: float) -> float | None:
-        """Return when the first text stopped waiting for the verdict. Without a gate, it may be before the verdict."""
+        # Without a gate, the first text may be shown before the verdict.
         if self.verdict_ms is None or self.first_shown_ms is None:
             return self.verdict_ms
         return min(max(first_ms, self.verdict_ms), self.first_shown_ms)

@@ -1,7 +1,6 @@
 """The text of one run: its chunks in order, how many of them are shown, and which spans are redacted.
 
-There are two coordinate systems. Recalls use code points of the run's whole text; ops use code points of the visible
-text. A redaction shifts everything after it by the difference in length.
+Recalls use offsets in the whole text of the run. Ops use offsets in the visible text. All offsets are code points.
 """
 
 from bisect import insort
@@ -14,8 +13,6 @@ from services.stream.order import ChunkOrder
 
 @dataclass(frozen=True, slots=True, order=True)
 class RedactedSpan:
-    """A redacted span [start, end) of the run's text and its replacement. Spans never overlap."""
-
     start: int
     end: int
     text: str
@@ -23,12 +20,6 @@ class RedactedSpan:
 
 
 class Transcript:
-    """The text of one run: what is known of it, what is shown, and what is redacted.
-
-    Attributes:
-        known_ms: For each chunk, the log's time at which this chunk and all earlier chunks were known.
-    """
-
     __slots__ = (
         "_order",
         "_pieces",
@@ -43,7 +34,7 @@ class Transcript:
 
     def __init__(self) -> None:
         self.chunks: list[Chunk] = []
-        self.known_ms: list[int] = []
+        self.known_ms: list[int] = []  # for each chunk, when it and all earlier chunks were known, by the log's time
         self.released = 0
         self.released_chars = 0
         self._order = ChunkOrder()
@@ -64,7 +55,7 @@ class Transcript:
 
     @property
     def last_seq(self) -> int:
-        """Return the ``seq`` of the last chunk without a gap before it; -1 if there is none."""
+        """``seq`` of the last chunk without a gap before it; -1 if there is none."""
         return len(self.chunks) - 1
 
     def tokens(self, first: int, end: int) -> int:
@@ -72,7 +63,7 @@ class Transcript:
         return self._tokens_upto[end] - self._tokens_upto[first] if first < end else 0
 
     def add(self, chunk: Chunk, log_ms: int) -> None:
-        """Take a chunk, and later chunks that waited for it. For all of them, ``known_ms`` becomes ``log_ms``."""
+        """Add a chunk, and the later chunks that waited for it."""
         if self._order.take(chunk):
             self._add(chunk, log_ms)
         else:
@@ -80,7 +71,6 @@ class Transcript:
                 self._add(ready, log_ms)
 
     def release(self, upto: int) -> list[Op]:
-        """Show the chunks before index ``upto`` that are not shown yet."""
         ops: list[Op] = []
         while self.released < upto:
             self._release_one(self.chunks[self.released], ops)
@@ -88,9 +78,9 @@ class Transcript:
         return ops
 
     def redact(self, recall: Recall) -> list[Op]:
-        """Replace the shown part of the recalled span. Text in the span that is shown later is replaced as well.
+        """Redact the recalled span. Return the ops for the part that is shown already.
 
-        Where the span overlaps that of an earlier recall, the earlier recall wins: its replacement is not changed.
+        Text of the span that is released later is replaced, too. Text that is redacted already keeps its replacement.
         """
         ops: list[Op] = []
         text = recall.replacement
@@ -160,7 +150,6 @@ class Transcript:
         )
 
     def _uncovered(self, start: int, end: int) -> list[tuple[int, int]]:
-        """Return the parts of [start, end) that are not redacted yet."""
         parts: list[tuple[int, int]] = []
         for span in self._redactions:
             if span.end <= start or span.start >= end:

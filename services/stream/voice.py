@@ -1,4 +1,4 @@
-"""Decides which run is the voice. The text of only one (attempt, run) counts at a time."""
+"""Decide which run is the voice."""
 
 from dataclasses import dataclass
 
@@ -8,15 +8,14 @@ from services.stream.order import FirstRuns
 
 @dataclass(slots=True)
 class VoiceState:
-    """The attempts that may be the voice, and whether one of them has spoken, that is, has sent a chunk.
+    """The attempts that may be the voice.
 
     Attributes:
-        candidates: The attempts that may be the voice: one, or several while a race is undecided.
-        has_spoken: Whether a candidate's run has a chunk on the log. From that first chunk on, its attempt is the only
-            candidate.
+        candidates: The attempts that may be the voice. There are several while a race is undecided.
+        has_spoken: Whether a candidate has sent a chunk. From then on, it is the only candidate.
         last_attempt: Number of the newest attempt.
         runs: The first run of each attempt.
-        voice: The ``Started`` of the voice. None before the voice started and while a race is undecided.
+        voice: The ``Started`` of the voice; None if there is no voice yet.
     """
 
     candidates: frozenset[int]
@@ -27,11 +26,9 @@ class VoiceState:
 
     @classmethod
     def initial(cls) -> "VoiceState":
-        """Return the first state, with attempt 1 as the only candidate."""
         return cls(candidates=frozenset({1}), has_spoken=False, last_attempt=1, runs=FirstRuns())
 
     def register(self, started: Started) -> bool:
-        """Record a run. Return whether it is the first run of its attempt."""
         is_first = self.runs.register(started)
         self._find_voice()
         return is_first
@@ -40,7 +37,7 @@ class VoiceState:
         return attempt in self.candidates and self.runs.is_first(attempt, run)
 
     def decide(self, attempt: int) -> None:
-        """Make the attempt of the first chunk the only candidate."""
+        """Make the attempt that sent the first chunk the only candidate."""
         self.candidates = frozenset({attempt})
         self.has_spoken = True
         self._find_voice()
@@ -52,7 +49,7 @@ class VoiceState:
             self._find_voice()
 
     def effective(self, cutover: Cutover, last_seq: int) -> bool:
-        """Return whether the cutover opens the next attempt and its trigger still holds at its position on the log."""
+        """Return whether the cutover is for the next attempt and no earlier event refutes its trigger."""
         if cutover.attempt != self.last_attempt + 1:
             return False
         if cutover.trigger == "ttft":
@@ -62,7 +59,7 @@ class VoiceState:
         return True
 
     def hand_over(self, cutover: Cutover) -> None:
-        """Make the cutover's attempt the only candidate. In a race for the first token, keep the other candidates."""
+        """Open the cutover's attempt. In a race for the first token, the earlier candidates remain candidates."""
         self.last_attempt = cutover.attempt
         racing = cutover.how == "race" and cutover.trigger == "ttft"
         self.candidates = self.candidates | {cutover.attempt} if racing else frozenset({cutover.attempt})

@@ -1,1 +1,1 @@
-"""``railbus tune``: improve an engine's settings. Measure one change at a time against the best settings so far."""
+"""``railbus tune``: search for better settings of an engine, one measured change at a time."""

@@ -1,4 +1,4 @@
-"""``python -m services.tuner``: run a plan from standard input, and write the report. ``railbus tune`` starts it."""
+"""Run an experiment whose plan is on standard input, and write the report. ``railbus tune`` starts this program."""
 
 import os
 import shutil
@@ -44,11 +44,6 @@ BATCH_ROUNDS: Final = 4
 
 
 async def main() -> None:
-    """Run the experiment.
-
-    Raises:
-        UserError: The plan is not valid, or the engine cannot start.
-    """
     try:
         plan = msgspec.json.decode(sys.stdin.buffer.read(), type=TunePlan)
         base, _ = plan.base(), (plan.rules(), plan.goals())
@@ -78,7 +73,6 @@ async def main() -> None:
 async def _tune(
     plan: TunePlan, base: Mapping[str, str], laboratory: Laboratory, pilot: Pilot, began: float, load: float
 ) -> None:
-    """Try the changes and write the report."""
     around = Surroundings(
         engine=plan.engine, cores=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1,
         at_once=plan.at_once, gpu=shutil.which("nvidia-smi") is not None, models=plan.models, base=base,
@@ -117,7 +111,6 @@ async def _tune(
 
 
 def _size(plan: TunePlan, pilot: Pilot, search: Search, left_s: float | None) -> Size:
-    """Return the size of the next comparison. All remaining comparisons get an equal share of the remaining time."""
     coming = search.left + (2 if search.null is None else 1)
     return size(
         wanted=plan.requests,
@@ -131,7 +124,6 @@ def _size(plan: TunePlan, pilot: Pilot, search: Search, left_s: float | None) ->
 async def _find(
     plan: TunePlan, base: Mapping[str, str], laboratory: Laboratory, pilot: Pilot, began: float, load: float
 ) -> None:
-    """Measure, in each round, every batch size in rising and then in falling order, all on the same engine."""
     sizes = batch_sizes(plan.max_batch)
     env = {**base, CAPACITY[plan.engine]: base.get(CAPACITY[plan.engine], str(plan.max_batch))}
     if plan.engine == "llama":  # each step computes one token of each slot

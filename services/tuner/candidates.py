@@ -1,4 +1,4 @@
-"""List the changes to try on each engine, in order, and the defaults of its settings. Pure."""
+"""The settings that ``railbus tune`` tries on each engine, in order, and the default values of these settings."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,17 +11,6 @@ ENGINES: Final = ("simulated", "llama", "vllm", "openai")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Surroundings:
-    """The conditions on which the choice of changes depends.
-
-    Attributes:
-        engine: Name of the engine.
-        cores: Cores that this process may run on.
-        at_once: Number of concurrent requests.
-        gpu: Whether there is a GPU.
-        models: Other files or folders of the same model, such as quantised ones.
-        base: The settings at the start of the search.
-    """
-
     engine: str
     cores: int
     at_once: int
@@ -31,7 +20,6 @@ class Surroundings:
 
 
 def defaults(around: Surroundings) -> dict[str, str]:
-    """Return the default values of variables. A change that sets a variable to its default is not tried."""
     return {
         "simulated": {
             "RAILBUS_SIM_GAMMA": "4", "RAILBUS_SIM_PRECISION": "fp8", "RAILBUS_SIM_PREFILL_BUDGET": "2048",
@@ -52,7 +40,7 @@ def defaults(around: Surroundings) -> dict[str, str]:
 
 
 def candidates(around: Surroundings) -> list[SettingsChange]:
-    """Return the changes to try. Changes that usually gain most come first."""
+    """Return the changes to try. Changes with the largest usual gain come first."""
     found = {"simulated": _simulated, "llama": _llama, "vllm": _vllm, "openai": _openai}[around.engine](around)
     return [*found, *_pinning(around)]
 
@@ -124,7 +112,6 @@ def _vllm(around: Surroundings) -> list[SettingsChange]:
 
 
 def _openai(_: Surroundings) -> list[SettingsChange]:
-    """Return the changes that a client can make in its requests. The server's own settings cannot be changed."""
     return [
         _change("prompt cache", "prefix-cache", RAILBUS_UPSTREAM_BODY='{"cache_prompt": true}'),
         _change("exact counts", "batching", RAILBUS_UPSTREAM_STEP_USAGE="on"),

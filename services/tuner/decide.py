@@ -1,4 +1,4 @@
-"""Decide about a change. Keep it only if it shows a gain above the margin and the answers stay good enough. Pure."""
+"""Decide whether a measured change is kept."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -21,12 +21,8 @@ class Trial:
     """One change, measured against the best settings before it.
 
     Attributes:
-        change: The change.
-        base: The settings without the change.
-        size: The planned number of rounds and requests.
-        rounds: The measured rounds.
         quality: Effect of the change on answers; None if it was not measured.
-        error: The reason why the change could not be measured; empty if it was measured.
+        error: Why the change could not be measured; empty if it was measured.
     """
 
     change: SettingsChange
@@ -47,12 +43,12 @@ class Trial:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
-    """The decision about a change, and its reason.
+    """The decision about a change.
 
     Attributes:
-        outcome: ``kept``, or a word for the reason why the change was not kept.
-        reason: The reason, as a sentence.
-        gains: Gain of each metric, with the interval on which the decision is based.
+        outcome: ``kept``, or why the change was not kept.
+        reason: The reason as a sentence.
+        gains: Relative gain of each measured metric, with its confidence interval.
     """
 
     outcome: Outcome
@@ -65,7 +61,7 @@ class Decision:
 
 
 def gain_is_shown(rounds: Sequence[Round], rules: Rules) -> bool:
-    """Return whether the interval of the objective's gain lies above the margin."""
+    """Return whether the whole confidence interval of the objective's gain is above the margin."""
     found = gain(rounds, rules.objective, rules.confidence)
     return found is not None and found.low > rules.margin
 
@@ -98,17 +94,12 @@ def decide(trial: Trial, rules: Rules) -> Decision:
 
 
 def percent(interval: Interval) -> str:
-    """Format a gain with its interval."""
     if interval.low == float("-inf"):
         return f"{interval.value:+.1%} (one round has no interval)"
     return f"{interval.value:+.1%} ({interval.low:+.1%} to {interval.high:+.1%})"
 
 
 def _prices(trial: Trial, rules: Rules) -> tuple[str, list[str]]:
-    """Return the reason why guarded metrics forbid the change, and a text for each guarded loss that is accepted.
-
-    The reason names the first guarded metric that is shown to lose more than allowed. It is empty if there is none.
-    """
     limits = {each.metric: each for each in rules.accepted}
     after, accepted = values(trial.after), []
     for metric, interval in gains(trial.rounds, rules.guards, GUARD_CONFIDENCE).items():

@@ -1,4 +1,4 @@
-"""The parts of an experiment: changes, metrics, targets, and number of measurements. Pure."""
+"""The parts of an experiment: changes, metrics, targets, and number of measurements."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -53,9 +53,9 @@ class SettingsChange:
 
     Attributes:
         name: Name for people, such as ``threads 2``.
-        settings: Variables and their values; an empty value unsets a variable.
-        item: Key of the item of the latency guide (:mod:`services.tuner.guide`) to which the change belongs.
-        lossy: Whether the change may change answers. If so, the loss is measured.
+        settings: Environment variables and their values. An empty value unsets the variable.
+        item: The ``GuideItem.key`` to which the change belongs.
+        lossy: Whether the change may alter answers. If so, the loss of quality is measured.
     """
 
     name: str
@@ -64,11 +64,9 @@ class SettingsChange:
     lossy: bool = False
 
     def over(self, base: Mapping[str, str]) -> dict[str, str]:
-        """Return the settings with this change applied."""
         return {**base, **self.settings}
 
     def is_in(self, base: Mapping[str, str]) -> bool:
-        """Return whether the settings already have the values of the change."""
         return all(base.get(name, "") == value for name, value in self.settings.items())
 
 
@@ -78,22 +76,20 @@ UNCHANGED: Final = SettingsChange(name="no change", settings={}, item="baseline"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """A value that a metric must reach."""
-
     metric: Metric
     value: float
 
     def is_met(self, found: Mapping[Metric, float]) -> bool:
-        """Return whether the metric was measured and reaches the value."""
+        """Return whether the metric reaches the value. Return False if the metric was not measured."""
         value = found.get(self.metric, math.nan)
         return value >= self.value if self.metric in MORE_IS_BETTER else value <= self.value
 
 
 def parse_target(text: str) -> Target:
-    """Return the target in a text such as ``first_token_p99_ms=200``.
+    """Parse a text such as ``first_token_p99_ms=200``.
 
     Raises:
-        ExperimentError: The text is not a target.
+        ExperimentError: If the text is not a target.
     """
     name, equals, number = text.partition("=")
     metric = parse_metric(name.strip())
@@ -110,7 +106,7 @@ def parse_metric(name: str) -> Metric:
     """Return the metric of this name.
 
     Raises:
-        ExperimentError: There is no such metric.
+        ExperimentError: If there is no such metric.
     """
     for metric in METRICS:
         if metric == name:
@@ -119,10 +115,10 @@ def parse_metric(name: str) -> Metric:
 
 
 def parse_settings(pairs: Sequence[str]) -> dict[str, str]:
-    """Return the settings in texts such as ``RAILBUS_LLAMA_THREADS=2``.
+    """Parse texts such as ``RAILBUS_LLAMA_THREADS=2``.
 
     Raises:
-        ExperimentError: A text is not ``NAME=VALUE``, or a variable is not a setting of an engine.
+        ExperimentError: If a text is not ``NAME=VALUE``, or the variable is not a setting of an engine.
     """
     found = {}
     for pair in pairs:
@@ -134,7 +130,7 @@ def parse_settings(pairs: Sequence[str]) -> dict[str, str]:
 
 
 def shown(settings: Mapping[str, str]) -> dict[str, str]:
-    """Return the settings for a report. For a secret, the report says only that it is set."""
+    """Return the settings with the values of secrets replaced by ``(set)``."""
     return {name: "(set)" if name.endswith(SECRET) else value for name, value in settings.items()}
 
 
@@ -143,9 +139,8 @@ class Size:
     """The number of rounds and requests of a comparison.
 
     Attributes:
-        rounds: Number of rounds. Each round runs two loads without and two with the change, on new processes unless
-            engines are kept.
-        load: Number of requests in each of a round's four loads.
+        rounds: Number of rounds. Each round has four loads: two without and two with the change.
+        load: Number of requests of each load.
         reason: Why the comparison has fewer than ``MIN_REQUESTS`` requests; empty if it has enough.
     """
 
@@ -155,19 +150,18 @@ class Size:
 
     @property
     def requests(self) -> int:
-        """Total number of requests of a comparison."""
         return self.rounds * self.load * LOADS
 
 
 def size(*, wanted: int, rounds: int, seconds: float | None, start_s: float, request_s: float) -> Size:
-    """Return the number of rounds and requests with which to measure one change.
+    """Choose the number of rounds and requests for the measurement of one change.
 
     Args:
         wanted: Number of requests to measure if time allows.
         rounds: Number of rounds to measure if time allows.
-        seconds: Time available, in seconds; None means no limit.
-        start_s: Time to start both engines once, in seconds.
-        request_s: Time of one request at the concurrency of the experiment, in seconds.
+        seconds: Available time in seconds; None means no limit.
+        start_s: Time to start the two engines of a round, in seconds.
+        request_s: Total time of a load divided by its number of requests, in seconds.
     """
     rounds = max(MIN_ROUNDS, min(MAX_ROUNDS, rounds))
     reason = f"{wanted} were asked for" if wanted < MIN_REQUESTS else ""
@@ -190,15 +184,15 @@ def size(*, wanted: int, rounds: int, seconds: float | None, start_s: float, req
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rules:
-    """The rules by which a change is kept.
+    """The rules that decide whether a change is kept.
 
     Attributes:
         objective: The metric that must improve.
-        margin: Share that the lower end of the interval of the objective's gain must exceed.
-        confidence: Confidence of the intervals on which decisions are based.
-        guards: Guarded metrics, each with the share that it may lose. A change that is shown to lose more is refused.
-        accepted: Values up to which guarded metrics may get worse, whatever share they lose.
-        max_loss: Largest share of quality that a lossy change may lose.
+        margin: Smallest relative gain. The lower end of the gain's confidence interval must be above it.
+        confidence: Level of the confidence interval of the gain.
+        guards: For each guarded metric, the largest relative loss. A change that loses more is refused.
+        accepted: Limits up to which a guarded metric may get worse in spite of ``guards``.
+        max_loss: Largest loss of quality of a lossy change, as a share.
     """
 
     objective: Metric = "answer_p50_ms"

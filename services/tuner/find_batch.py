@@ -1,4 +1,4 @@
-"""Find the batch size at which throughput stops growing, and the smallest one that exceeds latency limits. Pure."""
+"""Find the batch size at which throughput stops growing, and the batch size at which latency exceeds its limits."""
 
 import random
 from collections.abc import Mapping, Sequence
@@ -23,11 +23,8 @@ class BatchRow:
 
     Attributes:
         batch: Number of concurrent requests.
-        tokens_per_s: Throughput with its interval over rounds.
-        first_token_p50_ms: Median time to the first token, of all requests.
-        first_token_p99_ms: p99 of the time to the first token.
-        token_p99_ms: p99 of the time between tokens.
-        requests: Number of requests.
+        tokens_per_s: Throughput with its confidence interval.
+        requests: Number of measured requests.
         good: Whether both p99 values are within the limits and no request failed.
     """
 
@@ -42,15 +39,14 @@ class BatchRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchFinding:
-    """The answer of ``railbus tune --find batch``.
+    """The result of ``railbus tune --find batch``.
 
     Attributes:
         rows: One row for each batch size, smallest first.
-        knee: Smallest batch size with nearly the highest throughput: an estimate, with an interval from resampled
-            rounds.
-        still_growing: Whether the knee may be beyond the largest measured size.
-        breaks_at: Smallest size that is not within the limits; None if all sizes are.
-        best: Largest size up to the knee that is within the limits; None if not even the smallest is.
+        knee: Smallest batch size with nearly the highest throughput, with its confidence interval.
+        still_growing: Whether throughput may grow beyond the largest measured size.
+        breaks_at: Smallest size that exceeds a limit; None if no size does.
+        best: The recommended size: the largest within the limits and not above ``knee``. None if there is none.
     """
 
     rows: tuple[BatchRow, ...]
@@ -68,7 +64,7 @@ def batch_sizes(largest: int) -> list[int]:
 def find_batch(
     rounds: Sequence[Mapping[int, Sequence[Load]]], *, slo_ttft_ms: float, slo_token_ms: float, seed: int = 0
 ) -> BatchFinding:
-    """Return what the rounds show about the batch size. Each round maps every batch size to its loads."""
+    """Find the best batch size. Each element of ``rounds`` maps a batch size to its loads."""
     sizes = sorted(rounds[0])
     throughput = {size: [values(each[size]).get("tokens_per_s", 0.0) for each in rounds] for size in sizes}
     rows = tuple(
@@ -93,7 +89,10 @@ def find_batch(
 
 
 def knee(throughput: Mapping[int, Sequence[float]], rounds: Sequence[int]) -> int:
-    """Return the smallest batch size whose mean throughput over ``rounds`` reaches ``KNEE_SHARE`` of the highest."""
+    """Return the smallest batch size that reaches the share ``KNEE_SHARE`` of the highest mean throughput.
+
+    The means are computed from the rounds with the indexes ``rounds``.
+    """
     means = {size: fmean(found[each] for each in rounds) for size, found in throughput.items()}
     enough = KNEE_SHARE * max(means.values())
     return min(size for size, mean in means.items() if mean >= enough)

@@ -1,4 +1,4 @@
-"""The latency guide as data: its items, what the guide claims about each, and where it is wrong. Pure."""
+"""The items of a published guide to LLM latency, with the guide's claims and corrections to them."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -17,9 +17,7 @@ class GuideItem:
     """One item of the latency guide.
 
     Attributes:
-        key: Key that ``SettingsChange.item`` refers to.
-        title: Title of the item in the guide.
-        claim: Lowest and highest speed-up that the guide claims, as factors; None if the guide gives no figure.
+        claim: Lowest and highest speed-up factor that the guide claims; None if it claims none.
         correction: What is wrong or missing in the guide; empty if nothing is.
         elsewhere: Why ``railbus tune`` never tries the item; empty if it may try the item.
     """
@@ -85,15 +83,13 @@ TAIL_CORRECTION: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckedItem:
-    """An item of the guide, and the result of the search for changes that belong to it.
+    """An item of the guide with the result of the search.
 
     Attributes:
-        item: The item.
-        state: ``ticked`` if a change is kept. ``refuted`` if changes were measured and none gains enough here.
-            ``unclear`` if a gain above the margin can be neither shown nor ruled out. ``not tried`` if no change of the
-            item was measured.
-        reason: The reason, as a sentence.
-        speed: Speed-up by the best change of the item, as a factor with its interval; None if no change was measured.
+        state: ``ticked``: a change was kept. ``refuted``: the measured changes do not gain enough. ``unclear``: the
+            measurements do not decide. ``not tried``: no change of the item was measured.
+        reason: The reason as a sentence.
+        speed: Largest measured speed-up factor, with its confidence interval; None if no change was measured.
     """
 
     item: GuideItem
@@ -103,7 +99,7 @@ class CheckedItem:
 
     @property
     def within_claim(self) -> bool | None:
-        """Whether the measured speed-up agrees with the guide; None if the guide or the search has no figure."""
+        """Whether the measured speed-up agrees with the claim. None if there is no claim or no measurement."""
         if self.item.claim is None or self.speed is None:
             return None
         low, high = self.item.claim
@@ -111,7 +107,6 @@ class CheckedItem:
 
 
 def check_guide(search: Search) -> list[CheckedItem]:
-    """Return every item of the guide with the result of the search."""
     return [_check(item, search) for item in GUIDE]
 
 
@@ -130,7 +125,6 @@ def _check(item: GuideItem, search: Search) -> CheckedItem:
 
 
 def _is_open(tried: Tried, search: Search) -> bool:
-    """Return whether the trial neither showed nor ruled out a gain above the margin."""
     found = tried.decision.gains.get(search.rules.objective)
     return tried.decision.outcome == "no gain" and (found is None or found.high > search.rules.margin)
 

@@ -1,4 +1,4 @@
-"""Compute metrics from the measurements of loads. Pure; times in milliseconds."""
+"""Compute metrics from measured requests."""
 
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -10,12 +10,12 @@ from services.tuner.statistics import ratio_interval, variation
 
 
 class RequestRow(msgspec.Struct, frozen=True):
-    """The measurements of one request. Times are relative to the moment when it was sent.
+    """The measurements of one request, in milliseconds since the request was sent.
 
     Attributes:
         steps: Time and number of tokens of each engine step.
         total_ms: Time at which the request ended.
-        error: The reason why the request failed; None if it did not fail.
+        error: Why the request failed; None if it did not fail.
     """
 
     steps: tuple[tuple[float, int], ...]
@@ -28,13 +28,12 @@ class RequestRow(msgspec.Struct, frozen=True):
 
 
 class Load(msgspec.Struct, frozen=True):
-    """The measurements of one load on one engine.
+    """The measurements of a group of requests that were sent to one engine.
 
     Attributes:
-        requests: The requests of the load.
-        wall_s: Time from the start of the first request to the end of the last, in seconds.
-        memory_mib: Peak memory of the engine's processes so far; None if it cannot be read.
-        gpu_mib: GPU memory of these processes; None without a GPU.
+        wall_s: Seconds from the start of the first request to the end of the last.
+        memory_mib: Peak memory of the engine's processes; None if it cannot be read.
+        gpu_mib: GPU memory of the engine's processes; None without a GPU.
     """
 
     requests: tuple[RequestRow, ...]
@@ -44,14 +43,14 @@ class Load(msgspec.Struct, frozen=True):
 
 
 class Round(msgspec.Struct, frozen=True):
-    """One round of four loads: two on an engine without the change, and two on another engine with the change."""
+    """The loads of one round: two without the change (``before``) and two with the change (``after``)."""
 
     before: tuple[Load, ...]
     after: tuple[Load, ...]
 
 
 def values(loads: Sequence[Load]) -> dict[Metric, float]:
-    """Return the metrics over all loads together; empty if no request was answered."""
+    """Compute the metrics over all loads together. The result is empty if no request was answered."""
     answered = [row for load in loads for row in load.requests if row.answered]
     if not answered:
         return {}
@@ -71,7 +70,6 @@ def values(loads: Sequence[Load]) -> dict[Metric, float]:
 
 
 def first_tokens(rows: Iterable[RequestRow]) -> list[float]:
-    """Return each answered request's time to its first token."""
     return [row.steps[0][0] for row in rows if row.answered]
 
 
@@ -86,12 +84,15 @@ def token_gaps(rows: Iterable[RequestRow]) -> list[float]:
 
 
 def failed(loads: Sequence[Load]) -> int:
-    """Return the number of requests that were not answered."""
     return sum(not row.answered for load in loads for row in load.requests)
 
 
 def stability(loads: Sequence[Load]) -> tuple[float, float]:
-    """Return the coefficient of variation of the loads' median answer times, and p99 divided by p50 over all loads."""
+    """Measure how much the answer times of the loads vary.
+
+    Returns:
+        The coefficient of variation of the loads' median answer times, and p99 divided by p50 of all answer times.
+    """
     medians = [found["answer_p50_ms"] for load in loads if (found := values([load]))]
     pooled = values(loads)
     tail = pooled["answer_p99_ms"] / pooled["answer_p50_ms"] if pooled else float("nan")
@@ -99,12 +100,12 @@ def stability(loads: Sequence[Load]) -> tuple[float, float]:
 
 
 def gains(rounds: Sequence[Round], metrics: Iterable[Metric], confidence: float) -> Mapping[Metric, Interval]:
-    """Return the share by which each metric improved, with its interval. 0.5 means twice as good, below 0 is worse.
+    """Return the relative gain of each metric, with its confidence interval over the rounds.
 
-    The interval is computed from the gains of the rounds. Two processes with the same settings differ more than two
-    loads on one process, and only new processes show this difference. A metric is left out if no round measured it both
-    without and with the change.
+    0.5 means that latency was halved or throughput doubled. A value below 0 means a loss. Metrics that were not
+    measured are left out.
     """
+    # Two processes with the same settings differ more than two loads on one process. Only rounds show this difference.
     pairs = [(values(each.before), values(each.after)) for each in rounds]
     found = {}
     for metric in metrics:
@@ -119,7 +120,6 @@ def gains(rounds: Sequence[Round], metrics: Iterable[Metric], confidence: float)
 
 
 def gain(rounds: Sequence[Round], metric: Metric, confidence: float) -> Interval | None:
-    """Return the gain of one metric by the change (see :func:`gains`); None if the metric was not measured."""
     return gains(rounds, [metric], confidence).get(metric)
 
 

@@ -1,4 +1,4 @@
-"""The plan of an experiment, from the checked flags of ``railbus tune``. Pure."""
+"""The plan of an experiment, made from the flags of ``railbus tune``."""
 
 from typing import Annotated, Literal
 
@@ -27,26 +27,26 @@ class TunePlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     Attributes:
         engine: The engine.
         settings: Settings of the baseline, as ``NAME=VALUE``.
-        tries: Changes to try before those of the engine's list. Each is one or more settings, separated by spaces.
-        lossy: Like ``tries``, but for changes that may change answers.
+        tries: Changes to try first. Each is one or more settings, separated by spaces.
+        lossy: Like ``tries``, but for changes that may alter answers.
         only: Keys of the items of the latency guide to try; empty for all.
-        own_list: Whether the engine's list of changes is tried.
+        own_list: Whether to try the engine's own list of changes.
         models: Other files or folders of the model to try.
         objective: The metric that must improve.
         targets: Values at which the search ends, as ``METRIC=NUMBER``.
-        accepted: Values up to which guarded metrics may get worse, as ``METRIC=NUMBER``.
+        accepted: Limits up to which other metrics may get worse, as ``METRIC=NUMBER``.
         budget_min: Number of minutes after which no further change is tried; None means no limit.
         requests: Number of requests of a comparison.
         rounds: Number of rounds of a comparison.
         prompt: Number of tokens of a prompt.
-        shared: Share of each prompt that is common to all prompts. It is at the beginning.
+        shared: Share of each prompt, from its beginning, that all prompts have in common.
         output: Maximum number of tokens of an answer.
         at_once: Number of concurrent requests.
         seed: Seed of the prompts.
-        margin: Share that the lower end of the interval of a gain must exceed.
-        max_loss: Largest share of quality that a lossy change may lose.
-        apart: Whether only one engine is loaded at a time.
-        keep: Whether engines stay loaded from round to round.
+        margin: Smallest relative gain with which a change is kept.
+        max_loss: Largest loss of quality of a lossy change, as a share.
+        apart: Whether to load only one engine at a time.
+        keep: Whether engines stay loaded between rounds.
         find: ``batch`` finds the best batch size instead of trying changes.
         max_batch: With ``find``, the largest batch size.
         slo_ttft_ms: With ``find``, limit of the p99 of the time to the first token.
@@ -86,7 +86,7 @@ class TunePlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         """Return the settings of the baseline.
 
         Raises:
-            ExperimentError: A text in ``settings`` is not a setting.
+            ExperimentError: If a text in ``settings`` is not a setting.
         """
         return {"RAILBUS_ENGINE": self.engine, **parse_settings(self.settings)}
 
@@ -94,7 +94,7 @@ class TunePlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         """Return the rules of the decisions.
 
         Raises:
-            ExperimentError: There is no such metric, or a text is not ``METRIC=NUMBER``.
+            ExperimentError: If there is no such metric, or a text is not ``METRIC=NUMBER``.
         """
         accepted = [parse_target(text) for text in self.accepted]
         return Rules(objective=self.metric(), margin=self.margin, accepted=accepted, max_loss=self.max_loss)
@@ -103,7 +103,7 @@ class TunePlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         """Return the objective.
 
         Raises:
-            ExperimentError: There is no such metric.
+            ExperimentError: If there is no such metric.
         """
         return parse_metric(self.objective)
 
@@ -111,15 +111,15 @@ class TunePlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         """Return the targets.
 
         Raises:
-            ExperimentError: A text is not a target.
+            ExperimentError: If a text is not a target.
         """
         return [parse_target(text) for text in self.targets]
 
     def changes(self, around: Surroundings) -> list[SettingsChange]:
-        """Return the changes to try: first those named by the user, followed by the engine's list.
+        """Return the changes to try: first the user's changes, then the engine's own list.
 
         Raises:
-            ExperimentError: A text is not a change, or there is no change to try.
+            ExperimentError: If a text is not a change, or there is no change to try.
         """
         unknown = set(self.only) - set(ITEMS)
         if unknown:
@@ -135,7 +135,6 @@ class TunePlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 def _own(text: str, *, lossy: bool) -> SettingsChange:
-    """Return the change in a text such as ``kv:RAILBUS_LLAMA_KV=q4_0``. The item before the colon may be left out."""
     item, colon, rest = text.partition(":")
     if not colon or item not in ITEMS:
         item, rest = "quantization" if lossy else "batching", text

@@ -1,4 +1,4 @@
-"""Choose the change to try next, and the end of the search. Pure, because the elapsed time is an argument."""
+"""Choose the change to try next, and end the search."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,21 +13,21 @@ EXHAUSTED: Final = "every change was tried"
 
 @dataclass(frozen=True, slots=True)
 class Tried:
-    """A trial, and the decision about it."""
-
     trial: Trial
     decision: Decision
 
 
 class Search:
-    """Hill climbing. Each change is measured against the best settings so far, and becomes part of them if it is kept.
+    """Hill climbing: each change is measured against the best settings so far.
+
+    If a change is kept, it becomes part of the best settings.
 
     Args:
         changes: The changes to try, in this order.
         base: The settings at the start.
-        defaults: The default values of variables. A change that sets an unset variable to its default is not tried.
-        rules: The rules by which a change is kept.
-        targets: The search ends when all targets are met. Without targets, it tries every change.
+        defaults: The default values of variables. A change to these values is not tried.
+        rules: The rules that decide whether a change is kept.
+        targets: The search ends when all targets are met. Without targets, every change is tried.
         budget_s: Seconds after which no further change is tried; None means no limit.
     """
 
@@ -57,11 +57,10 @@ class Search:
 
     @property
     def left(self) -> int:
-        """Number of changes that are still to be tried."""
         return len(self._left)
 
     def next(self, elapsed_s: float) -> SettingsChange | None:
-        """Return the change to try next; None if the search has ended (``stopped`` has the reason)."""
+        """Return the change to try next. Return None if the search has ended; ``stopped`` then has the reason."""
         if self.null is None:
             return UNCHANGED
         if self._targets and all(target.is_met(self.reached) for target in self._targets):
@@ -79,7 +78,7 @@ class Search:
         return None
 
     def record(self, trial: Trial) -> Decision | None:
-        """Record a trial. Return the decision about it; None for the comparison of the baseline with itself."""
+        """Record a trial and return the decision. Return None for the comparison of the baseline with itself."""
         if trial.change is UNCHANGED:
             self.null = trial
             self.reached = values([*trial.before, *trial.after])
@@ -93,7 +92,7 @@ class Search:
         return decision
 
     def is_disturbed(self) -> bool:
-        """Return whether equal settings differed by more than the margin. If so, gains on this machine mean little."""
+        """Return whether two engines with equal settings differed by more than the margin."""
         if self.null is None:
             return False
         found = gain(self.null.rounds, self.rules.objective, self.rules.confidence)

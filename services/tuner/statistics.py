@@ -1,4 +1,4 @@
-"""Confidence intervals of means, ratios and shares. Pure, without SciPy."""
+"""Confidence intervals of means, ratios and shares."""
 
 import math
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ _STANDARD: Final = NormalDist()
 
 
 def variation(values: Sequence[float]) -> float:
-    """Return the coefficient of variation; NaN with fewer than two values."""
+    """Return the coefficient of variation. Return NaN for fewer than two values."""
     mean = fmean(values) if values else 0.0
     return stdev(values) / mean if len(values) > 1 and mean else math.nan
 
@@ -20,7 +20,7 @@ def t_quantile(degrees: int, confidence: float) -> float:
     """Return the two-sided quantile of Student's t distribution (Hill 1970, algorithm 396).
 
     Raises:
-        ValueError: ``degrees`` is below 1.
+        ValueError: If ``degrees`` is below 1.
     """
     if degrees < 1:
         raise ValueError("an interval needs two values")
@@ -61,16 +61,13 @@ def mean_interval(values: Sequence[float], confidence: float) -> Interval:
 
 
 def ratio_interval(above: Sequence[float], below: Sequence[float], confidence: float) -> Interval:
-    """Return the geometric mean of the ratios ``above / below`` of all pairs, with its interval.
-
-    The interval is that of the logarithms, so that twice as fast and half as fast are equally far from no change.
-    """
+    """Return the geometric mean of the ratios ``above / below``. Its interval is computed from the logarithms."""
     logs = mean_interval([math.log(a / b) for a, b in zip(above, below, strict=True)], confidence)
     return Interval(*(math.exp(min(end, 700.0)) for end in (logs.value, logs.low, logs.high)))
 
 
 def wilson(successes: int, trials: int, confidence: float) -> Interval:
-    """Return the share of successes with its score interval (Wilson 1927); 0 (0 to 1) without trials."""
+    """Return the share of successes with its score interval (Wilson 1927). Without trials, this is 0 (0 to 1)."""
     if not trials:
         return Interval(0.0, 0.0, 1.0)
     z = -_STANDARD.inv_cdf((1 - confidence) / 2)
@@ -81,10 +78,9 @@ def wilson(successes: int, trials: int, confidence: float) -> Interval:
 
 
 def paired_difference(first: Sequence[bool], second: Sequence[bool], confidence: float) -> Interval:
-    """Return the share of True in ``first`` minus that in ``second``, for the same cases (Newcombe 1998, method 10).
+    """Return the share of True in ``first`` minus the share of True in ``second``. The sequences are paired.
 
-    If no case differs, the interval of this method may have no width. In that case, both ends come from the score
-    interval of 0 successes in n cases.
+    The interval is that of Newcombe (1998), method 10.
     """
     trials = len(first)
     pairs = list(zip(first, second, strict=True))
@@ -92,7 +88,7 @@ def paired_difference(first: Sequence[bool], second: Sequence[bool], confidence:
     neither = trials - both - only_first - only_second
     one = wilson(both + only_first, trials, confidence)
     two = wilson(both + only_second, trials, confidence)
-    if not only_first and not only_second:
+    if not only_first and not only_second:  # method 10 may give an interval without width
         reach_of_none = wilson(0, trials, confidence).high
         return Interval(0.0, -reach_of_none, reach_of_none)
     margins = (both + only_first) * (only_second + neither) * (both + only_second) * (only_first + neither)

@@ -1,1 +1,1 @@
-"""Check the promises after every step (``oracle``) and at the end of a run (``ending``)."""
+"""Checks of a simulated run: ``oracle`` during the run, ``ending`` at its end."""

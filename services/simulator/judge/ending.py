@@ -1,4 +1,4 @@
-"""Check the end of a run: each request is closed, none was closed too early, and no core has work left."""
+"""Checks at the end of a run: every request is closed, none was closed too early, and no service has work left."""
 
 from typing import NamedTuple
 
@@ -16,14 +16,6 @@ from services.simulator.tree.workers import WorkerCore
 
 
 class Ending(NamedTuple):
-    """What is known about one request at the end of a run.
-
-    Attributes:
-        asked_us: When the request was received.
-        showed: Whether a client was shown text.
-        away_us: Maximum time for which the request had no connected client before it was closed.
-    """
-
     number: int
     partition: int
     asked_us: int
@@ -35,7 +27,11 @@ class Ending(NamedTuple):
 
 
 def check_live(ending: Ending) -> None:
-    """Check that the request is closed and has an account, and that a shown answer was fully cleared or withdrawn."""
+    """Check that a request is closed and has an account, and that a shown answer was fully checked or withdrawn.
+
+    Raises:
+        Violation: If this is not so.
+    """
     name, screen = f"request {ending.number}", ending.replay.screen
     if screen.closed is None:
         raise Violation("every request is closed", f"{name} is open")
@@ -53,7 +49,6 @@ def check_live(ending: Ending) -> None:
 
 
 def _is_checked(events: list[StreamEvent], voice: Started | None) -> bool:
-    """Return whether safety has finished its check of the voice, or has nothing to check."""
     verdict = next((event for event in events if isinstance(event, Verdict)), None)
     if voice is None or verdict is None or verdict.decision == "deny":
         return True
@@ -65,19 +60,19 @@ def _is_checked(events: list[StreamEvent], voice: Started | None) -> bool:
 
 
 def check_justified(ending: Ending, margin_us: int, *, breaker: bool, max_retries: int) -> bool:
-    """Check that no effective cutover or ``Closed`` came too early, and that there were not too many retries.
-
-    A decision came too early if the deadline that is its reason had not passed, by the broker's clock.
+    """Check that a request was not closed or moved to another attempt too early, and was not retried too often.
 
     Args:
         ending: The request.
-        margin_us: Maximum error of a reader's estimate of an append time. A decision that is early by at most this time
-            is not a violation.
-        breaker: Whether the circuit breaker is on. If so, a first token may be declared late before its deadline.
-        max_retries: Maximum number of retries, that is, further attempts on the self-hosted engines.
+        margin_us: Tolerance: a decision that is early by at most this time is allowed.
+        breaker: Whether the circuit breaker is on. It may move a request to the cloud before the first-token deadline.
+        max_retries: Maximum number of further attempts on the self-hosted engines.
 
     Returns:
-        Whether the first attempt answered the request, and it was closed as answered or recalled.
+        Whether the request had only one attempt and was closed as answered or recalled.
+
+    Raises:
+        Violation: If a check fails.
     """
     request, screen = ending.request, ending.replay.screen
     deadlines, name = request.deadlines, f"request {ending.number}"
@@ -119,7 +114,11 @@ def _check_closing(ending: Ending, closed: Closed, at_us: int, chunk_us: int, ma
 
 
 def check_empty(core: object, name: str) -> None:
-    """Check that a core has no requests and no work left, after all requests are closed and retention is over."""
+    """Check that the decision logic of a service holds no more requests and no more work.
+
+    Raises:
+        Violation: If something is left.
+    """
     left: dict[str, object] = {}
     if isinstance(core, RouterCore):
         shared = core._shared
@@ -145,16 +144,10 @@ def check_empty(core: object, name: str) -> None:
 
 
 def has_open(core: object) -> bool:
-    """Return whether a core still has requests. It may keep them until its retention time is over."""
     return isinstance(core, RouterCore | SafetyCore) and bool(core.open)
 
 
 def is_running(core: object) -> bool:
-    """Return whether an evaluation or an execution of a core has not ended.
-
-    An execution may go on after its request was closed. An evaluation may do so too: if rails lose a partition during
-    the evaluation of a request, that request is evaluated again.
-    """
     if isinstance(core, RailsCore):
         return core._running.total() > 0
     return isinstance(core, WorkerCore) and bool(core.scheduler.running)

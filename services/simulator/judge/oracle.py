@@ -1,4 +1,4 @@
-"""Check what must hold after every step. The checks are as simple as possible, and use the records on the log."""
+"""Checks during a run, based on the records on the log."""
 
 from collections import defaultdict
 from operator import itemgetter
@@ -25,10 +25,10 @@ STALL_US = 1_500_000
 
 
 class Violation(AssertionError):
-    """A promise was broken.
+    """A property that must hold in every run was broken.
 
     Attributes:
-        promise: Text of the broken promise. It names no request and no time, so it is the same in all violations of it.
+        promise: Text of the property. It names no request.
     """
 
     def __init__(self, promise: str, sentence: str) -> None:
@@ -40,12 +40,6 @@ class Violation(AssertionError):
 
 
 class Shown:
-    """The records that an edge has read for one client. They determine which text the client may show.
-
-    Attributes:
-        masked: Numbers of the attempts whose prompt was masked.
-    """
-
     def __init__(self, masked: set[int], frozen: str | None = None) -> None:
         self.masked = masked
         self.verdict: Verdict | None = None
@@ -62,7 +56,6 @@ class Shown:
         self.frozen = frozen
 
     def take(self, event: StreamEvent, offset: int) -> None:
-        """Add an event. Of several verdicts, or several runs of an attempt, the one with the lowest offset counts."""
         if type(event) is Chunk:
             chunks = self.chunks.get(event.run)
             if chunks is None:
@@ -83,7 +76,7 @@ class Shown:
                 self.cleared[event.run] = max(self.cleared.get(event.run, -1), seq)
 
     def prefixes(self, run: str) -> list[str]:
-        """Return the text of a run after each chunk, up to the first missing chunk. Redactions are applied."""
+        """Return the redacted text of a run after 0, 1, 2, ... chunks, up to the first missing chunk."""
         chunks = self.chunks.get(run, {})
         recalls = self.recalls.get(run)
         if recalls is not None:
@@ -118,8 +111,6 @@ def _redacted(chunks: dict[int, str], redactions: list[Recall]) -> list[str]:
 
 
 class Step(NamedTuple):
-    """One event of a request, its append time, and the state of the fold after it."""
-
     at_us: int
     event: StreamEvent
     attempts: int
@@ -127,14 +118,13 @@ class Step(NamedTuple):
 
 
 class LogReplay:
-    """The fold of all events of one request, updated at each append, and the visible text after each op.
+    """The state of one request, updated with each event that is appended to the log.
 
     Attributes:
-        texts: For each op id, the visible text after this op.
-        following: For each op id, the id of the next op. For the empty string, the id of the first op.
-        newest: The id of the newest op. Ops after those of the event that closed the answer are left out.
+        texts: For each op id, the visible text after the op.
+        following: For each op id, the id of the next op. The empty string maps to the first op.
+        newest: The id of the newest op. Ops after the answer was closed do not count.
         newest_us: When the event of the op ``newest`` was appended.
-        steps: All events so far.
     """
 
     def __init__(self, request_id: str) -> None:
@@ -148,7 +138,6 @@ class LogReplay:
         self._visible = ""
 
     def take(self, record: Received, event: StreamEvent, now_us: int) -> None:
-        """Apply an event. Call this when it is appended."""
         screen = self.screen
         over = screen.closed is not None
         ops = screen.feed(event, record.timestamp_ms)
@@ -223,13 +212,12 @@ class Oracle:
                     raise Violation("no record is unreadable", f"{event.topic}[{event.partition}]@{event.offset}")
 
     def away_us(self, request_id: str) -> int:
-        """Return the maximum time for which a request had no connected client before it was closed, by its receipts."""
+        """Return the longest time without a connected client before the request was closed."""
         left_us = self._left_us.get(request_id)
         last_us = 0 if left_us is None else self._closed_us.get(request_id, FOR_EVER_US) - left_us
         return max(last_us, self._away_us.get(request_id, 0))
 
     def replay(self, request_id: str) -> LogReplay:
-        """Return the fold of all events of a request. It is empty if there are none."""
         return self.replays.get(request_id) or LogReplay(request_id)
 
     def _note_connection(self, event: Attached | Detached, now_us: int) -> None:
@@ -272,11 +260,14 @@ class Oracle:
     # Screens
 
     def shown(self, request_id: str, frozen: str | None) -> Shown:
-        """Return the ``Shown`` of a new stream, for which its edge has not read any event yet."""
         return Shown(self._masked[request_id], frozen)
 
     def on_written(self, stream: "Stream", data: bytes) -> None:
-        """Check the ops in ``data``, and that the events which the edge has read allow the resulting text."""
+        """Check that the ops in ``data`` are in order, and that the client may show the resulting text.
+
+        Raises:
+            Violation: If a check fails.
+        """
         delivered = read_events(data, stream.written)
         if not delivered.states:
             return
@@ -309,16 +300,14 @@ class Oracle:
             self._check_text(name, shown, visible)
 
     def on_not_found(self, request_id: str) -> None:
-        """Report a violation: an edge did not find a request that had been acknowledged to its client."""
         raise Violation("nothing accepted is lost", f"{self._name(request_id)} is not on the log")
 
     def on_unknown_position(self, stream: "Stream") -> None:
-        """Report a violation: an edge did not find the last op of a client that resumes."""
         name = self._name(stream.request.request_id)
         raise Violation("every position can be resumed", f"{name} has no op {stream.written.op_id}")
 
     def check_rejected(self) -> None:
-        """Check that each request which this version cannot read was closed as rejected and kept as a dead letter."""
+        """Check that each unreadable request was rejected and kept as a dead letter."""
         for request_id, (topic, number) in self._broker.newer.items():
             replay = self.replays.get(request_id)
             closed = None if replay is None else replay.screen.closed
@@ -328,7 +317,7 @@ class Oracle:
                 raise Violation("a request of a newer version is kept", f"{topic}[{number}]")
 
     def check_stall(self, stream: "Stream", now_us: int) -> None:
-        """Check that a stream was sent the newest op, unless it or a disturbance came within the last ``STALL_US``."""
+        """Check that a stream was sent the newest op. Skip the check if that op or a fault is recent."""
         replay = self.replays.get(stream.request.request_id)
         process, since_us = stream.process, now_us - STALL_US
         if replay is None or stream.reason is not None or not process.reachable or process.slow != 1:
@@ -365,7 +354,7 @@ class Oracle:
     # Offsets
 
     def on_commit(self, group: str, position: int, number: int, now_us: int, margin_us: int) -> None:
-        """Check a commit of rails: each request before the offset has a verdict or is past its total deadline."""
+        """Check an offset that the rails service committed: each earlier request has a verdict or has expired."""
         log, appended_us = self._broker.log((REQUESTS.name, number)), self._broker.appended_us[REQUESTS.name, number]
         for record in log[self._committed.get(number, 0) : position]:
             request = event_of(record)
@@ -378,7 +367,7 @@ class Oracle:
         self._committed[number] = max(position, self._committed.get(number, 0))
 
     def on_begun(self, worker: str, scheduler: Scheduler, ticket: Ticket, slots: int) -> None:
-        """Check that a worker has a slot for a request. A batch request may start only if no interactive one waits."""
+        """Check that a worker has a free slot, and that no batch request starts while an interactive request waits."""
         name = self._name(ticket.request_id)
         if scheduler.running > slots:
             raise Violation("a worker runs no more than it has slots for", f"{worker} begins {name}")
@@ -386,7 +375,7 @@ class Oracle:
             raise Violation("interactive requests go first", f"{worker} begins {name}")
 
     def on_taken(self, group: str, partition: Partition, position: int) -> None:
-        """Check a commit of a worker: each request before the offset was started or refused. It is not read again."""
+        """Check an offset that a worker committed: each earlier request was started or refused."""
         for record in self._broker.log(partition)[self._taken.get((group, partition), 0) : position]:
             request = event_of(record)
             if isinstance(request, Request) and (request.request_id, request.attempt) not in self._begun:

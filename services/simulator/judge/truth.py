@@ -1,8 +1,4 @@
-"""A second implementation of the fold, as simple as possible. Each call processes a whole prefix of the log.
-
-``Screen`` is faster, because it updates its state with each event. Both must agree on which run is the voice, which
-spans are withdrawn, whether the text is stopped, refused or behind the gate, and which ``Closed`` is effective.
-"""
+"""A second, simpler implementation of the fold. Its results are compared with those of ``Screen``."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -23,8 +19,6 @@ from schemas.stream import (
 
 @dataclass
 class Truth:
-    """The state of the fold after a prefix of the log."""
-
     voice: Started | None
     voice_since: int  # index in the log from which the voice's chunks and clearances count
     gate_open: bool
@@ -36,11 +30,11 @@ class Truth:
 
 
 def truth(log: Sequence[StreamEvent], *, governed: bool = False) -> Truth:  # noqa: C901, PLR0912, PLR0915 - in one piece: no structure of the fold
-    """Return the state of the fold after this prefix of the log.
+    """Compute the state of a request from its events.
 
     Args:
-        log: The prefix of the events of one request.
-        governed: Whether the reader requires verdict and output check even if ``Started`` says that they are off.
+        log: The first events of the request, in the order of the log.
+        governed: Whether to require a verdict and an output check even if ``Started`` says that they are off.
     """
     ungated = frozenset[str]() if governed else {"off"}  # values in ``Started`` that turn gate or output check off
     candidates, heard, attempt, masked, since = {1}, None, 1, False, 0
@@ -141,5 +135,4 @@ def truth(log: Sequence[StreamEvent], *, governed: bool = False) -> Truth:  # no
 
 
 def _contiguous(chunks: set[int]) -> int:
-    """Return the ``seq`` of the last chunk before the first missing chunk; -1 if chunk 0 is missing."""
     return next(seq for seq in range(len(chunks) + 1) if seq not in chunks) - 1

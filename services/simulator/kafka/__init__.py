@@ -1,1 +1,1 @@
-"""The simulated broker, its consumer groups, and the hosts and processes that send requests to it."""
+"""Simulated Kafka broker and consumer groups, and the hosts and processes that use them."""

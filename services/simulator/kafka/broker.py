@@ -1,4 +1,4 @@
-"""The simulated broker: partitions with append times, and readers that fetch new records."""
+"""Simulated broker: partitions with append times, and readers that fetch records."""
 
 import random
 from collections.abc import Callable
@@ -30,7 +30,7 @@ LogRecord = Received | UnreadableRecord
 
 
 def event_of(record: LogRecord) -> AnyEvent | None:
-    """Return the event of a record, or None if this version cannot read it."""
+    """Return the event of a record, or None if the record is unreadable."""
     return record.event if isinstance(record, Received) else None
 
 
@@ -38,38 +38,25 @@ OnAppended = Callable[[Received], None]
 
 
 class SimulatedBroker:
-    """The logs of all topics. Readers get the same record objects that were appended, so nothing is encoded.
-
-    Attributes:
-        appended_us: For each partition, when each record was appended, by the simulation's time. (The timestamp in a
-            record is from the clock of a broker node.)
-        skew_us: How far the clocks of all broker nodes are ahead of the simulation's time, in addition to
-            ``node_skews_us``.
-        newer: For each request in a format that is too new for the services (``append_newer``), its partition, by
-            request id.
-        stepped_us: The sum of the sizes of all clock steps, forwards and backwards. A change of leaders counts as a
-            step of the largest difference between the clocks of an old and a new leader.
-        upgraded: Whether safety runs the next version already. Edges that were started before this upgrade cannot read
-            the recalls of that version.
-        newer_recalls: Partition and offset of each recall that edges from before the upgrade cannot read.
-        leaders: For each partition, the node that leads it. The node's clock sets the timestamps of the records.
+    """An in-memory broker with the logs of all topics. Records are passed as objects, without encoding.
 
     Args:
         simulation: The run's simulation.
-        node_skews_us: For each broker node, how far its clock is ahead of the simulation's time.
+        node_skews_us: How far the clock of each broker node is ahead of the simulation's clock.
     """
 
     def __init__(self, simulation: Simulation, node_skews_us: tuple[int, ...] = (0,)) -> None:
         self._simulation = simulation
         self.logs: dict[Partition, list[LogRecord]] = {}
-        self.appended_us: dict[Partition, list[int]] = {}
-        self.skew_us = 0
-        self.newer: dict[str, Partition] = {}
-        self.stepped_us = 0
-        self.upgraded = False
+        self.appended_us: dict[Partition, list[int]] = {}  # append time of each record, by the simulation's clock
+        self.skew_us = 0  # is added to the clocks of all nodes
+        self.newer: dict[str, Partition] = {}  # partitions of unreadable requests, by request id
+        self.stepped_us = 0  # sum of the sizes of all clock steps and changes of leaders
+        self.upgraded = False  # whether the safety service runs the next version
+        # Recalls (partition and offset) that edges from before the upgrade cannot read.
         self.newer_recalls: set[tuple[Partition, int]] = set()
         self._node_skews_us = node_skews_us
-        self.leaders: dict[Partition, int] = {}
+        self.leaders: dict[Partition, int] = {}  # the node whose clock sets the timestamps
         self._readers: dict[Partition, list[LogReader]] = {}
         self.on_appended: list[OnAppended] = []
         self.labels: dict[str, int] = {}
@@ -84,7 +71,7 @@ class SimulatedBroker:
         return log
 
     def move_leaders(self, number: int) -> None:
-        """Make the next node the leader of each partition with this number. Timestamps may go back, as in Kafka."""
+        """Make another node the leader of all partitions with this number. Timestamps may then go back."""
         skews_us, most_us = self._node_skews_us, 0
         for partition in [partition for partition in self.leaders if partition[1] == number]:
             before = self.leaders[partition]
@@ -115,7 +102,7 @@ class SimulatedBroker:
             told(record)
 
     def append_newer(self, number: int) -> None:
-        """Append a request in a format that is too new for the services to read."""
+        """Append a request in a format that the services cannot read."""
         request_id = self._new_id(f"newer/{number}")
         partition = (REQUESTS.name, partition_for(request_id, PARTITIONS))
         log, now_us = self.log(partition), self._simulation.now_us
@@ -132,7 +119,7 @@ class SimulatedBroker:
             reader.wake()
 
     def append_stray(self, number: int) -> None:
-        """Append a verdict on a request that no topic has, so that no service will ever close it."""
+        """Append a verdict on a request that does not exist."""
         request_id, now_us = self._new_id(f"stray/{number}"), self._simulation.now_us
         self.labels[request_id] = -3
         self._simulation.note("broker", "FAULT a verdict on an unknown request")
@@ -149,7 +136,7 @@ class SimulatedBroker:
         return uuid7(self._simulation.now_us // MS, bits)
 
     def step(self, by_us: int) -> None:
-        """Change the clocks of all broker nodes by ``by_us``. Timestamps may go back, as in Kafka."""
+        """Step the clocks of all broker nodes. Timestamps may then go back."""
         self.skew_us += by_us
         self.stepped_us += abs(by_us)
 
@@ -201,13 +188,7 @@ class SimulatedBroker:
 
 
 class LogReader:
-    """Fetches one partition for a process, from an offset on. Fetched records are passed to ``deliver``.
-
-    Attributes:
-        asking: Whether a fetch is in flight.
-        leader: The node that led the partition when ``clock`` was last used.
-        clock: The clock that estimates the append times of this partition's records.
-    """
+    """Fetches the records of one partition for one process, and passes them to ``deliver``."""
 
     __slots__ = (
         "_asked_us", "_broker", "_deliver", "_log", "_process", "_simulation", "_waits_since_us", "_whole_us", "asking",
@@ -241,7 +222,7 @@ class LogReader:
             self.wake()
 
     def wake(self) -> None:
-        """Send a fetch, unless one is in flight. Call this when there are records to read."""
+        """Send a fetch, unless one is in flight."""
         if not self.asking:
             self.asking = True
             process, simulation = self._process, self._simulation
@@ -255,14 +236,12 @@ class LogReader:
 
     @property
     def since_us(self) -> int:
-        """Return a time by the process's clock; 0 if it is unknown. All records appended before this time were read."""
+        """Time by the process's clock, or 0 if unknown. All records that were appended earlier have been read."""
         return self._process.steady_at_us(self._whole_us) if self._whole_us else 0
 
     def _wait_on(self) -> None:
-        """Compute ``since_us``: when a real consumer would have sent its last fetch that returned no records.
-
-        Such fetches wait at the broker. They are not simulated one by one.
-        """
+        # A real consumer's fetches wait at the broker if there are no records. They are not simulated one by one.
+        # Compute when the last fetch without records would have been sent.
         process, began_us = self._process, self._waits_since_us
         answered = (self._simulation.now_us - began_us - WAY_US) // FETCH_WAIT_US
         if process.reachable and process.reached_us <= began_us:
@@ -274,7 +253,6 @@ class LogReader:
             self._broker.unsubscribe(self)
 
     def _answer(self) -> None:
-        """Respond to a fetch at the broker. A paused process gets the records when its pause ends."""
         if not self.closed:
             records = self._log[self.position : self.position + MAX_FETCH]
             process = self._process

@@ -1,7 +1,7 @@
-"""Simulate the coordinator of a consumer group: joins, heartbeats, rebalances, expulsion, committed offsets.
+"""Simulated coordinator of a consumer group: joins, rebalances, expulsion and committed offsets.
 
-Single heartbeats are not simulated, but their effects are. A member learns of a rebalance within one heartbeat
-interval. If the broker gets no heartbeats of a member, it expels the member after the session timeout.
+A member learns of a rebalance within ``HEARTBEAT_US``. A member that cannot be reached is expelled after
+``SESSION_TIMEOUT_US``.
 """
 
 from collections.abc import Callable
@@ -18,8 +18,6 @@ HEARTBEAT_US = 300 * MS
 
 
 class GroupMember(Protocol):
-    """The attributes and methods of a member that the coordinator uses."""
-
     process: SimulatedProcess
     member_id: str
     generation: int
@@ -32,10 +30,9 @@ class GroupMember(Protocol):
 
 
 class SimulatedGroup:
-    """The coordinator's state of one consumer group.
+    """The coordinator of one consumer group.
 
     Attributes:
-        committed: The committed offset of each partition.
         on_commit: Called with group, partition and offset before each commit is stored.
     """
 
@@ -58,7 +55,7 @@ class SimulatedGroup:
         """
 
     def join(self, member: GroupMember, owned: OwnedPartitions) -> None:
-        """Process the join request of a member. The response follows when all members have joined or were dropped."""
+        """Process a join request. The assignment follows when all members have joined or were dropped."""
         if not member.process.alive:
             return
         if member.member_id not in self._members:
@@ -77,17 +74,14 @@ class SimulatedGroup:
             self._complete()
 
     def heartbeat(self, member: GroupMember) -> None:
-        """Process a heartbeat of a member.
-
-        Call ``on_expelled`` if the member was expelled, or ``on_rebalance`` if it must join again.
-        """
+        """Call the member's ``on_expelled`` if it was expelled, or its ``on_rebalance`` if it must join again."""
         if self._members.get(member.member_id) is not member:
             member.process.fire(member.on_expelled)
         elif self._joining and member.member_id not in self._joined:
             member.process.fire(member.on_rebalance)
 
     def commit(self, member: GroupMember, generation: int, positions: dict[Partition, int]) -> bool:
-        """Store committed offsets. Return False, and store nothing, unless the member is in the current generation."""
+        """Store offsets. Return False, and store nothing, if the member is not in the current generation."""
         if self._members.get(member.member_id) is not member or generation != self._generation:
             return False
         for partition, position in positions.items():
@@ -97,13 +91,13 @@ class SimulatedGroup:
         return True
 
     def watch(self, member: GroupMember) -> None:
-        """Expel a member after the session timeout, unless ``hear`` is called for this member before."""
+        """Expel the member after the session timeout, unless ``hear`` is called first."""
         silence = self._silent[member.member_id] = self._silent.get(member.member_id, 0) + 1
         delay_us = SESSION_TIMEOUT_US - self._simulation.between(0, HEARTBEAT_US)
         self._simulation.after(delay_us, self._expire, member, member.member_id, silence)
 
     def hear(self, member: GroupMember) -> None:
-        """Record that heartbeats of a member arrive again. The next heartbeat tells the member if it was expelled."""
+        """Cancel the expulsion that ``watch`` planned. The next heartbeat tells the member if it was expelled."""
         self._silent[member.member_id] = self._silent.get(member.member_id, 0) + 1
         self.tell_soon(member)
 
@@ -129,7 +123,6 @@ class SimulatedGroup:
         self._complete()
 
     def _rebalance(self) -> None:
-        """Start a rebalance: tell all members to join again."""
         self._round += 1
         if not self._joining:
             self._joining = True
@@ -140,7 +133,6 @@ class SimulatedGroup:
         self._simulation.after(SESSION_TIMEOUT_US, self._give_up_waiting, self._round)
 
     def _give_up_waiting(self, number: int) -> None:
-        """Drop the members that have not joined within the session timeout."""
         if self._simulation.away:
             self._simulation.after(SESSION_TIMEOUT_US, self._give_up_waiting, number)
             return
@@ -151,7 +143,6 @@ class SimulatedGroup:
         self._complete()
 
     def _complete(self) -> None:
-        """Start a new generation if all members have joined. The group's leader assigns the partitions."""
         if not self._joining or not self._members or len(self._joined) < len(self._members):
             return
         self._joining = False

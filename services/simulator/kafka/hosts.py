@@ -1,4 +1,4 @@
-"""Hosts, each with its own clock, and processes that can be paused, killed, or cut off from the broker."""
+"""Simulated hosts, each with its own clock, and processes that can be paused, killed, or cut off from the broker."""
 
 from collections.abc import Callable
 from heapq import heappush
@@ -8,7 +8,7 @@ from services.simulator.simulation import MS, Action, Simulation
 
 
 class Host:
-    """A machine with two clocks. Both drift. Its time-of-day clock also has an offset and can be set."""
+    """A machine with a monotonic clock and a time-of-day clock that can be set. Both clocks drift."""
 
     __slots__ = ("_simulation", "_skew_us", "began_us", "drift_ppm")
 
@@ -20,11 +20,10 @@ class Host:
 
     @property
     def now_us(self) -> int:
-        """Return the time of day of this host, in microseconds since the epoch."""
+        """Time of day in microseconds since the epoch."""
         return self.monotonic_at_us(self._simulation.now_us) + self._skew_us
 
     def monotonic_at_us(self, true_us: int) -> int:
-        """Return the time of the host's monotonic clock at a time of the simulation."""
         return true_us + (true_us - self.began_us) * self.drift_ppm // 1_000_000
 
     def step(self, by_us: int) -> None:
@@ -32,17 +31,14 @@ class Host:
 
 
 class SimulatedProcess:
-    """One process.
+    """A process that can be paused, killed, slowed down, or cut off from the broker.
 
-    During a pause, its due timers and the broker's responses to it are delayed. If the process is killed, they are
-    lost.
+    A pause delays the timers of the process and the broker's responses. A kill drops them.
 
     Attributes:
-        reached_us: Since when the broker can reach the process, by the simulation's time.
-        cut: Whether the process is cut off from the broker. Its calls to the broker wait until it is connected again.
-        slow: Factor by which the network delays of its calls to the broker are multiplied.
-        calm_us: When the last pause, cut or slow period of the process ended, by the simulation's time.
-        undisturbed: Whether the process is alive and neither paused nor cut off. If so, the broker gets its heartbeats.
+        cut: Whether the process is cut off from the broker. Its calls to the broker wait until the cut ends.
+        slow: Factor for the network delays of its calls to the broker.
+        undisturbed: Whether the process is alive and neither paused nor cut off.
     """
 
     __slots__ = (
@@ -55,7 +51,7 @@ class SimulatedProcess:
         self.simulation = simulation
         self.name = name
         self.host = host
-        self.reached_us = simulation.now_us
+        self.reached_us = simulation.now_us  # since when the broker can reach the process
         self._offset_us = host.now_us - host.monotonic_at_us(simulation.now_us)
         self._drift_ppm, self._began_us = host.drift_ppm, host.began_us
         self.alive = True
@@ -63,7 +59,7 @@ class SimulatedProcess:
         self.cut = False
         self.undisturbed = True
         self.slow = 1
-        self.calm_us = simulation.now_us
+        self.calm_us = simulation.now_us  # end of the last pause, cut or slow period
         self.loses_requests = False
         self.on_reachable: list[Callable[[], None]] = []
         self.on_unreachable: list[Callable[[], None]] = []
@@ -76,7 +72,7 @@ class SimulatedProcess:
 
     @property
     def now_us(self) -> int:
-        """Return this process's time. It does not jump when the host's clock is set (``runtime.clock.steady_us``)."""
+        """Current time of this process. It does not jump when the host's clock is set."""
         true_us = self.simulation.now_us
         return true_us + (true_us - self._began_us) * self._drift_ppm // 1_000_000 + self._offset_us
 
@@ -92,7 +88,7 @@ class SimulatedProcess:
         heappush(simulation.heap, (at_us, simulation.next_order(), action, args, self, FIRE))
 
     def fire(self, action: Action, *args: object) -> None:
-        """Run an action in this process now. If the process is paused, run it when the pause ends."""
+        """Run an action now, or when the pause ends. Do nothing if the process was killed."""
         if not self.alive:
             return
         if self.paused:
@@ -101,13 +97,13 @@ class SimulatedProcess:
             action(*args)
 
     def ask(self, action: Action, *args: object) -> None:
-        """Run an action of this process at the broker, after a network delay."""
+        """Run an action at the broker after a random network delay."""
         simulation = self.simulation
         at_us = simulation.now_us + (300 + int(simulation.random() * 2_700)) * self.slow
         heappush(simulation.heap, (at_us, simulation.next_order(), action, args, self, ARRIVE))
 
     def arrive(self, action: Action, *args: object) -> None:
-        """Run an action of this process at the broker. If the process is cut off, run it when it is connected again."""
+        """Run an action at the broker. If the broker cannot be reached, wait until it can."""
         if self.cut:
             self._blocked.append((action, args))
         elif self.alive or not self.loses_requests:
@@ -149,7 +145,7 @@ class SimulatedProcess:
             self._tell(self.on_reachable)
 
     def kill(self, *, loses_requests: bool) -> None:
-        """End the process. With ``loses_requests``, its calls that have not reached the broker yet are lost."""
+        """End the process. With ``loses_requests``, drop its calls that have not reached the broker yet."""
         self.alive = self.undisturbed = False
         self.loses_requests = loses_requests
         self._deferred.clear()

@@ -1,7 +1,6 @@
-"""One member of a consumer group with a real core. It does what ``services.processor`` and ``GroupReader`` do.
+"""One member of a simulated consumer group, with the real decision logic (``Core``) of a service.
 
-``HeldPartitions``, ``CommitTracker`` and ``LogClock`` are the classes of the product. Only the calls to them are
-written a second time, without asyncio. Keep their order the same as in ``services/processor/processor.py``.
+Keep the order of the calls the same as in ``services/processor/processor.py``.
 """
 
 from collections import deque
@@ -33,13 +32,11 @@ DRAIN_US = 2 * SECOND
 
 @dataclass(frozen=True)
 class Reading:
-    """The topics that a member reads, the offsets from which it reads them, and whether it commits.
+    """The topics that a member reads, where it starts, and whether it commits offsets.
 
     Attributes:
-        rewind_ms: How far back the partitions with a gained number are read. None means that they are read from the
-            committed offset.
-        progress: The topic to which the outcome of the work is written. Used only with ``rewind_ms``: its newest record
-            helps to decide how far back to read.
+        rewind_ms: How far back a gained partition is read. None: it is read from the committed offset.
+        progress: The member's output topic.
     """
 
     topics: Sequence[Topic]
@@ -50,20 +47,18 @@ class Reading:
 
 @dataclass(eq=False, slots=True)
 class _Goal:
-    """A wait until partitions are read up to the end offsets that they had at the start of the wait."""
-
     partitions: TopicPartitions
     reached: Callable[[], None]
 
 
 class SimulatedMember:
-    """The membership of one process in one group.
+    """The membership of one process in one consumer group.
 
     Args:
-        perform: Called with each effect of the core except ``Write`` and ``RecordDone``.
+        perform: Called with each effect that ``core`` returns, except ``Write`` and ``RecordDone``.
 
     Attributes:
-        companion: The membership of the same process in another group; None if there is none.
+        companion: The membership of the same process in a second group; None if there is none.
     """
 
     def __init__(
@@ -114,7 +109,6 @@ class SimulatedMember:
 
     @property
     def idle(self) -> bool:
-        """Return whether no record is being processed, and no event waits to be written or acknowledged."""
         return not (self.core.backlog or self._outbox or self.producer.unacknowledged)
 
     @property
@@ -148,7 +142,6 @@ class SimulatedMember:
         self.on_rebalance()
 
     def on_rebalance(self) -> None:
-        """Join the group again. The member goes on with its old partitions until it is assigned new ones."""
         if self._leaving:
             return
         self._lost_membership = self.generation < 0
@@ -157,7 +150,6 @@ class SimulatedMember:
         self.process.ask(self._group.join, self, self.owned)
 
     def on_assigned(self, generation: int, numbers: list[int]) -> None:
-        """Process a new assignment. Only partitions that were lost or gained are affected."""
         if self._leaving or generation < self.generation:
             return
         self.generation = generation
@@ -174,7 +166,6 @@ class SimulatedMember:
             self.process.ask(self._find_starts, new, self.now_us)
 
     def take_over(self, changed: list[int], numbers: list[int]) -> None:
-        """Take the partition numbers in ``changed`` from the core. Then give it those in ``numbers`` that it lacks."""
         for number in changed:
             if number in self._held:
                 self._lose(number)
@@ -211,7 +202,6 @@ class SimulatedMember:
         self.process.fire(self._start_reading, starts, newest, ends, asked_us)
 
     def rewind_to_ms(self, number: int, end_ms: int, rewind_ms: int) -> int:
-        """Return the timestamp from which partitions with this number are read, like ``rewound`` in ``bus/groups``."""
         progress = self._reading.progress
         if progress is None:
             return end_ms - rewind_ms
@@ -258,7 +248,6 @@ class SimulatedMember:
             goal.reached()
 
     def log_clock(self, reader: LogReader) -> LogClock:
-        """Return the clock that estimates the append times of the records that ``reader`` has fetched."""
         leader = self._broker.leaders[reader.partition]
         since_us = max(reader.since_us, self._partitions.read_up_to_us(reader.partition))
         if reader.clock is None or leader != reader.leader:
@@ -267,7 +256,7 @@ class SimulatedMember:
         return reader.clock
 
     def read_to_end(self, partitions: TopicPartitions, reached: Callable[[], None]) -> _Goal:
-        """Call ``reached`` when all records now on these partitions are read, unless a partition is lost before."""
+        """Call ``reached`` when all current records are read. Do not call it if a partition is lost first."""
         goal = _Goal(partitions, reached)
         self.process.ask(self._find_ends, goal, self.now_us)
         return goal
@@ -283,7 +272,7 @@ class SimulatedMember:
     # Deciding
 
     def catch_up(self, number: int) -> None:
-        """Read all records now on partitions with this number. Then let the core start to decide on their requests."""
+        """Read the partitions with this number up to their current end. Then call ``core.caught_up``."""
         asked_us = self.now_us
 
         def caught_up() -> None:
@@ -296,7 +285,7 @@ class SimulatedMember:
         goal = self._until_read[number] = self.read_to_end(self._held[number], caught_up)
 
     def tick(self, number: int) -> None:
-        """Read all records now on partitions with this number. Then let the core make the decisions that are due."""
+        """Read the partitions with this number up to their current end. Then call ``core.tick``."""
         known_us = self.now_us
 
         def read() -> None:
@@ -363,7 +352,7 @@ class SimulatedMember:
             self.send()
 
     def send(self) -> None:
-        """Give the events of the core to the producer, in order. Drop events about a lost partition number."""
+        """Pass the waiting events to the producer, in order. Drop events of partitions that were lost."""
         outbox = self._outbox
         while outbox:
             write = outbox.popleft()
@@ -377,7 +366,6 @@ class SimulatedMember:
     # Commits
 
     def done(self, position: tuple[str, int, int]) -> None:
-        """Record that a record is processed, so that its offset may be committed."""
         topic, number, offset = position
         self._commits.done((topic, number), offset)
         self._commit_soon()

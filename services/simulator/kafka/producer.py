@@ -1,7 +1,4 @@
-"""A producer in virtual time, with the product's ``Outbox``.
-
-At most one batch per partition is in flight, to keep the order.
-"""
+"""Simulated producer with the real ``Outbox``. At most one batch per partition is in flight."""
 
 from collections.abc import Callable
 from typing import Final
@@ -23,8 +20,6 @@ Posted = tuple[AnyEvent, str | None, Callable[[], None] | None]
 
 
 class SimulatedProducer:
-    """Sends the events that a process posts. After an outage, ``reopen`` may send the batches in flight again."""
-
     def __init__(self, broker: SimulatedBroker, process: SimulatedProcess) -> None:
         self._broker = broker
         self._process = process
@@ -54,7 +49,7 @@ class SimulatedProducer:
             self._process.after(LINGER_US, self._on_linger)
 
     def reopen(self) -> None:
-        """Open a new producer session. The batches in flight are sent again, even if the broker has appended them."""
+        """Open a new producer session and send unacknowledged batches again. This may duplicate records."""
         self._session += 1
         if self._outbox.requeue_sent():
             self._drain()

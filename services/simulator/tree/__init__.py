@@ -1,1 +1,1 @@
-"""The simulated services. Each is built around its real core."""
+"""Simulated services, each with its real decision logic (``Core``)."""

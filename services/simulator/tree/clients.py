@@ -1,4 +1,4 @@
-"""Simulate all clients. Each sends one request and reads the answer. It may disconnect and resume at any edge."""
+"""Simulated clients. Each sends one request, and may disconnect and resume at any edge."""
 
 import random
 from collections.abc import Callable, Sequence
@@ -26,9 +26,7 @@ class Client:
     """A client that sends one request and reads its answer.
 
     Attributes:
-        request: The client's request; None until the client knows the request's id.
-        seen: The state of the client's screen after each event, newest last.
-        stream: The stream that it reads; None while it has no stream.
+        request: None until the client knows the id of its request.
         gone: Whether the client has disconnected and will not come back.
     """
 
@@ -49,12 +47,6 @@ class Client:
 
 
 class Clients:
-    """All clients.
-
-    Args:
-        edges: A function that returns the edges to which a client can connect now.
-    """
-
     def __init__(self, seed: int, simulation: Simulation, oracle: Oracle, edges: Callable[[], Sequence[Edge]]) -> None:
         self.all: list[Client] = []
         self._simulation = simulation
@@ -63,7 +55,7 @@ class Clients:
         self._dice = random.Random(f"clients/{seed}")  # noqa: S311 - a schedule is no secret
 
     def ask(self, client: Client) -> None:
-        """Send a client's request to a random edge. If that edge refuses or does not respond, choose an edge again."""
+        """Send the client's request to a random edge. Repeat this until an edge accepts the request."""
         if client.request is not None or client.gone:
             return
         edge = self._choose()
@@ -119,7 +111,6 @@ class Clients:
             self._simulation.after(self._simulation.between(50 * MS, 300 * MS), self._come_back, client)
 
     def on_edge_died(self, edge: Edge) -> None:
-        """Disconnect the clients of an edge that was killed."""
         for client in self.all:
             stream = client.stream
             if stream is not None and stream.process is edge.process:
@@ -133,7 +124,7 @@ class Clients:
                 )
 
     def leave(self, client: Client, for_us: int) -> None:
-        """Disconnect a client. It comes back after ``for_us``, unless that is more than ``RETURNS_WITHIN_US``."""
+        """Disconnect a client. It comes back after ``for_us``, or never if this is more than ``RETURNS_WITHIN_US``."""
         stream = client.stream
         if client.done or stream is None or stream.reason is not None:
             return
@@ -147,7 +138,7 @@ class Clients:
             client.gone = True
 
     def roam(self, client: Client, for_us: int, read_us: int) -> None:
-        """Disconnect a client, and let it come back. If ``read_us`` is not 0, each read then takes this time."""
+        """Disconnect a client for ``for_us``. If ``read_us`` is not 0, each later read takes this time."""
         if read_us and client.stream is not None:
             client.read_us = read_us
         self.leave(client, for_us)
@@ -164,12 +155,9 @@ class Clients:
             client.stream.reader.read_us = 2 * MS
 
     def _come_back(self, client: Client) -> None:
-        """Resume the stream of a client at a random edge.
-
-        The stream starts after the client's last op, after an earlier op, or at the beginning. The choice is random.
-        """
         if client.done or client.stream is not None or client.request is None:
             return
+        # Resume after the last op, at the beginning, or after a random op.
         luck = self._dice.random()
         place = len(client.seen) - 1 if luck < 0.5 else 0 if luck < 0.7 else self._dice.randrange(len(client.seen))
         edge = self._choose()

@@ -1,9 +1,6 @@
-"""Simulate an edge: the partitions that it follows, new requests and resumed requests.
+"""Simulated edge, with the real classes for partitions and delivery.
 
-New requests go to the edge's home partitions. An edge also follows the partitions of its open streams.
-
-``FollowPlan``, ``RequestIndex``, ``DeliverySession`` and ``HeldEvents`` are the classes of the product. Only the calls
-to them are written a second time. Keep their order the same as in the edge's ``log/partition_follower.py`` and
+Keep the order of the calls the same as in the edge's ``log/partition_follower.py`` and
 ``requests/request_service.py``.
 """
 
@@ -49,7 +46,7 @@ find the request."""
 
 @dataclass(frozen=True)
 class EdgeParts:
-    """The classes and flags that determine an edge's decisions. A test replaces one of them by a defective one."""
+    """The classes and flags from which an edge is built. Tests replace some of them by defective ones."""
 
     plan: type[FollowPlan] = FollowPlan
     index: type[RequestIndex] = RequestIndex
@@ -68,8 +65,8 @@ class Edge:
     """One edge process.
 
     Attributes:
-        streams: The open streams of each request id.
-        old: Whether the edge runs a version that cannot read the recalls of safety's next version.
+        streams: The open streams, by request id.
+        old: Whether the edge cannot read the recalls of the next version of the safety service.
     """
 
     def __init__(
@@ -130,7 +127,7 @@ class Edge:
         self._update_homes()
 
     def stop(self, left: Callable[[], None]) -> None:
-        """Take no more requests, end all streams within ``DRAIN_US``, leave the group, and call ``left``."""
+        """Accept no more requests, end all streams within ``DRAIN_US``, leave the group, and call ``left``."""
         self._leaving = True
         self._plan.retire()
         self._drain(self.process.simulation.now_us + DRAIN_US, left)
@@ -162,7 +159,6 @@ class Edge:
             self._readers.pop(partition).close()
 
     def _follow(self, partition: int, followed: Callable[[], None]) -> None:
-        """Start to read a partition at its end, unless it is read already. Then call ``followed``."""
         if partition in self._plan.followed:
             followed()
             return
@@ -201,7 +197,6 @@ class Edge:
             stream.flush()
 
     def _on_unreadable(self, event: StreamEvent, record: LogRecord) -> None:
-        """Process a record that the edge cannot read. If the record takes text back, end the streams of its request."""
         streams = tuple(self.streams.get(event.request_id, ()))
         for stream in streams:
             stream.shown.take(event, record.offset)
@@ -213,7 +208,7 @@ class Edge:
     # Requests
 
     def ask(self, planned: PlannedRequest, reader: ClientEnd, opened: Opened) -> None:
-        """Receive a request. Write it to the log after its planned wait. Call ``opened`` when it is acknowledged."""
+        """Write a request to the log. Call ``opened`` when the broker has acknowledged it."""
         self.process.after(planned.waited_us, self._accept, planned, reader, opened, self.process.host.now_us)
 
     def _accept(self, planned: PlannedRequest, reader: ClientEnd, opened: Opened, received_at: int) -> None:
@@ -251,7 +246,7 @@ class Edge:
             self._tell(opened, stream)
 
     def resume(self, request: Request, since: ScreenState, reader: ClientEnd, opened: Opened) -> None:
-        """Open a stream of a request that is on the log. The stream starts after the op ``since.op_id``."""
+        """Open a stream of an existing request. The stream starts after the op ``since.op_id``."""
         self.process.ask(self._find_request, request, since, reader, opened)
 
     def _find_request(self, request: Request, since: ScreenState, reader: ClientEnd, opened: Opened) -> None:
@@ -374,7 +369,6 @@ class Edge:
 
 
 def _unreadable(event: StreamEvent, record: LogRecord) -> UnreadableRecord:
-    """Return the ``UnreadableRecord`` that a process of an older version gets for this record."""
     kind, key = type(event).__name__, event.request_id.encode()
     error = NewerVersion(f"{kind} of version 2; this reader knows 1")
     headers = ((KIND_HEADER, kind.encode()),)

@@ -1,4 +1,4 @@
-"""Decode the bytes of a stream as a client does. This is a second decoder, independent of the product's."""
+"""A decoder of the bytes that clients receive. It is independent of the product's decoder."""
 
 from dataclasses import dataclass
 from functools import lru_cache
@@ -8,12 +8,12 @@ import orjson
 
 
 class ScreenState(NamedTuple):
-    """The state of a client's screen after one event of its stream.
+    """What a client shows after one event of its stream.
 
     Attributes:
         op_id: Id of the event; empty before the first event.
         visible: The text on the screen.
-        frozen: The only text that the client may show from now on; None before a refusal or a withdrawal.
+        frozen: After a refusal or a withdrawal: the only text that the client may show. Before: None.
     """
 
     op_id: str = ""
@@ -23,30 +23,19 @@ class ScreenState(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Delivered:
-    """The result of decoding one write.
-
-    Attributes:
-        states: The state of the client's screen after each event.
-        ops: All ops, in order.
-        shortened: The ids of ``catch_up`` events. Such an event replaces several ops by fewer ones.
-    """
-
     states: tuple[ScreenState, ...]
     ops: tuple[dict[str, Any], ...]
-    shortened: frozenset[str]
+    shortened: frozenset[str]  # ids of ``catch_up`` events, which replace several ops by fewer ones
 
     @property
     def closed(self) -> bool:
         return any(op["op"] == "close" for op in self.ops)
 
 
+# Each write is decoded twice: by the oracle when it is sent, and by the client when it arrives.
 @lru_cache(maxsize=64)
 def read_events(data: bytes, since: ScreenState) -> Delivered:
-    """Apply the events in ``data`` to a client whose screen has the state ``since``. Error events are ignored.
-
-    The newest results are cached, because the oracle decodes each write when it is sent, and the client decodes it
-    again when it arrives.
-    """
+    """Decode ``data``, and apply its events to the screen state ``since``. Error events are ignored."""
     states, ops, shortened = [], [], set()
     at = since
     for event in data.split(b"\n\n"):

@@ -1,6 +1,6 @@
-"""Simulate one stream of an edge, with the real classes for session, encoder and held events.
+"""Simulated stream from an edge to a client, with the real session and encoder.
 
-``services/edge/delivery/subscription.py`` does the same with sockets. Keep the order of the calls the same.
+Keep the order of the calls the same as in ``services/edge/delivery/subscription.py``.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -30,29 +30,12 @@ LIMIT_BYTES = 1_500
 
 @dataclass
 class ClientEnd:
-    """The client's end of a connection.
-
-    Attributes:
-        take: Called with each write when it arrives.
-        ended: Called with the reason when the connection ends.
-        read_us: How long the client takes to read one write.
-    """
-
     take: Callable[["Stream", bytes], None]
     ended: Callable[["Stream", DetachReason], None]
     read_us: int = 2 * MS
 
 
 class Stream:
-    """The stream of one request to one client.
-
-    Attributes:
-        shown: The records that the edge has read for this stream. They determine which text it may show.
-        written: The state of the client's screen after it has read all bytes written so far.
-        opened_us: When the stream was opened, by the simulation's time.
-        read_at_us: When the client will have read all bytes written so far, by the simulation's time.
-    """
-
     def __init__(  # noqa: PLR0913 - a connection needs all of them
         self, process: SimulatedProcess, request: Request, session: DeliverySession, name: str, reader: ClientEnd,
         since: ScreenState, shown: Shown, after: OpId | None, *, held: HeldEvents | None,
@@ -80,7 +63,6 @@ class Stream:
         self._end_offset = 0
 
     def push(self, logged: LoggedEvent) -> None:
-        """Apply an event of the request. ``flush`` then sends the resulting ops."""
         if self.reason is not None:
             return
         if self._held is not None:
@@ -96,7 +78,7 @@ class Stream:
             self._write()
 
     def catch_up(self, caught_up: CatchUpOps, end_offset: int) -> None:
-        """Send the missed ops in several writes, each after the client has read the previous one. Then send new ops."""
+        """Send the missed ops in several writes. After each write, wait until the client has read it."""
         self._end_offset = end_offset
         self._begin_sending(caught_up)
 
@@ -139,7 +121,7 @@ class Stream:
             self.end("complete")
 
     def end(self, reason: DetachReason, *, withhold: bool = False) -> None:
-        """End the stream, unless it has ended. With ``withhold``, ops that are not sent yet are dropped."""
+        """End the stream, unless it has ended. With ``withhold``, drop the ops that are not sent yet."""
         if self.reason is not None:
             return
         if withhold:
@@ -165,7 +147,6 @@ class Stream:
             self.end("slow")
 
     def _later(self, action: Callable[..., None], *args: object) -> None:
-        """Run an action at the client, after it has read all bytes that were sent before."""
         simulation = self.process.simulation
         self.read_at_us = max(self.read_at_us, simulation.now_us) + self.reader.read_us
         simulation.after(self.read_at_us - simulation.now_us, action, *args)

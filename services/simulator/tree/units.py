@@ -1,4 +1,4 @@
-"""Build the members of each service. Router, safety and rails have their real cores. Workers' answers are scripted."""
+"""Build the simulated processes of each service. Workers write scripted answers."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -39,7 +39,7 @@ RAILS_ROOM = 4
 
 @dataclass(frozen=True)
 class WorldClasses:
-    """The classes of which a ``World`` is built. A test replaces one of them by a defective one."""
+    """The classes from which a ``World`` is built. Tests replace some of them by defective ones."""
 
     router: type[RouterCore] = RouterCore
     safety: type[SafetyCore] = SafetyCore
@@ -54,10 +54,9 @@ class WorldClasses:
 
 @cache
 def policy(*, other: bool = False) -> Policy:
-    """Return the default policy with shorter total deadlines, so that requests which are never closed expire soon.
+    """Return the default policy, with total deadlines of at most ten seconds.
 
-    Args:
-        other: Whether to return a policy with another code name in its blocklist.
+    ``other`` gives a variant with another code name in the blocklist.
     """
     files = dict(read_files(DEFAULT_POLICY))
     text = files["policy.toml"].decode()
@@ -69,8 +68,6 @@ def policy(*, other: bool = False) -> Policy:
 
 
 class Builder:
-    """Builds the members of all services, each a ``SimulatedMember`` or an ``Edge``."""
-
     def __init__(
         self,
         plan: Plan,
@@ -109,7 +106,6 @@ class Builder:
         }
 
     def change_policy(self) -> None:
-        """Put the other policy in force. Each process of safety loads it after a random delay, when it polls."""
         self._policies_changed += 1
         for process, core in self._safeties:
             process.after(process.simulation.between(0, 500 * MS), self._reload, core)

@@ -1,9 +1,6 @@
-"""Simulate generators and the cloud worker, with the real scheduler and with scripted answers.
+"""Simulated generators and cloud workers, with the real scheduler and scripted answers.
 
-``services/worker/worker.py`` and ``execution.py`` do the same in the product. Keep the behaviour the same. The offset
-of a request is committed when the broker has acknowledged the first event of its execution. A process runs an attempt
-only once. A ``Cancel`` ends a run. When a partition is lost, its waiting requests are dropped, and the next owner of
-the partition reads them.
+Keep the behaviour the same as in ``services/worker/worker.py`` and ``services/worker/execution.py``.
 """
 
 from collections.abc import Callable, Sequence
@@ -30,19 +27,13 @@ NO_FAULT = Fault("", 0, "", 0, 0)
 
 @dataclass(frozen=True, slots=True)
 class BeginAnswer:
-    """An effect: run this request. If there is a ``refusal``, write a ``Failed`` event instead."""
+    """An instruction to run a request or, if there is a ``refusal``, to write a ``Failed`` event."""
 
     ticket: Ticket
     refusal: Refusal | None
 
 
 class WorkerCore(Core):
-    """The core of a worker. It accepts requests, starts them, and drops those that another worker will read.
-
-    Attributes:
-        scheduler: The product's own scheduler.
-    """
-
     def __init__(self, scheduler: Scheduler) -> None:
         self.scheduler = scheduler
         self._closing = False
@@ -52,7 +43,6 @@ class WorkerCore(Core):
         return self.scheduler.running
 
     def read(self, record: Received | UnreadableRecord, at_us: int, now_us: int) -> Sequence[Effect]:
-        """Accept or refuse a request. Return an effect for each request that starts now, or for the refusal."""
         request, place = event_of(record), RecordPosition.of(record)
         if not isinstance(request, Request):
             return (RecordDone(place),)
@@ -69,25 +59,21 @@ class WorkerCore(Core):
         return self.begin(now_us)
 
     def lost(self, number: int) -> None:
-        """Drop the waiting requests of a lost partition number. Its next owner reads them again."""
+        """Drop the waiting requests of a lost partition. Its next owner reads them again."""
         self.scheduler.hand_back(lambda ticket: ticket.place is not None and ticket.place.partition == number)
 
     def begin(self, now_us: int) -> list[BeginAnswer]:
-        """Return the requests that start now, or that have expired and are refused."""
         begun: list[BeginAnswer] = []
         while not self._closing and (picked := self.scheduler.next(now_us)) is not None:
             begun.append(BeginAnswer(*picked))
         return begun
 
     def close(self) -> None:
-        """Start no more requests, and drop the waiting ones. Another worker reads them again."""
         self._closing = True
         self.scheduler.hand_back(lambda _: True)
 
 
 class WorkerMember(SimulatedMember):
-    """The membership of a worker in its group. ``stop`` drops waiting requests, and gives running ones time to end."""
-
     core: WorkerCore
     worker: "Worker"
 
@@ -101,8 +87,6 @@ class WorkerMember(SimulatedMember):
 
 
 class _Execution:
-    """The state of one run of an attempt."""
-
     __slots__ = ("answer", "done", "fault", "next", "over", "request", "run", "start", "ticket")
 
     def __init__(self, ticket: Ticket, run: str, answer: PlannedAnswer, fault: Fault, done: Callable[[], None]) -> None:
@@ -118,8 +102,6 @@ class _Execution:
 
 
 class Worker:
-    """The executions of one worker process. The scheduler limits their number."""
-
     def __init__(
         self, process: SimulatedProcess, broker: SimulatedBroker, plan: Plan, core: WorkerCore, runs: list[str],
         on_begun: Callable[[Ticket], None],
@@ -176,7 +158,6 @@ class Worker:
             self._process.after(answer.first_us + (fault.for_us if fault.kind == "late" else 0), self._speak, execution)
 
     def stop_all(self) -> None:
-        """Stop the executions that have not finished within ``DRAIN_US``, as a real worker does when it stops."""
         for ticket in self._core.scheduler.stop_all(STOPPING):
             self._fail(self._executions[ticket], STOPPING)
 

@@ -1,1 +1,1 @@
-"""Measure the effect of a change on answers: equal texts, perplexity, and a small set of tasks."""
+"""Measure the effect of a change on the quality of answers."""

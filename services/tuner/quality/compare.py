@@ -1,4 +1,4 @@
-"""Compare the answers of two engines: equal texts, perplexity, solved tasks. Pure."""
+"""Compare the answers of two engines: equal texts, perplexity, solved tasks."""
 
 import math
 from collections.abc import Sequence
@@ -17,8 +17,8 @@ class TextScore(msgspec.Struct, frozen=True):
     """The probability that an engine gives to a text.
 
     Attributes:
-        nats: Negative natural logarithm of the text's probability.
-        tokens: Number of tokens into which the engine divided the text.
+        nats: Negative natural logarithm of the probability.
+        tokens: Number of tokens of the text.
     """
 
     nats: float
@@ -38,21 +38,20 @@ class Answers(msgspec.Struct, frozen=True):
 
 
 class Quality(msgspec.Struct, frozen=True):
-    """Comparison of the answers with a change and without it.
+    """Comparison of the answers with and without a change. Intervals are confidence intervals.
 
     Attributes:
-        identical: Share of prompts with the same answer, with its interval.
-        noise: Share of prompts with the same answer from two processes without the change, with its interval.
-        fewer_identical: ``noise`` minus ``identical``, with its interval.
-        first_divergence: Median position, in characters, of the first difference between differing answers; None if no
-            answers differ.
+        identical: Share of prompts with the same answer with and without the change.
+        noise: Share of prompts with the same answer from two processes without the change.
+        fewer_identical: ``noise`` minus ``identical``.
+        first_divergence: Median position (in characters) at which differing answers first differ; None if none differ.
         solved_before: Share of tasks solved without the change.
         solved_after: Share of tasks solved with the change.
-        loss: ``solved_before`` minus ``solved_after``, with its interval.
-        perplexity_before: Perplexity per token without the change; None if the engine reports no log-probabilities.
-        perplexity_after: Perplexity per token with the change.
-        perplexity_rise: Relative rise of the perplexity by the change, with its interval over texts.
+        loss: ``solved_before`` minus ``solved_after``.
         prompts: Number of tasks.
+        perplexity_before: Perplexity per token without the change; None if the engine reports no log-probabilities.
+        perplexity_after: Perplexity per token with the change; None if the engine reports no log-probabilities.
+        perplexity_rise: Relative rise of the perplexity.
     """
 
     identical: Interval
@@ -68,7 +67,7 @@ class Quality(msgspec.Struct, frozen=True):
     perplexity_rise: Interval | None = None
 
     def objection(self, *, lossy: bool, rules: Rules) -> str:
-        """Return why the change must not be kept, judged by the answers; empty if it may be kept."""
+        """Return why the answers forbid the change. Return an empty text if the change is allowed."""
         if not lossy and self.fewer_identical.low <= 0:
             return ""
         said = "" if lossy else f"answers differ ({self.identical.value:.0%} equal), though it is said to be lossless; "
@@ -87,11 +86,11 @@ class Quality(msgspec.Struct, frozen=True):
 
 
 def compare(before: Answers, again: Answers, after: Answers, answers: Sequence[str]) -> Quality:
-    """Return the comparison of three passes over the same tasks.
+    """Compare three sets of answers to the same tasks.
 
     Args:
         before: Answers without the change.
-        again: Answers without the change from another process, because batching and threads alone may change answers.
+        again: Answers without the change, from a second process. They show how much answers vary by chance.
         after: Answers with the change.
         answers: The right answers.
     """
@@ -119,26 +118,21 @@ def compare(before: Answers, again: Answers, after: Answers, answers: Sequence[s
 
 
 def first_difference(first: str, second: str) -> int:
-    """Return the position of the first character that differs between two texts."""
     return next(
         (at for at, (a, b) in enumerate(zip(first, second, strict=False)) if a != b), min(len(first), len(second))
     )
 
 
 def perplexity(scores: Sequence[TextScore] | None) -> float | None:
-    """Return the perplexity per token over all texts; None without scores."""
     tokens = sum(each.tokens for each in scores or ())
     return math.exp(sum(each.nats for each in scores or ()) / tokens) if tokens else None
 
 
 def perplexity_rise(before: Sequence[TextScore] | None, after: Sequence[TextScore] | None) -> Interval | None:
-    """Return the relative rise of the perplexity, with its interval over texts; None without scores.
-
-    The two scores of the same text are compared. Both are divided by the text's number of tokens in ``before``, because
-    with the change the engine may divide the text into other tokens.
-    """
+    """Return the relative rise of the perplexity, with its confidence interval; None without scores."""
     if not before or not after:
         return None
+    # Both scores are divided by the number of tokens in ``before``, because the change may alter the tokenizer.
     logs = [(b.nats - a.nats) / a.tokens for a, b in zip(before, after, strict=True) if a.tokens]
     found = mean_interval(logs, CONFIDENCE)
     return Interval(*(math.exp(min(end, 50.0)) - 1 for end in (found.value, found.low, found.high)))

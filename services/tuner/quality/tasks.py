@@ -1,4 +1,4 @@
-"""The tasks and texts of this package. The tasks are easy, so that small models solve some of them too."""
+"""The tasks and texts with which the quality of answers is measured."""
 
 import re
 from functools import cache
@@ -14,16 +14,12 @@ _PUNCTUATION: Final = re.compile(r"[^\w\s]")
 
 
 class Task(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A question with one right answer."""
-
     kind: Literal["arithmetic", "copying", "extraction", "completion"]
     question: str
     answer: str
 
 
 class TaskSet(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Tasks for exact match, and texts for perplexity."""
-
     tasks: tuple[Task, ...]
     texts: tuple[str, ...]
 
@@ -34,7 +30,7 @@ def task_set() -> TaskSet:
 
 
 def is_solved(text: str | None, answer: str) -> bool:
-    """Return whether the first line of ``text`` has ``answer`` as whole words. Case and punctuation are ignored."""
+    """Return whether the first line of ``text`` contains ``answer``. Case and punctuation are ignored."""
     line = (text or "").strip().partition("\n")[0]
     return f" {_words(answer)} " in f" {_words(line)} "
 

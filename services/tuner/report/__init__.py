@@ -1,1 +1,1 @@
-"""The report of an experiment, as data, Markdown, an HTML page and an environment file."""
+"""The report of an experiment as JSON, Markdown, HTML and environment file."""

@@ -1,4 +1,4 @@
-"""The content of a report, in any format: sections with sentences, tables and drawings. Pure."""
+"""The content of a report: sections with sentences, tables and drawings."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -25,16 +25,6 @@ _PROCESSES: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Section:
-    """One section of a report.
-
-    Attributes:
-        title: Heading of the section.
-        sentences: Paragraphs of the section.
-        header: Header cells of the table; empty if there is no table.
-        rows: Rows of the table.
-        drawing: Drawing as SVG; empty if there is none. Markdown leaves the drawing out.
-    """
-
     title: str
     sentences: Sequence[str] = ()
     header: Sequence[str] = ()
@@ -47,14 +37,11 @@ class About:
     """The conditions of an experiment.
 
     Attributes:
-        command: The command line, without values that may be secret.
-        engine: Name of the engine.
-        model: Name of the model.
+        command: The command line, without secrets.
         cpus: Number of cores of the machine.
-        load: Load average of the machine at the start. It shows whether the machine was idle.
-        shape: Description of the loads: prompts, answers and concurrency.
-        minutes: Duration of the experiment, in minutes.
-        kept: Whether engines stayed loaded from round to round.
+        load: Load average of the machine at the start.
+        shape: Description of the requests: prompts, answers and concurrency.
+        kept: Whether engines stayed loaded between rounds.
     """
 
     command: str
@@ -68,7 +55,6 @@ class About:
 
 
 def tune_sections(search: Search, about: About, size: Size) -> list[Section]:
-    """Return the report of a search for better settings."""
     return [
         _summary(search, about, size),
         _changes(search),
@@ -81,7 +67,6 @@ def tune_sections(search: Search, about: About, size: Size) -> list[Section]:
 
 
 def find_sections(finding: BatchFinding, about: About, slo: tuple[float, float]) -> list[Section]:
-    """Return the report of a search for the batch size."""
     knee = finding.knee
     said = [
         (
@@ -334,7 +319,6 @@ def _with(interval: Interval, *, digits: int = 1, share: bool = False) -> str:
 
 
 def as_json(search: Search, about: About, size: Size) -> Mapping[str, Any]:
-    """Return the report as data for JSON."""
     return {
         "version": 1,
         "about": about,

@@ -1,4 +1,4 @@
-"""Draw SVG without a library, so that the page needs no other file. Pure."""
+"""Draw plots as SVG."""
 
 from collections.abc import Sequence
 from html import escape
@@ -11,7 +11,7 @@ ROW = 26
 
 
 def forest(rows: Sequence[tuple[str, Interval, bool]], *, title: str, margin: float) -> str:
-    """Return a forest plot with a row for each gain; without rows, an empty text. Filled circles are kept changes."""
+    """Return a forest plot of gains as SVG. Filled circles mark kept changes. Without rows, the text is empty."""
     if not rows:
         return ""
     ends = [min(1.0, max(-1.0, end)) for _, each, _ in rows for end in (each.low, each.high)]
@@ -43,7 +43,6 @@ def forest(rows: Sequence[tuple[str, Interval, bool]], *, title: str, margin: fl
 
 
 def lines_with_bars(points: Sequence[tuple[int, Interval]], *, title: str, mark: float) -> str:
-    """Return a line plot of values at equal distances, with a bar for each interval and a vertical line at ``mark``."""
     if not points:
         return ""
     height = 260

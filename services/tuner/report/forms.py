@@ -1,4 +1,4 @@
-"""Write the sections of a report as Markdown or HTML, and the settings as an environment file. Pure."""
+"""Write a report as Markdown or HTML, and the settings as an environment file."""
 
 import shlex
 from collections.abc import Mapping, Sequence
@@ -54,11 +54,11 @@ def page(title: str, sections: Sequence[Section]) -> str:
 
 
 def env_file(settings: Mapping[str, str], reasons: Mapping[str, str], command: str) -> str:
-    """Return the settings as an environment file, in the format of those in ``infra/profiles``.
+    """Return the settings as an environment file.
 
     Args:
-        settings: Variables and values; an empty value unsets a variable and is left out.
-        reasons: Reason for the value of a variable, by variable.
+        settings: Variables and values. Variables with an empty value are left out.
+        reasons: For some variables, a comment with the reason for the value.
         command: The command that found the settings.
     """
     engine = settings.get("RAILBUS_ENGINE", "")

@@ -1,1 +1,1 @@
-"""Engines as processes, and the loads that run on them."""
+"""Run engines as processes, and measure their answers."""

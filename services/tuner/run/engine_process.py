@@ -1,4 +1,4 @@
-"""Run an engine in a child process (``services.generator.bench.session``). Commands and answers are JSON lines."""
+"""Run an engine in a child process. Commands and answers are JSON lines."""
 
 import asyncio
 import contextlib
@@ -34,8 +34,6 @@ class EngineProcessError(Exception):
 
 
 class Ready(msgspec.Struct, frozen=True):
-    """The report of an engine when it is ready."""
-
     engine: str
     model: str
     ready_s: float
@@ -51,32 +49,26 @@ class _Scores(msgspec.Struct, frozen=True):
 
 
 class EngineProcess:
-    """A running engine.
-
-    Attributes:
-        ready: What the engine reported when it was ready.
-    """
-
     def __init__(self, process: asyncio.subprocess.Process, ready: Ready, errors: IO[bytes]) -> None:
         self._process = process
         self._errors = errors
         self.ready = ready
 
     async def load(self, prompts: Sequence[str], *, at_once: int, output: int) -> Load:
-        """Run a closed loop over the prompts, with ``at_once`` concurrent requests.
+        """Send all prompts, with at most ``at_once`` requests at a time, and measure the answers.
 
         Raises:
-            EngineProcessError: The engine ended, or did not answer in time.
+            EngineProcessError: If the engine ended or did not answer in time.
         """
         loop = {"prompts": list(prompts), "at_once": at_once, "output": output}
         longest = REQUEST_TIMEOUT_S * (1 + len(prompts) / at_once)
         return await self._ask({"type": "load", "loop": loop}, Load, longest)
 
     async def answers(self, questions: Sequence[str], *, output: int, texts: Sequence[str]) -> Answers:
-        """Return greedy answers to the questions, and the scores of the texts.
+        """Return greedy answers to the questions, and the probabilities of the texts.
 
         Raises:
-            EngineProcessError: The engine ended, or did not answer in time.
+            EngineProcessError: If the engine ended or did not answer in time.
         """
         command = {"type": "answers", "questions": list(questions), "output": output}
         said = await self._ask(command, _Texts, REQUEST_TIMEOUT_S * len(questions))
@@ -106,10 +98,12 @@ class EngineProcess:
 
 @asynccontextmanager
 async def engine_process(env: Mapping[str, str]) -> AsyncIterator[EngineProcess]:
-    """Start an engine with the variables ``env``, and end it after the block. A variable without a value is not set.
+    """Run an engine for the duration of the block, with the environment variables ``env``.
+
+    A variable with an empty value is unset.
 
     Raises:
-        EngineProcessError: The engine did not start.
+        EngineProcessError: If the engine did not start.
     """
     full = {name: value for name, value in {**os.environ, **env}.items() if value}
     with tempfile.TemporaryFile() as errors:
@@ -139,7 +133,7 @@ async def _ready(process: asyncio.subprocess.Process, errors: IO[bytes]) -> Read
 
 
 def last_words(code: int | None, errors: IO[bytes]) -> str:
-    """Return the reason why an engine ended: the signal that ended it, or the last line of its error output."""
+    """Return why an engine ended: the signal that ended it, or the last line of its error output."""
     if code is not None and code < 0:
         return f"the engine was ended by signal {-code}: these settings are too much for it"
     size = errors.seek(0, os.SEEK_END)
@@ -149,7 +143,6 @@ def last_words(code: int | None, errors: IO[bytes]) -> str:
 
 
 async def _end(process: asyncio.subprocess.Process) -> None:
-    """End the child: first close its input, then send signals."""
     if process.stdin is not None:
         process.stdin.close()
     # A child that is running a command does not notice that its input was closed.

@@ -1,4 +1,4 @@
-"""Compare settings with and without a change: start engines, run loads in turns on both, and compare answers."""
+"""Start engines with and without a change, and compare their speed and their answers."""
 
 import time
 from collections.abc import AsyncIterator, Mapping
@@ -25,11 +25,11 @@ WARM_UP_TURNS: Final = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
-    """The properties that all loads share.
+    """The properties that all requests of an experiment share.
 
     Attributes:
         prompt: Approximate number of tokens of a prompt.
-        shared: Share of each prompt that is common to all prompts. It is at the beginning.
+        shared: Share of each prompt, from its beginning, that all prompts have in common.
         output: Maximum number of tokens of an answer.
         at_once: Number of concurrent requests.
         seed: Seed of the prompts.
@@ -44,12 +44,12 @@ class Shape:
 
 @dataclass(frozen=True, slots=True)
 class Pilot:
-    """Measurements of one engine before the experiment. The size of the comparisons is chosen from them.
+    """A short measurement before the experiment, to choose the number of measurements.
 
     Attributes:
         ready: What the engine reported when it was ready.
-        start_s: Time from the engine's start until the end of its warm-up.
-        request_s: Duration of the pilot load divided by its number of requests, in seconds.
+        start_s: Seconds to start and warm up the engine.
+        request_s: Seconds of the measurement divided by its number of requests.
     """
 
     ready: Ready
@@ -59,13 +59,11 @@ class Pilot:
 
 @dataclass(slots=True)
 class Laboratory:
-    """The engines of an experiment, and the comparisons on them.
+    """Starts the engines of an experiment, and compares them.
 
     Attributes:
-        shape: The shape of every load.
         apart: Whether only one engine runs at a time, for models that fit into memory only once.
-        keep: Whether engines stay loaded from round to round, for engines that take long to start. If they stay loaded,
-            the intervals do not include the difference between two processes with the same settings.
+        keep: Whether engines stay loaded between rounds, for engines that take long to start.
     """
 
     shape: Shape
@@ -79,7 +77,7 @@ class Laboratory:
         """Start the engine once, and measure the times of its start and of a request.
 
         Raises:
-            EngineProcessError: The engine cannot start, or answers no request.
+            EngineProcessError: If the engine cannot start or answers no request.
         """
         began = time.monotonic()
         async with self.engine(env) as engine:
@@ -92,7 +90,7 @@ class Laboratory:
     async def compare(self, base: Mapping[str, str], change: SettingsChange, size: Size) -> Trial:
         """Measure a change against the settings without it.
 
-        If an engine fails, the trial has the error and the rounds that were finished before.
+        If an engine fails, the result has the error and the rounds that were finished before.
         """
         after = change.over(base)
         rounds: list[Round] = []
@@ -104,7 +102,7 @@ class Laboratory:
         return Trial(change=change, base=dict(base), size=size, rounds=tuple(rounds))
 
     async def quality(self, base: Mapping[str, str], change: SettingsChange) -> Quality | None:
-        """Compare the answers with and without a change. Return None if the engine fails or is ``simulated``."""
+        """Compare the answers with and without a change. Return None if an engine fails or is ``simulated``."""
         if base.get("RAILBUS_ENGINE") == "simulated":
             return None  # its words are drawn at random
         key = tuple(sorted(base.items()))
@@ -119,14 +117,14 @@ class Laboratory:
 
     @asynccontextmanager
     async def engine(self, env: Mapping[str, str], *, twin: bool = False) -> AsyncIterator[EngineProcess]:
-        """Provide a warm engine with these settings for the block. Afterwards end it, unless ``keep`` is set.
+        """Provide a warm engine with these settings. Unless ``keep`` is set, the engine ends after the block.
 
         Args:
             env: The settings.
-            twin: Whether to provide a second process with these settings, next to the one that ``twin=False`` gives.
+            twin: Whether to provide a second, separate process with these settings.
 
         Raises:
-            EngineProcessError: The engine cannot start.
+            EngineProcessError: If the engine cannot start.
         """
         if not self.keep:
             async with engine_process(env) as engine:
@@ -157,30 +155,24 @@ class Laboratory:
         return stack, engine
 
     async def close(self) -> None:
-        """End the engines that stayed loaded."""
         while self._kept:
             _, (stack, _) = self._kept.popitem()
             await stack.aclose()
 
     async def warm_up(self, engine: EngineProcess) -> None:
-        """Send requests that are not measured."""
         await self.load(engine, WARM_UP_TURNS * self.shape.at_once, "warm-up")
 
     async def load(self, engine: EngineProcess, count: int, name: str, *, at_once: int | None = None) -> Load:
-        """Run one load. Loads with the same name have the same prompts.
+        """Send ``count`` requests and measure them. The same ``name`` gives the same prompts.
 
-        If ``at_once`` is given, it replaces ``shape.at_once``.
+        ``at_once`` replaces ``shape.at_once``.
         """
         shape = self.shape
         texts = prompts(count, tokens=shape.prompt, shared=shape.shared, seed=f"{shape.seed}:{name}")
         return await engine.load(texts, at_once=at_once or shape.at_once, output=shape.output)
 
     async def _round(self, base: Mapping[str, str], after: Mapping[str, str], count: int, number: int) -> Round:
-        """Run four loads in the order A B B A. Return them.
-
-        A is the engine without the change (``base``), B the one with it (``after``). In odd rounds (``number``) A and B
-        are exchanged, so that neither always goes first.
-        """
+        # The loads run in the order A B B A. A and B change places in odd rounds, so that neither always goes first.
         first, second = (base, after) if number % 2 == 0 else (after, base)
         # Both arms get the same prompts in each half. Later rounds have other prompts. Otherwise they would be in the
         # prefix cache of an engine that stayed loaded, and not in that of the other arm.

@@ -1,4 +1,4 @@
-"""Generate the prompts of a load from a seed. Each starts with the words that all share. Pure."""
+"""Generate prompts from a seed."""
 
 import random
 from typing import Final
@@ -12,10 +12,7 @@ INSTRUCTION: Final = "\nWrite these words again, in the same order, many times."
 
 
 def prompts(count: int, *, tokens: int, shared: float, seed: str) -> list[str]:
-    """Return prompts of about ``tokens`` tokens, of which the share ``shared`` is the same for all seeds.
-
-    The common part comes first, so that a prefix cache can keep it. The remaining words differ from prompt to prompt.
-    """
+    """Return prompts of about ``tokens`` tokens. The share ``shared``, at the beginning, is the same in all prompts."""
     common = random.Random(f"shared:{tokens}")  # noqa: S311 - it must be repeatable
     own = random.Random(f"own:{seed}")  # noqa: S311 - it must be repeatable
     words = max(2, tokens - len(INSTRUCTION) // 4)
