@@ -8,8 +8,8 @@ from services.bus import BusSettings
 from services.edge.http.access.proxies import TrustedProxies, trusted_proxies
 from services.edge.requests.rate_limit import Rate
 from services.edge.requests.shared_limits import Quota
+from services.runtime.classes.policy_deadlines import DEFAULT_POLICY
 from services.runtime.errors import UserError
-from services.runtime.policy_deadlines import DEFAULT_POLICY
 from services.runtime.settings import is_loopback, setting
 from services.stream import Governance
 

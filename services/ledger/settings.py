@@ -3,10 +3,10 @@ from pathlib import Path
 
 from services.books import BooksConfig, Objectives, parse_plain_token_ms
 from services.bus import BusSettings
+from services.runtime.classes.policy_deadlines import DEFAULT_POLICY
+from services.runtime.classes.service_classes import CHAT, Slo, read_service_classes
 from services.runtime.errors import UserError
 from services.runtime.health import HealthSettings
-from services.runtime.policy_deadlines import DEFAULT_POLICY
-from services.runtime.service_classes import CHAT, Slo, read_service_classes
 from services.runtime.settings import setting
 
 

@@ -24,7 +24,7 @@ from services.policy.rulings import (
 )
 from services.policy.source.document import DeliveryBounds, OnBroken, PolicyDocument
 from services.policy.source.files import Files
-from services.runtime.service_classes import ServiceClasses
+from services.runtime.classes.service_classes import ServiceClasses
 
 T = TypeVar("T")
 

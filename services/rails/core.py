@@ -11,7 +11,7 @@ from schemas.topics import STREAMS
 from services.bus import Received, UnreadableRecord
 from services.processor import Core, Effect, RecordDone, RecordPosition, Write
 from services.processor.fair_queue import FairQueue
-from services.runtime.service_classes import ServiceClasses
+from services.runtime.classes.service_classes import ServiceClasses
 
 MAX_EVALUATED: Final = 5_000
 """Maximum number of request ids that are remembered per partition, so that a request gets one verdict."""

@@ -6,8 +6,8 @@ from typing import Final, Literal
 
 from schemas.requests import LONGEST_TOTAL_MS, Deadlines, Request
 from schemas.stream import InputGate, OutputCheck, Usage
-from services.runtime.policy_deadlines import WIDEST_BOUNDS
-from services.runtime.service_classes import ServiceClasses
+from services.runtime.classes.policy_deadlines import WIDEST_BOUNDS
+from services.runtime.classes.service_classes import ServiceClasses
 from services.stream import Governance
 
 RETRY_US: Final = 5_000_000

@@ -12,7 +12,8 @@ from services.bus import AtTime, Producer, Received, TailReader, UnreadableRecor
 from services.processor import Processor, ProcessorConfig, Write
 from services.router.core import LETTERS_MS, READ_TOPICS, RouterCore
 from services.router.settings import Settings
-from services.runtime.class_reloader import ClassReloader
+from services.runtime.classes.class_reloader import ClassReloader
+from services.runtime.classes.service_classes import ServiceClasses
 from services.runtime.clock import now_ms, steady_us
 from services.runtime.metrics import (
     BREAKER_OPEN,
@@ -25,7 +26,6 @@ from services.runtime.metrics import (
     ROUTER_OPEN,
     labelled,
 )
-from services.runtime.service_classes import ServiceClasses
 
 GROUP: Final = "router"
 

@@ -6,10 +6,10 @@ from typing import Literal
 
 from services.bus import BusSettings
 from services.router.config import DeadlineRange, FallbackLimits, Prices, RouterConfig
+from services.runtime.classes.policy_deadlines import DEFAULT_POLICY
+from services.runtime.classes.service_classes import ServiceClasses, read_service_classes
 from services.runtime.errors import UserError
 from services.runtime.health import HealthSettings
-from services.runtime.policy_deadlines import DEFAULT_POLICY
-from services.runtime.service_classes import ServiceClasses, read_service_classes
 from services.runtime.settings import setting
 
 _DAY_MS = 86_400_000

@@ -13,9 +13,9 @@ from services.policy import BrokenPolicy, Policy, PolicyReloader
 from services.policy.errors import PolicyFault
 from services.processor import Effect, Processor, ProcessorConfig, Write
 from services.runtime import metrics
+from services.runtime.classes.service_classes import ServiceClasses
 from services.runtime.clock import steady_us
 from services.runtime.logging import logger
-from services.runtime.service_classes import ServiceClasses
 from services.safety.checks.executor import Check, CheckExecutor, CheckFactory
 from services.safety.core import SafetyCore
 from services.safety.decide.check_types import CheckOutcome, CheckRequest, Tier, Unchecked

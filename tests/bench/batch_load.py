@@ -26,8 +26,8 @@ from schemas.requests import Lane, Message, Request, Sampling
 from schemas.stream import Closed, Cutover, StreamEvent
 from schemas.topics import REQUESTS, REQUESTS_BATCH, STREAMS
 from services.bus import BusSettings, Position, Producer, Received, TailReader, UnreadableRecord
+from services.runtime.classes.service_classes import ServiceClasses
 from services.runtime.clock import now_ms
-from services.runtime.service_classes import ServiceClasses
 from services.stream import Governance, Screen
 
 GOVERNED = Governance(input_gate="hold", output_check="on")

@@ -12,10 +12,10 @@ from services.cli.bench.runner import BenchRunError, measure, write_result
 from services.cli.commands.plan import run_planner
 from services.cli.common import run_coroutine
 from services.cli.tree.extras import bring_weights, need_embedded
+from services.runtime.classes.policy_deadlines import DEFAULT_POLICY
+from services.runtime.classes.service_classes import find_class
 from services.runtime.errors import UserError
-from services.runtime.policy_deadlines import DEFAULT_POLICY
 from services.runtime.process import EXIT_INTERRUPTED
-from services.runtime.service_classes import find_class
 
 MAX_RUNS: Final = 64
 

@@ -4,7 +4,7 @@ from typing import Final, NamedTuple
 
 from schemas.side_events import Window
 from services.books import Cell, Totals, totals_of
-from services.runtime.service_classes import DEFAULT_NAMES
+from services.runtime.classes.service_classes import DEFAULT_NAMES
 
 US_PER_S: Final = 1_000_000
 SPAN_S: Final = 3_600

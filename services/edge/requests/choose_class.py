@@ -4,7 +4,7 @@ from typing import Final
 
 from schemas.requests import Lane
 from services.edge.errors import ApiError
-from services.runtime.service_classes import BATCH, ServiceClass, ServiceClasses
+from services.runtime.classes.service_classes import BATCH, ServiceClass, ServiceClasses
 
 CLASS_HEADER: Final = "X-Railbus-Class"
 

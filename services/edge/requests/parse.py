@@ -17,8 +17,8 @@ from services.edge.requests.chat_schema import (
 )
 from services.edge.requests.choose_class import choose_class
 from services.runtime.chat_body import REFUSED_UNLESS, BadBody, convert, refuse_unsupported
-from services.runtime.policy_deadlines import DeadlineBounds
-from services.runtime.service_classes import ServiceClass, ServiceClasses
+from services.runtime.classes.policy_deadlines import DeadlineBounds
+from services.runtime.classes.service_classes import ServiceClass, ServiceClasses
 
 DEFAULT_CLASSES: Final = ServiceClasses()
 

@@ -28,7 +28,7 @@ from services.edge.requests.parse import ArrivalTimes, ParsedRequest, parse_chat
 from services.edge.requests.rate_limit import tokens_of, used_tokens
 from services.edge.requests.shared_limits import IDEMPOTENCY_TTL_S, IdempotencyRecord, Quota, SharedLimits
 from services.edge.settings import Settings
-from services.runtime.class_reloader import ClassReloader
+from services.runtime.classes.class_reloader import ClassReloader
 from services.runtime.clock import now_ms, now_us, steady_us
 from services.runtime.metrics import EDGE_REQUESTS, OPS_SENT, QUOTA_REFUSED, RESUMES
 

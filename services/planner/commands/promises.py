@@ -4,9 +4,9 @@ import argparse
 from pathlib import Path
 
 from services.planner.serve.plan import Limits
+from services.runtime.classes.policy_deadlines import DEFAULT_POLICY
+from services.runtime.classes.service_classes import Slo, find_class
 from services.runtime.errors import UserError
-from services.runtime.policy_deadlines import DEFAULT_POLICY
-from services.runtime.service_classes import Slo, find_class
 
 
 def add_class_options(parser: argparse._ArgumentGroup | argparse.ArgumentParser) -> None:

@@ -6,8 +6,8 @@ from msgspec import Meta, Struct, field
 
 from schemas.base import Name
 from schemas.requests import DeliveryMode
-from services.runtime.policy_deadlines import DeadlineBounds
-from services.runtime.service_classes import ClassName, ClassSpec, ServiceClasses
+from services.runtime.classes.policy_deadlines import DeadlineBounds
+from services.runtime.classes.service_classes import ClassName, ClassSpec, ServiceClasses
 
 RailKind = Literal["admission", "secrets", "pii", "jailbreak"]
 OnBroken = Literal["deny", "allow"]

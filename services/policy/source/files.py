@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from services.policy.errors import BrokenPolicy, PolicyFault
-from services.runtime.policy_deadlines import DEFAULT_POLICY
+from services.runtime.classes.policy_deadlines import DEFAULT_POLICY
 
 __all__ = ["DEFAULT_POLICY", "Files", "fingerprint", "read_files", "version_of"]
 

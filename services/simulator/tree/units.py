@@ -15,8 +15,8 @@ from services.processor import Effect
 from services.rails.core import EvaluateRequest, RailsCore
 from services.router.config import FallbackLimits, RouterConfig
 from services.router.core import READ_TOPICS, RouterCore
-from services.runtime.policy_deadlines import DEFAULT_POLICY
-from services.runtime.service_classes import ServiceClasses
+from services.runtime.classes.policy_deadlines import DEFAULT_POLICY
+from services.runtime.classes.service_classes import ServiceClasses
 from services.safety.core import SafetyCore
 from services.safety.decide.check_types import CheckRequest, CheckResult
 from services.simulator.judge.oracle import Oracle

@@ -6,7 +6,7 @@ from io import BytesIO
 import aiohttp
 import pytest
 
-from services.runtime.service_classes import ServiceClasses
+from services.runtime.classes.service_classes import ServiceClasses
 from tests.integration.edge.lab import ASK, PATIENCE_S
 
 HI = [{"role": "user", "content": "hi"}]

@@ -12,7 +12,7 @@ from schemas.side_events import Account, Cancel, DeadLetter
 from schemas.stream import Closed
 from schemas.topics import REQUESTS, TOPICS
 from services.bus import partition_for
-from services.runtime.service_classes import ServiceClasses
+from services.runtime.classes.service_classes import ServiceClasses
 from tests.integration.router.lab import RouterLab
 from tests.support.request_events import RequestEvents
 

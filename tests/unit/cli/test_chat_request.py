@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from services.cli.client.chat_request import ChatRequest
 from services.edge.requests.parse import parse_chat_request
 from services.runtime import UserError
-from services.runtime.policy_deadlines import WIDEST_BOUNDS
-from services.runtime.service_classes import ServiceClasses
+from services.runtime.classes.policy_deadlines import WIDEST_BOUNDS
+from services.runtime.classes.service_classes import ServiceClasses
 
 ANY = ServiceClasses(bounds=WIDEST_BOUNDS)
 ID = "0199a2b4-1c00-7abc-8def-0123456789ab"

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from services.edge.errors import ApiError
 from services.edge.requests.parse import parse_chat_request
-from services.runtime.service_classes import ClassSpec, ServiceClasses
+from services.runtime.classes.service_classes import ClassSpec, ServiceClasses
 
 HI = [{"role": "user", "content": "hi"}]
 CLASSES = ServiceClasses(

@@ -13,8 +13,8 @@ from schemas.requests import MAX_WAITED_MS, Delivery, Request, Sampling
 from services.edge.errors import ApiError
 from services.edge.requests.parse import parse_chat_request, parse_json
 from services.runtime.chat_body import REFUSED_UNLESS
-from services.runtime.policy_deadlines import DeadlineBounds
-from services.runtime.service_classes import ServiceClasses
+from services.runtime.classes.policy_deadlines import DeadlineBounds
+from services.runtime.classes.service_classes import ServiceClasses
 
 HI = [{"role": "user", "content": "hi"}]
 ID = uuid7(1_763_700_000_000, 1)

@@ -16,7 +16,7 @@ from services.planner.commands.promises import limits_of
 from services.planner.serve.growth import growth
 from services.planner.serve.plan import READING, Demand, engine_kind, grown, missed, plan_serve
 from services.planner.serve.queue import queue_times, split
-from services.runtime.service_classes import ServiceClasses
+from services.runtime.classes.service_classes import ServiceClasses
 from tests.bench.serve_queue import CASES, errors
 from tests.support.examples import examples
 

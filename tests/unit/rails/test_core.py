@@ -12,8 +12,8 @@ from services.bus import Received
 from services.processor import RecordDone
 from services.rails.core import EvaluateRequest, RailsCore
 from services.rails.decide import CROWDED, deny_unread
-from services.runtime.policy_deadlines import DeadlineBounds
-from services.runtime.service_classes import ServiceClasses
+from services.runtime.classes.policy_deadlines import DeadlineBounds
+from services.runtime.classes.service_classes import ServiceClasses
 from tests.unit.rails.world import PII_RAIL, policy, request
 
 NOW_US = 2

@@ -9,8 +9,8 @@ from schemas.requests import Deadlines, Message, Request
 from schemas.stream import Closed, Failed
 from schemas.topics import REQUESTS, REQUESTS_BATCH
 from services.router.config import FallbackLimits, RouterConfig
-from services.runtime.policy_deadlines import WIDEST_BOUNDS
-from services.runtime.service_classes import ClassSpec, ServiceClasses
+from services.runtime.classes.policy_deadlines import WIDEST_BOUNDS
+from services.runtime.classes.service_classes import ClassSpec, ServiceClasses
 from tests.unit.router.world import (
     RID,
     T0,

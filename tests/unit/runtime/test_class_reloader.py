@@ -5,7 +5,7 @@ import logging
 
 import pytest
 
-from services.runtime.class_reloader import ClassReloader
+from services.runtime.classes.class_reloader import ClassReloader
 from services.runtime.errors import UserError
 from tests.support.waiting import until
 

@@ -5,9 +5,9 @@ import pytest
 from schemas.requests import Deadlines
 from services.policy import DEFAULT_POLICY, load
 from services.router.settings import Settings
+from services.runtime.classes.policy_deadlines import DeadlineBounds
+from services.runtime.classes.service_classes import read_service_classes
 from services.runtime.errors import UserError
-from services.runtime.policy_deadlines import DeadlineBounds
-from services.runtime.service_classes import read_service_classes
 
 
 def policy(folder, text):

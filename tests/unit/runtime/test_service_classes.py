@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from schemas.requests import Deadlines, Message, Request
+from services.runtime.classes.policy_deadlines import DAY_MS, DeadlineBounds
+from services.runtime.classes.service_classes import ServiceClasses, read_service_classes
 from services.runtime.errors import UserError
-from services.runtime.policy_deadlines import DAY_MS, DeadlineBounds
-from services.runtime.service_classes import ServiceClasses, read_service_classes
 
 TEXT = """
 [deadlines]

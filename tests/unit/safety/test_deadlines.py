@@ -8,8 +8,8 @@ import pytest
 from schemas.requests import LONGEST_TOTAL_MS
 from services.policy import BrokenPolicy
 from services.router import settings as router
-from services.runtime.policy_deadlines import DAY_MS, DeadlineBounds
-from services.runtime.service_classes import ServiceClasses
+from services.runtime.classes.policy_deadlines import DAY_MS, DeadlineBounds
+from services.runtime.classes.service_classes import ServiceClasses
 from services.safety import settings as safety
 from services.safety.core import SafetyCore
 from services.safety.partition import GRACE_US

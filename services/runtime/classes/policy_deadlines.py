@@ -13,7 +13,7 @@ DAY_MS: Final = 86_400_000
 Ms = Annotated[int, Meta(ge=1, le=DAY_MS)]
 Bounds = tuple[Ms, Ms]
 
-_SERVICES: Final = Path(__file__).resolve().parents[1]
+_SERVICES: Final = Path(__file__).resolve().parents[2]
 
 
 def default_policy() -> Path:

@@ -5,11 +5,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
+from services.runtime.classes.service_classes import ServiceClasses, read_service_classes
 from services.runtime.errors import UserError
 from services.runtime.files import SettledChange
 from services.runtime.logging import logger
 from services.runtime.metrics import POLICY_REFUSED
-from services.runtime.service_classes import ServiceClasses, read_service_classes
 
 WATCH_INTERVAL_S: Final = 1.0
 

@@ -15,8 +15,8 @@ from msgspec import Meta, Struct
 
 from schemas.base import Name
 from schemas.requests import MAX_PRIORITY, Deadlines, Lane, Request
+from services.runtime.classes.policy_deadlines import DAY_MS, Bounds, DeadlineBounds, Ms
 from services.runtime.errors import UserError
-from services.runtime.policy_deadlines import DAY_MS, Bounds, DeadlineBounds, Ms
 
 ClassName = Annotated[str, Meta(pattern=r"^[a-z][a-z0-9_-]{0,31}$")]
 Names = Annotated[tuple[Name, ...], Meta(max_length=10_000)]
