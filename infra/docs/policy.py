@@ -29,9 +29,7 @@ def body() -> str:
 def _is_written(cls: type) -> bool:
     return (
         issubclass(cls, msgspec.Struct)
-        and cls.__module__.startswith(
-            ("services.policy", "services.runtime.classes.")
-        )
+        and cls.__module__.startswith(("services.policy", "services.runtime.classes."))
         and cls.__struct_config__.forbid_unknown_fields
     )
 
