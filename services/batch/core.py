@@ -1,8 +1,8 @@
 """The decisions of the batch service: which lines to submit, which are done, and which to retry. No I/O, no clock.
 
-A service takes over a job by writing a ``BatchProgress`` event with a higher epoch. The job is *starting* until the
-service has read this event back from the log. Then it is *recovering* until the service has read the job's earlier
-records on the log. After that it is *running*.
+A batch service takes over a job by writing a ``BatchProgress`` event with a higher epoch. Until the service has read
+this event back from the log, the job is *starting*. Then the job is *recovering*: the service reads what other services
+have already done for the job, from the offsets in the event to the end of the log. After that, the job is *running*.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -51,7 +51,8 @@ class BatchConfig:
     Attributes:
         partitions: Number of partitions of the request topic, and of the stream log.
         governance: The checks that an answer must have passed before it is accepted.
-        line_timeout_us: Time after which a request that is not closed is given up.
+        line_timeout_us: Maximum time between the submission and the closing of a request. If it takes longer, the line
+            gets an error.
         source: Name of this instance of the service in the events that it writes.
     """
 
@@ -104,9 +105,11 @@ class BatchCore:
         return [JobCheckpoint(job.batch_id, self._progress(job, 0, None))]
 
     def confirmed(self, batch_id: str) -> None:
-        """Record that the progress event returned by ``begin`` is on the log, and is the newest one of the job.
+        """Change the state of a job from *starting* to *recovering*.
 
-        The caller must then read from the offsets in this event to the end of the log, and call ``caught_up``.
+        Before this call, the caller must have made sure that the newest progress event of the job on the log is the one
+        from ``begin``. After this call, the caller must read the log from the offsets in this event to the end, and
+        then call ``caught_up``.
         """
         if (job := self.job(batch_id)) is not None and job.stage == "starting":
             job.stage = "recovering"
@@ -118,7 +121,7 @@ class BatchCore:
         self._jobs.clear()
 
     def update(self, state: JobState, now_us: int, expired: bool) -> list[Effect]:
-        """Update a job after a user has paused, resumed or cancelled it, or after it has expired."""
+        """Apply a user's command to pause, resume or cancel a job, or the expiry of the job."""
         job = self.job(state.batch_id)
         if job is None:
             return []
@@ -149,7 +152,7 @@ class BatchCore:
         return self._settle(job, place, now_us)
 
     def caught_up(self, batch_id: str, now_us: int) -> list[Effect]:
-        """Start to submit lines, after all records of the job on the log have been read."""
+        """Change the state of a job from *recovering* to *running*. The caller must have read the log to its end."""
         job = self.job(batch_id)
         if job is None or job.stage != "recovering":
             return []
@@ -181,7 +184,7 @@ class BatchCore:
         return self._done(job, place, number, LineError(code="rejected", message=message))
 
     def step(self, now_us: int, positions: Positions) -> list[Effect]:
-        """Submit new lines and due retries, give up requests that took too long, and write each job's progress."""
+        """Submit new lines and due retries, end lines whose requests took too long, and write each job's progress."""
         effects: list[Effect] = []
         for job in self.jobs():
             if job.stage != "running":

@@ -24,12 +24,12 @@ class JobFigures:
     """Metrics of all unfinished jobs.
 
     Attributes:
-        by_status: Number of jobs with each status.
         lines_left: Number of lines without a result.
-        oldest_s: Age of the oldest job, in seconds.
         time_used: Share of its time limit that a job has used; the maximum over all jobs.
-        lines_open: Number of lines that this service has submitted and that have no result.
-        window: Sum of the windows of this service's jobs. A window is the maximum number of open lines of a job.
+        lines_open: Number of open lines of the jobs that this service runs. An open line was submitted and has no
+            result.
+        window: Maximum number of open lines, summed over the jobs that this service runs. Paused, cancelled and expired
+            jobs do not count.
     """
 
     by_status: Mapping[JobStatus, int]

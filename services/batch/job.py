@@ -41,7 +41,7 @@ class RecordResult:
 
 @dataclass(frozen=True, slots=True)
 class JobCheckpoint:
-    """Asks the service to sync the part file to disk, then to write this progress event to Kafka."""
+    """Asks the service to sync the part file to disk, then to write the progress event to Kafka."""
 
     batch_id: str
     progress: BatchProgress
@@ -66,9 +66,10 @@ class JobRun:
         good: Number of valid lines.
         bad: Number of invalid lines.
         window: Maximum number of lines that may be open at once. It adapts to the load.
-        recovered_from: All lines before this one were submitted before the takeover; 0 for a new job.
+        recovered_from: Number of lines that were submitted before the last progress event of the previous batch
+            service; 0 for a new job.
         open: Lines that were submitted and have no result, by position in the order of submission.
-        waiting: Open lines that wait for a retry.
+        waiting: Positions of the open lines that wait for a retry.
     """
 
     created: BatchCreated
@@ -111,7 +112,7 @@ class JobRun:
         )  # fmt: skip
 
     def restore(self, before: BatchProgress) -> None:
-        """Restore the job from its newest progress event, except for its open lines."""
+        """Restore the fields of the job from its newest progress event, except ``open``."""
         totals = before.totals
         self.epoch, self.next_line, self.recovered_from = before.epoch, before.next_line, before.next_line
         self.parts = before.parts
@@ -134,9 +135,10 @@ class JobRun:
         self.completion_tokens += result.usage.completion_tokens
 
     def adapt_window(self, *, crowded: bool, submitted_us: int, now_us: int) -> None:
-        """Widen the window by one line after a request was closed, or halve it if ``crowded``.
+        """Adapt the window after a request was closed: halve it if ``crowded``, else widen it by one line.
 
-        A request that was submitted before the last halving does not halve the window again.
+        ``crowded`` means that the request was closed for a cause that indicates too many unfinished requests. A request
+        that was submitted before the last halving does not cause another halving.
         """
         if not crowded:
             self.window = min(self.window + 1, self.created.window_open)
@@ -144,9 +146,10 @@ class JobRun:
             self.window, self.shrunk_us = max(1.0, self.window / 2), now_us
 
     def is_over(self, now_us: int, grace_us: int) -> bool:
-        """Return whether all lines of the job are done.
+        """Return whether the job can be finished.
 
-        If the job was cancelled or has expired, return whether its open lines are done or ``grace_us`` has passed.
+        Usually every valid line must have a result. If the job was cancelled or has expired, every submitted line must
+        have a result, or ``grace_us`` must have passed since the cancellation or expiry.
         """
         if self.ending is None:
             return not self.open and self.next_line >= self.good

@@ -1,4 +1,4 @@
-"""The state of one line of a job that has no result yet."""
+"""The state of a line of a job, until the line has a result."""
 
 from dataclasses import dataclass, field
 from typing import Final, Literal
@@ -36,8 +36,9 @@ class LineAttempt:
         screen: The text that a client may see, computed from the events of the request.
         stream_offset: All events of the request have this or a higher offset in ``railbus.streams``.
         request_offset: The request has this or a higher offset in ``railbus.requests.batch``.
-        submitted_us: When the request was submitted; 0 if this is unknown after a takeover.
-        on_log: Whether the request or an event about it was read from Kafka.
+        submitted_us: When the request was submitted, or when this service took over the job if that was later; 0 until
+            the takeover is complete.
+        on_log: Whether the request is known to be in Kafka.
         failure: The newest ``Failed`` event of the request.
         folded_offset: Offset of the newest event that was applied.
     """
@@ -87,10 +88,10 @@ Decision = Literal["open", "done", "retry"]
 
 
 def decide(line: LineState, most_attempts: int, *, ending: bool) -> tuple[Decision, int, LineResult | None]:
-    """Decide whether a line is ``open``, ``done``, or must be retried (``retry``).
+    """Decide whether a line is still ``open``, is ``done``, or needs another request (``retry``).
 
-    Return the decision, the number of the attempt that it is based on, and the line's result if the line is done. If
-    ``ending`` is true, no line is retried.
+    Return the decision, the number of the attempt on which it is based, and the line's result if the line is done.
+    ``ending`` means that the job was cancelled or has expired. Then no line is retried.
     """
     for number in sorted(line.attempts):
         attempt = line.attempts[number]

@@ -70,7 +70,7 @@ class JobFiles:
         os.fsync(self._file.fileno())
 
     def noted(self, progress: BatchProgress) -> BatchProgress:
-        """Return a copy of this progress event that has the current length of the part file."""
+        """Return a copy of the progress event, with the current length of the part file."""
         return replace(progress, parts=(*progress.parts[:-1], ResultPart(name=self.part, length=self._length)))
 
     def close(self) -> None:

@@ -16,10 +16,12 @@ class Settings:
         batch_dir: Folder of the jobs' files. All batch services, edges and users of ``railbus batch`` must share it.
         batch_instance: Name of this batch service, different from that of every other batch service. A restart with the
             same name within the session timeout causes no rebalance.
-        batch_total_ms: Total deadline of each request of a job, in milliseconds. The bounds of the policy apply.
+        batch_total_ms: Total deadline of each request of a job, in milliseconds. The policy may set a minimum and a
+            maximum for it.
         batch_stall_ms: Maximum time in milliseconds between two chunks of an answer. After this time, the router starts
             another attempt. The minimum is ten seconds.
-        batch_line_timeout_ms: Time in milliseconds after which a request that was not closed is given up.
+        batch_line_timeout_ms: Maximum time in milliseconds between the submission and the closing of a request. If a
+            request takes longer, its line gets an error.
         input_gate: With ``hold``, an answer is accepted only after the verdict of a rails service, even if the worker's
             ``Started`` event does not require a verdict.
         output_check: With ``on``, an answer is accepted only after a check by a safety service, even if the worker's

@@ -128,9 +128,10 @@ def _changed(job: JobState, event: BatchControl | BatchProgress | BatchFinished,
 
 
 def holds(event: BatchProgress, newest: BatchProgress | None) -> bool:
-    """Return whether a progress event is valid: the batch service that wrote it must still own the job.
+    """Return whether a progress event of a job is valid.
 
-    ``newest`` is the newest valid progress event of the job so far; None if there is none.
+    ``newest`` is the newest valid progress event of the job before ``event``; None if there is none. ``event`` is valid
+    if it has a higher epoch than ``newest``, or the same epoch and the same source.
     """
     if newest is None or event.epoch > newest.epoch:
         return True

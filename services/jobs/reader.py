@@ -43,7 +43,7 @@ class JobReader:
             await asyncio.Event().wait()
 
     async def read_to_end(self) -> None:
-        """Wait until all records that are now on the topic have been read."""
+        """Wait until ``run`` has read all records that are on the topic at the time of this call."""
         end = await self._tail.end_offset(BATCHES, 0)
         while (self._tail.position(BATCHES, 0) or 0) < end:  # noqa: ASYNC110 - see POLL_S
             await asyncio.sleep(POLL_S)

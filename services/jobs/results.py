@@ -68,7 +68,8 @@ def write_results(
 ) -> ResultFiles:  # fmt: skip
     """Write the result files of a job. Every line of the input has one result, in the order of the input.
 
-    A valid line without a result in a part file gets the error ``batch_expired`` or ``batch_cancelled``.
+    A valid line without a result in a part file gets an error: ``batch_expired`` in an expired job, ``batch_cancelled``
+    in any other job. ``good`` is the number of valid lines.
     """
     folder = store.work_folder(batch_id)
     where = array("Q", [_NONE]) * good  # index of the part file, and offset of the result in it

@@ -21,7 +21,7 @@ def recall(rho: float, *, best: float, kept: float) -> float:
     """Return the share of the best requests that the first model of a cascade passes on.
 
     Args:
-        rho: Rank correlation between the first model's score and the final score.
+        rho: Rank correlation between the first model's score and the last model's score.
         best: Share of all requests that count as the best, such as 0.01.
         kept: Share of all requests that the first model passes on.
 
@@ -37,7 +37,7 @@ def chain_recall(rhos: Sequence[float], *, best: float, kept: Sequence[float]) -
     The errors of the models' scores are assumed to be independent.
 
     Args:
-        rhos: For each model before the last one, the rank correlation between its score and the final score.
+        rhos: For each model before the last one, the rank correlation between its score and the last model's score.
         best: Share of all requests that count as the best, such as 0.01.
         kept: For each model before the last one, the share of all requests that it passes on. The shares must not
             increase.

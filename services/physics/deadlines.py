@@ -77,9 +77,10 @@ def response_variation(utilisation: float) -> float:
 
 
 def highest_utilisation(deadline_ms: float, service_ms: float, *, share: float = 0.99) -> float:
-    """Return the highest load at which ``share`` of the requests get their first token in time; 0 if there is none.
+    """Return the highest load at which ``share`` of the requests get their first token within ``deadline_ms``.
 
-    The engine is modelled as an M/D/1 queue. ``service_ms`` is the prefill time of a request.
+    The result is 0 if there is no such load. The engine is modelled as an M/D/1 queue. ``service_ms`` is the prefill
+    time of a request.
     """
     fraction("share", share)
     positive("service_ms", service_ms)

@@ -1,7 +1,7 @@
 """Efficiency constants of engines: the share of a data sheet's rates that an engine reaches, and its fixed times.
 
 The constants are fitted to the published measurements in ``tests/data/published`` (TensorRT-LLM 0.9 and NVIDIA NIM).
-The interval of a constant is the range of its values in fits that leave out a source, a GPU or a model.
+The interval of a fitted constant is the range of its values in repeated fits, each without one source, GPU or model.
 """
 
 from collections.abc import Mapping
@@ -26,11 +26,10 @@ class Efficiency:
         int4_bandwidth: Share of ``bandwidth`` at which int4 weights are read.
         kv_bandwidth: Share of the memory bandwidth, for KV caches of multi-head attention.
         grouped_kv_bandwidth: Share of the memory bandwidth, for KV caches of grouped-query attention.
-        overlap: Overlap of reading and multiplying: 0 if they run one after the other, 1 if the shorter is hidden
-            completely.
+        overlap: Overlap of memory reads and arithmetic: 0 means one after the other, 1 means at the same time.
         layer_us: Fixed time of each layer in a step, in microseconds.
         sequence_us: Fixed time of each decoded or verified token in a step, in microseconds.
-        activations: Number of activations that a token reads and writes in a layer, divided by the width of the
+        activations: Number of activations that a layer reads and writes for a token, in multiples of the width of the
             residual stream.
     """
 

@@ -52,7 +52,8 @@ ONE: Final = Layout()
 def group(gpu: Gpu, layout: Layout) -> Gpu:
     """Return one ``Gpu`` that is equivalent to the accelerators of one engine.
 
-    It has the summed rates of a tensor-parallel group, and the summed memory of all pipeline stages.
+    Its rates are those of one pipeline stage, because the stages work one after the other. Its memory is that of all
+    stages together.
     """
     n = layout.tensor
     return replace(
@@ -66,9 +67,10 @@ def group(gpu: Gpu, layout: Layout) -> Gpu:
 
 
 def divided(model: Model, layout: Layout) -> Model:
-    """Return the model with the number of KV heads that a tensor-parallel group stores.
+    """Return the model as a tensor-parallel group of accelerators stores it.
 
-    A group with more accelerators than KV heads stores copies of KV heads.
+    Every accelerator stores at least one KV head. If there are more accelerators than KV heads, KV heads are stored
+    several times, so the result has more KV heads than ``model``.
 
     Raises:
         ValueError: The query heads cannot be divided evenly, or there are fewer layers than pipeline stages.

@@ -50,7 +50,7 @@ def tokens_per_step_spread(mean: float, deviation: float, gamma: int, *, points:
     """Return the expected number of tokens per verify step, if the acceptance probability differs between requests.
 
     The acceptance probability follows a Beta distribution with this mean and standard deviation. The result is the
-    harmonic mean over the requests.
+    harmonic mean of the tokens per step of the requests.
     """
     fraction("mean", mean)
     not_negative("deviation", deviation)

@@ -1,4 +1,4 @@
-"""Choose among the ways to run a batch job: the fastest, the cheapest and the best one."""
+"""Choose among the ways to run a batch job: by time, by cost, or by the quality score of the model."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -8,7 +8,10 @@ from services.planner.batch.ways import BatchJob, Way
 
 @dataclass(frozen=True, slots=True)
 class BatchAnswer:
-    """The way that answers a question such as ``fastest``. ``way`` is None if no way is suitable."""
+    """The chosen way to run a batch job. ``question`` is the criterion, such as ``fastest``.
+
+    ``way`` is None if no way is suitable.
+    """
 
     question: str
     way: Way | None
@@ -16,7 +19,7 @@ class BatchAnswer:
 
 
 def pareto_front(ways: Iterable[Way]) -> list[Way]:
-    """Return the ways that no other way beats in both time and cost, fastest first."""
+    """Return the Pareto front of time and cost, fastest way first."""
     found: list[Way] = []
     for way in sorted(ways, key=lambda each: (each.hours.value, each.money.value)):
         if not found or way.money.value < found[-1].money.value:
@@ -25,7 +28,10 @@ def pareto_front(ways: Iterable[Way]) -> list[Way]:
 
 
 def good_enough(ways: Iterable[Way], job: BatchJob, wanted: float | None) -> list[Way]:
-    """Return the ways with a score of at least ``wanted - job.quality_loss``; all ways if ``wanted`` is None."""
+    """Return the ways with a quality score of at least ``wanted - job.quality_loss``.
+
+    ``wanted`` is the score of the job's model. If this score is unknown (None), return all ways.
+    """
     if wanted is None:
         return list(ways)
     return [way for way in ways if way.score is not None and way.score >= wanted - job.quality_loss]
@@ -34,9 +40,11 @@ def good_enough(ways: Iterable[Way], job: BatchJob, wanted: float | None) -> lis
 def answers(
     ways: Sequence[Way], *, within_h: float | None = None, budget: float | None = None
 ) -> tuple[BatchAnswer, ...]:
-    """Find the fastest way, the cheapest, the cheapest within ``within_h`` hours, and the best within ``budget``.
+    """Choose the fastest way and the cheapest way to run the job.
 
-    Times and costs are intervals. The upper end must be within the limit.
+    With ``within_h``, also choose the cheapest way that takes at most so many hours. With ``budget``, also choose the
+    way with the highest quality score that costs at most so much. Times and costs are intervals. Their upper ends must
+    be within these limits.
     """
     found = [
         _least("fastest", ways, lambda way: (way.hours.value, way.money.value), "h"),

@@ -32,9 +32,8 @@ class Deployment:
     Attributes:
         layout: Number of accelerators, and their division into engines and pipeline stages.
         sequences: Maximum number of sequences that decode together; None means the default of the engine.
-        draft: Draft model; None without speculative decoding.
         alpha: Probability that a drafted token is accepted.
-        kv: Precision of the KV caches; None means ``batch_kv(gpu)``.
+        kv: Precision of the KV caches; None means FP8 if the GPU has FP8 arithmetic, else BF16.
     """
 
     model: Model
@@ -78,7 +77,8 @@ class Estimate:
 def estimate(deployment: Deployment, work: BatchWork, factors: Mapping[str, float] = MappingProxyType({})) -> Estimate:
     """Estimate the hours that a job takes, as an interval.
 
-    The estimate is multiplied by the accelerator's entry in ``factors``, if there is one.
+    ``factors`` has measured corrections, by the name of the accelerator. If there is one for this accelerator, the
+    estimate is multiplied by it.
 
     Raises:
         ValueError: The model or batch does not fit into memory.
@@ -102,9 +102,9 @@ def estimate(deployment: Deployment, work: BatchWork, factors: Mapping[str, floa
 
 
 def sample_factor(deployment: Deployment, work: BatchWork, at_once: int, hours: float) -> float:
-    """Return the measured ``hours`` of a sample divided by the predicted hours.
+    """Return the factor by which the predicted time of a job must be multiplied to agree with a sample.
 
-    ``at_once`` is the number of concurrent requests in the sample.
+    ``hours`` is the time of the job according to the sample, with ``at_once`` concurrent requests.
 
     Raises:
         ValueError: The model or batch does not fit into memory.
@@ -138,10 +138,12 @@ def _speculation(deployment: Deployment, work: BatchWork, found: Throughput) -> 
 
 @lru_cache(maxsize=1_024)
 def fastest_precision(model: Model, gpu: Gpu, layout: Layout, work: BatchWork) -> Precision:
-    """Return the fastest weight precision on vLLM among those that lose at most ``LITTLE_LOSS`` points of quality.
+    """Return the allowed weight precision with which vLLM runs the job fastest.
+
+    A precision is allowed if it loses at most ``LITTLE_LOSS`` score points against BF16.
 
     Raises:
-        ValueError: The model or batch does not fit into memory in any of these precisions.
+        ValueError: The model or batch does not fit into memory in any allowed precision.
     """
     found: list[tuple[float, Precision]] = []
     refused: ValueError | None = None
@@ -168,7 +170,7 @@ def layouts(count: int) -> Iterator[Layout]:
 
 
 def what_would_fit(model: Model, gpu: Gpu, work: BatchWork) -> str:
-    """Return a sentence for the report that says in which precision or on which accelerators the model would fit."""
+    """Return a text for the report: in which precisions or on which accelerators the model would fit into memory."""
     here = [
         spec.name for spec in PRECISIONS.values() if _fits(Deployment(model=model, gpu=gpu, precision=spec.name), work)
     ]

@@ -1,4 +1,4 @@
-"""Ways to run a batch job through a provider's API that is paid per token."""
+"""Estimate the time and the cost of a batch job on a provider's API that is paid per token."""
 
 import math
 from collections.abc import Iterator
@@ -40,7 +40,7 @@ def limit_per_second(api: ApiOffer, work: BatchWork) -> tuple[float, str]:
 
 
 def offers(api: ApiOffer, work: BatchWork, score: float | None) -> Iterator[Way]:
-    """Yield the way to run the job with the provider's usual API and, if there is one, with its batch API."""
+    """Yield the time and the cost of the job on the synchronous API and, if the provider has one, on the batch API."""
     most, limit = limit_per_second(api, work)
     at_limit = work.requests / most / 3_600
     hours = Range(at_limit / REACHED.value, at_limit / REACHED.high, at_limit / REACHED.low)

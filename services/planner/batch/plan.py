@@ -1,4 +1,4 @@
-"""Compute a batch plan: the possible ways to run a job, and the impossible ones."""
+"""Compute a batch plan: the time, cost and quality of each way to run a job, and why other ways are impossible."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -46,7 +46,7 @@ def owned(
     job: BatchJob, prices: PriceFile, deployment: Deployment, *, name: str, kind: Kind, complexity: Complexity,
     work: BatchWork | None = None, note: str = "",
 ) -> Way:  # fmt: skip
-    """Return the way to run the job on the user's own accelerators.
+    """Estimate the time, cost and quality of the job on the user's own accelerators.
 
     The cost is the price of the energy, plus the price of accelerators that the user must still buy.
 
@@ -68,7 +68,7 @@ def owned(
 
 
 def rented_way(job: BatchJob, prices: PriceFile, entry: RentedGpu, deployment: Deployment) -> Way:
-    """Return the way to run the job on rented accelerators. The time and the cost include the set-up.
+    """Estimate the time, cost and quality of the job on rented accelerators. Time and cost include the set-up.
 
     Raises:
         ValueError: The model or batch does not fit into memory.

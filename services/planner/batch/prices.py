@@ -30,10 +30,8 @@ class OwnedGpu(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     Attributes:
         gpu: Name in the catalogue.
-        count: Number of accelerators owned.
         price: Price of one more accelerator.
         watts: Power of one accelerator under load.
-        source: Source of the figures.
     """
 
     gpu: str
@@ -52,7 +50,6 @@ class RentedGpu(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         low: Lowest price of an hour.
         high: Highest price of an hour.
         setup_minutes: Time of the set-up before a job, which is paid too.
-        source: Source of the figures.
     """
 
     gpu: str
@@ -67,18 +64,15 @@ class ApiOffer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """A model that a provider offers through an API and that is paid per token.
 
     Attributes:
-        name: Name of the offer.
         model: Name of the model in ``PriceFile.scores``.
         input: Price of a million prompt tokens.
         output: Price of a million answer tokens.
         cached_input: Price of a million cached prompt tokens; None if the provider has no such price.
-        requests_per_minute: Rate limit in requests per minute.
-        tokens_per_minute: Rate limit in tokens per minute, of prompts and answers together.
-        requests_per_day: Rate limit in requests per day; None means no limit.
-        batch_discount: Share by which the provider's batch API is cheaper; None if there is no batch API.
-        batch_hours: Maximum number of hours that the batch API takes, as the provider promises.
-        queue_tokens: Maximum number of tokens in the batch API at the same time; None means no limit.
-        source: Source of the figures.
+        tokens_per_minute: Rate limit for prompts and answers together.
+        requests_per_day: Rate limit; None means no limit.
+        batch_discount: Share by which the provider's batch API is cheaper (0 to 1); None if there is no batch API.
+        batch_hours: Time within which the provider promises all answers of a batch.
+        queue_tokens: Maximum number of tokens of all requests that wait in the batch API; None means no limit.
     """
 
     name: str

@@ -1,7 +1,8 @@
-"""Predict the time of a batch job from a measured sample of its prompts on the same engine.
+"""Predict the time of a batch job from a sample: some of the job's prompts, run on the job's engine.
 
-The sample is measured with several numbers of concurrent requests. The time of a prompt and the time of a decode step
-follow from these measurements. Times are in milliseconds.
+The sample is run as several closed loops. In a closed loop, the number of concurrent requests is constant. The loops
+differ in this number. The time of a prefill and the time of a decode step follow from the measurements. Times are in
+milliseconds.
 """
 
 from collections.abc import Callable, Sequence
@@ -28,16 +29,14 @@ numbers of tokens per interval."""
 
 @dataclass(frozen=True, slots=True)
 class SampledLoop:
-    """The measurements of a sample with one number of concurrent requests.
+    """The measurements of a closed loop with ``at_once`` concurrent requests.
 
     Attributes:
-        at_once: Number of concurrent requests.
-        each_ms: Mean time between the ends of two answers while ``at_once`` requests are running.
+        each_ms: Inverse of the throughput: milliseconds per answer, over all concurrent requests together.
         error: Relative standard error of ``each_ms``.
         new: Mean number of uncached prompt tokens of a request.
         prompt: Mean number of prompt tokens of a request.
         output: Mean number of tokens of an answer.
-        ttft_ms: Mean time to the first token.
         token_ms: Mean time between the tokens of an answer.
         lengths: Number of tokens of each answer.
     """
@@ -58,11 +57,11 @@ class SampledEngine:
     """The times of an engine, fitted to a sample.
 
     Attributes:
-        loops: The measurements, by rising number of concurrent requests.
-        fixed_ms: Part of a step's time that does not depend on the number of running answers.
-        token_prompt_ms: Time for each uncached prompt token.
-        request_ms: Fixed time for each prompt.
-        steps: Pairs of the number of running answers and the time of a step.
+        loops: The measurements, one for each number of concurrent requests, in rising order of this number.
+        fixed_ms: Part of a decode step's time that does not depend on the number of sequences.
+        token_prompt_ms: Time of a prefill for each uncached prompt token.
+        request_ms: Part of a prefill's time that does not depend on the number of tokens.
+        steps: Pairs of a number of sequences and the time of a decode step with so many sequences.
     """
 
     loops: tuple[SampledLoop, ...]
@@ -91,9 +90,10 @@ class SampledEngine:
         return _between(((0, self.fixed_ms), *self.steps), running)
 
     def each_ms(self, at_once: int, new: float, output: float) -> float:
-        """Return the mean time between the ends of two answers while ``at_once`` requests are running.
+        """Return the inverse of the predicted throughput: milliseconds per answer, over all concurrent requests.
 
-        ``new`` is the number of uncached prompt tokens of a request, ``output`` the number of tokens of an answer.
+        ``at_once`` is the number of concurrent requests, ``new`` the number of uncached prompt tokens of a request,
+        and ``output`` the number of tokens of an answer.
         """
         # The speed of the machine may have changed during the sample. A factor makes the result for each measured
         # number of concurrent requests equal to the measurement.
@@ -126,7 +126,10 @@ class SampledEngine:
 
 
 def sampled_loop(result: SampleResult) -> SampledLoop:
-    """Summarise the part of the measurement in which ``result.at_once`` requests are running.
+    """Summarise a closed loop.
+
+    The throughput is measured only while exactly ``result.at_once`` requests are running, so without the beginning and
+    the end of the loop.
 
     Raises:
         ValueError: Too few requests were answered.
@@ -194,10 +197,12 @@ def _loop(results: Sequence[SampleResult], at_once: int) -> SampledLoop:
 
 
 def sampled_engine(results: Sequence[SampleResult]) -> SampledEngine:
-    """Fit the times of an engine to a sample. One measurement must be of a single request at a time.
+    """Fit the times of an engine to a sample.
+
+    The sample must have a closed loop with one request at a time, and a closed loop with several.
 
     Raises:
-        ValueError: A measurement is missing, or has too few answers.
+        ValueError: One of these two loops is missing, or a loop has too few answers.
     """
     loops = tuple(_loop(results, number) for number in sorted({each.at_once for each in results}))
     if not loops or loops[0].at_once != 1 or len(loops) < 2:
@@ -258,7 +263,11 @@ def _prompt_slope(requests: Sequence[RequestResult]) -> float | None:
 
 
 def measured_ways(job: BatchJob, engine: SampledEngine, name: str, score: float | None, per_hour: float) -> list[Way]:
-    """Return the ways to run the job on the sampled engine. ``per_hour`` is the price of the engine per hour."""
+    """Predict the time and the cost of the job on the engine that ran the sample.
+
+    Return a prediction for each of several numbers of concurrent requests and lengths of the answers. ``per_hour`` is
+    the price of the engine per hour.
+    """
     full, cap = engine.at_once, job.work.output
     numbers = dict.fromkeys((full, max(2, full // 2), 1))
     found: list[tuple[str, int, float, float | None]] = [

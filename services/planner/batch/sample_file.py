@@ -57,9 +57,10 @@ def _text(message: Any) -> str:
 
 
 def divided(prompts: Sequence[str], at_once: int) -> list[tuple[int, Sequence[str]]]:
-    """Divide the prompts among measurements with different numbers of concurrent requests, from 1 to ``at_once``.
+    """Divide the prompts among closed loops. In a closed loop, the number of concurrent requests is constant.
 
-    Return, in the order of execution, each measurement's number of concurrent requests and its prompts.
+    This number is 1 in some loops, and ``at_once`` in one loop. If ``at_once`` is above 3, there are also loops with a
+    number in between. Return each loop's number of concurrent requests and its prompts, in the order of execution.
 
     Raises:
         UserError: There are too few prompts.

@@ -1,4 +1,4 @@
-"""Run a sample of prompts on an engine, in a process of its own."""
+"""Run a sample of prompts on an engine that is started in a subprocess."""
 
 import os
 import subprocess
@@ -24,14 +24,15 @@ def run_loops(
     request_s: float,
     env: Mapping[str, str] | None = None,
 ) -> tuple[SampleResult, ...]:
-    """Run several measurements one after the other in one engine process.
+    """Start an engine in a subprocess, and run several closed loops on it, one after the other.
 
     Args:
         engine: Name of the engine.
-        loops: For each measurement, the number of concurrent requests, the tokens of an answer, and the prompts.
-        limit_s: Seconds after which no further request is sent.
+        loops: For each loop, the number of concurrent requests, the maximum number of tokens of an answer, and the
+            prompts.
+        limit_s: Maximum time for all loops together, in seconds. After this time, no further request is sent.
         request_s: Timeout of a request, in seconds.
-        env: Environment variables in addition to those of this process.
+        env: Environment variables of the subprocess, in addition to those of this process.
 
     Raises:
         UserError: The engine failed or took too long, or its result cannot be read.

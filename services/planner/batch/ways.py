@@ -1,4 +1,4 @@
-"""The data types of a batch plan: the job, the possible ways to run it, and the impossible ones."""
+"""The data types of a batch plan: the job, and each way to run it with its time, cost and quality."""
 
 import math
 from collections.abc import Callable, Iterable, Mapping
@@ -41,9 +41,10 @@ def exactly(value: float) -> Range:
 
 
 def spread(value: float, pairs: Iterable[tuple[float, float]]) -> Range:
-    """Return the value with an interval that combines several independent errors.
+    """Return ``value`` with an interval of error.
 
-    Each pair is the value recomputed with one input at its lower and at its upper bound.
+    There is a pair for each uncertain input: the value computed with the lower bound of this input, and with its upper
+    bound. The errors of the inputs are assumed to be independent.
     """
     # The deviations from the value, as logarithms, are added in quadrature.
     down, up = math.log1p(LAW_ERROR) ** 2, math.log1p(LAW_ERROR) ** 2
@@ -58,17 +59,18 @@ def spread(value: float, pairs: Iterable[tuple[float, float]]) -> Range:
 class BatchJob:
     """The job to plan.
 
+    In a cascade, a small model scores all requests. Only the requests with the highest scores go to a larger model.
+
     Attributes:
         gpu: The user's own accelerator; None without one.
-        smaller: Smaller models that may be used instead.
-        draft: Draft model; None without speculative decoding.
+        smaller: Smaller models that may be used instead of ``model``.
         alpha: Probability that a drafted token is accepted.
-        counts: Numbers of accelerators to consider.
-        refined: Share of the requests that a cascade of two models passes on to its second model.
-        best: Share of the requests that count as the best, which a cascade should find.
+        counts: Numbers of accelerators for which the job is planned.
+        refined: Share of the requests that the first model of a cascade passes on to the second one.
+        best: Share of the requests that count as the best. The purpose of a cascade is to find these requests.
         rho: Rank correlation between the scores by the first and the last model of a cascade.
-        quality_loss: Maximum number of score points by which a way may be worse than ``model``.
-        factors: For an accelerator's name, the measured time of a sample divided by the predicted time.
+        quality_loss: Maximum number of points by which a quality score may be below the score of ``model``.
+        factors: For an accelerator's name, the factor that corrects predicted times. A sample determined the factor.
     """
 
     work: BatchWork
@@ -98,10 +100,10 @@ class BatchJob:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Way:
-    """One way to run the job.
+    """One way to run the job, such as on a rented GPU or on a provider's API.
 
     Attributes:
-        kind: Heading in the report.
+        kind: Heading under which the report lists this way.
         hours: Hours until the last answer, including the set-up.
         money: Cost, in the currency of the price file.
         per_second: Requests per second, not counting the set-up.
@@ -134,9 +136,9 @@ class Found:
     refusals: list[ExcludedWay] = field(default_factory=list)
 
     def attempt(self, name: str, make: Callable[[], Way], remedy: Callable[[], str]) -> Way | None:
-        """Add the way that ``make`` returns, and return it.
+        """Append the result of ``make()`` to ``ways``, and return it.
 
-        If ``make`` raises ``ValueError``, add an excluded way instead, and return None.
+        If ``make`` raises ``ValueError``, append the error and the text ``remedy()`` to ``refusals``, and return None.
         """
         try:
             way = make()

@@ -12,10 +12,10 @@ MAX_BATCH: Final = 256
 
 
 def bands(rows: Sequence[ShapeMeasurement], gammas: Mapping[str, int]) -> tuple[GammaBand, ...]:
-    """Return the number of tokens to draft (gamma) for each batch size, from the fastest measurement.
+    """Return, for each batch size, the number of drafted tokens (gamma) with the shortest times in the bench.
 
-    Gamma is 0 above the largest measured batch size, and never grows with the batch size. The result is empty if no
-    batch size was measured both with and without drafting.
+    Above the largest measured batch size, gamma is 0. Gamma never grows with the batch size. If no batch size was
+    measured both with and without drafting, the result is empty.
 
     Args:
         rows: The measurements.

@@ -44,13 +44,13 @@ class Calibration:
 
     Attributes:
         rooflines: Performance model of each arm (variant of the settings), fitted to all measurements.
-        alpha: For each arm that drafts, the acceptance of drafted tokens (0 to 1).
-        positions: For each arm that drafts, the acceptance by position in the draft; empty if the engine does not
-            report it.
+        alpha: For each arm that drafts, the probability that a drafted token is accepted. With n-gram drafting, the
+            accepted share of the drafted tokens.
+        positions: For each arm that drafts, the share of accepted tokens at each position in the draft; empty if the
+            engine does not report the positions.
         predictions: Predictions by ``rooflines`` for all measurements.
         held_out: Predictions for batch sizes above 1, by models that were fitted to batch size 1 only.
-        regrets: Time lost by choosing an arm by prediction.
-        bands: Best number of tokens to draft by batch size, from the measurements; empty with one arm.
+        bands: For each range of batch sizes, the number of drafted tokens with the shortest measured times.
     """
 
     rooflines: Mapping[str, FittedRoofline]
@@ -65,10 +65,11 @@ class Calibration:
 def calibrate(result: BenchResult, *, processor: bool = False) -> Calibration:
     """Fit the performance model to a bench result.
 
-    With ``processor``, fit CPU times of the engine instead of wall-clock times.
+    With ``processor``, the CPU times of the engine are used instead of wall-clock times.
 
     Raises:
-        UserError: The bench has no closed loops, or names an unknown model or accelerator.
+        UserError: The result has no closed loops (measurements with a fixed number of concurrent requests), or names an
+            unknown model or accelerator.
     """
     start = unfitted_roofline(result.catalogue)
     found = rows(result, processor=processor)
@@ -93,7 +94,7 @@ def unfitted_roofline(catalogue: Mapping[str, str]) -> FittedRoofline:
     """Return the performance model with default constants, for the model and the accelerator in ``catalogue``.
 
     Raises:
-        UserError: A name is missing or unknown.
+        UserError: A name in ``catalogue`` is missing or unknown.
     """
     try:
         draft, precision, budget = catalogue["draft"], catalogue["precision"], int(catalogue["budget"])

@@ -19,14 +19,14 @@ class ShapeMeasurement:
     """The measurements of one arm (variant of the settings) at one batch size and prompt length.
 
     Attributes:
-        gamma: Mean number of tokens drafted per step.
+        gamma: Mean number of drafted tokens per step.
         batch: Number of concurrent requests.
         prompt: Mean number of uncached prompt tokens.
         context: Mean number of tokens in the KV cache of a sequence halfway through the answer.
         tau: Mean number of tokens per step; 1 without drafting.
         ttft_ms: Median time to the first token.
         token_ms: Time between tokens of one sequence, while all sequences decode.
-        cycle_ms: Time between steps of one sequence, while all sequences decode.
+        cycle_ms: Time of one step (with drafting: one draft-and-verify cycle), while all sequences decode.
         sets: Number of repetitions.
     """
 
@@ -58,7 +58,10 @@ def rows(result: BenchResult, *, processor: bool = False) -> tuple[ShapeMeasurem
 
 
 def alpha(measured: Iterable[RunMeasurements]) -> float | None:
-    """Return the probability that a drafted token is accepted, over all answered requests; None without drafts."""
+    """Return the probability that a drafted token is accepted if all tokens before it in the draft are accepted.
+
+    Return None if no tokens were drafted.
+    """
     requests = [each for one in measured for each in answered_requests(one) if each.speculation is not None]
     verified, rejected, steps, drafted, accepted = 0, 0, 0, 0, 0
     for each in requests:
@@ -83,7 +86,10 @@ def alpha(measured: Iterable[RunMeasurements]) -> float | None:
 
 
 def accepted_share(measured: Iterable[RunMeasurements]) -> float | None:
-    """Return the share of the drafted tokens that were accepted, over all answered requests; None without drafts."""
+    """Return the number of accepted tokens divided by the number of drafted tokens.
+
+    The drafted tokens include those that come after a rejected one. Return None if no tokens were drafted.
+    """
     counts = [each.speculation for one in measured for each in answered_requests(one) if each.speculation is not None]
     drafted = sum(each.drafted for each in counts)
     return sum(each.accepted for each in counts) / drafted if drafted else None

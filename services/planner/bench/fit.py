@@ -31,12 +31,12 @@ class FittedRoofline:
     Attributes:
         draft: Draft model; None with n-gram drafting.
         budget: Maximum number of prompt tokens in one step.
-        flops: Reached share of the data sheet's arithmetic rate.
-        bandwidth: Reached share of the data sheet's memory bandwidth.
+        flops: Share of the data sheet's arithmetic rate that the engine reaches.
+        bandwidth: Share of the data sheet's memory bandwidth that the engine reaches.
         layer_us: Fixed time of each layer in a step, in microseconds.
-        first_ms: Time of a first token in addition to the prefill.
-        token_ms: Additional time of each token in a step, except the first.
-        draft_cost: Factor by which a draft step takes longer than computed.
+        first_ms: Fixed part of the time to the first token, in addition to the prefill.
+        token_ms: Time by which each decoded or verified token after the first makes a step longer.
+        draft_cost: Factor by which a draft step takes longer than the performance model predicts.
         overhead: Extra time of a draft-and-verify cycle, divided by the time of a plain step.
     """
 
@@ -81,7 +81,8 @@ class FittedRoofline:
     def mixed_step_ms(self, batch: int, context: int, prompts: float, prompt: int) -> float:
         """Return the time of a step that decodes ``batch`` sequences and prefills ``prompts`` prompts.
 
-        ``prompts`` may be a fraction. ``prompt`` is the number of tokens of a prompt.
+        A step may prefill a part of a prompt, so ``prompts`` may be a fraction. ``prompt`` is the number of tokens of a
+        prompt.
         """
         gpu, constants = self._machine
         step = step_ms(

@@ -61,9 +61,9 @@ class LoadSummary:
 
 @dataclass(frozen=True, slots=True)
 class ArmRatio:
-    """The median latency of an arm (variant of the settings) divided by the median latency of the plain arm.
+    """The median latency of an arm (variant of the settings) divided by that of ``plain``, the baseline arm.
 
-    ``by_run`` has this ratio for each pair of runs.
+    ``by_run`` has one ratio for the first runs of the two arms, one for their second runs, and so on.
     """
 
     arm: str
@@ -74,7 +74,11 @@ class ArmRatio:
 
     @property
     def verdict(self) -> str:
-        """``faster`` or ``slower`` if the interval and every pair of runs show it, else ``no difference shown``."""
+        """``faster``, ``slower`` or ``no difference shown``.
+
+        The arm is faster if the interval of ``ratio`` and all values of ``by_run`` are below 1. It is slower if all of
+        them are above 1.
+        """
         if self.by_run and self.ratio.high < 1 and max(self.by_run) < 1:
             return "faster"
         if self.by_run and self.ratio.low > 1 and min(self.by_run) > 1:
@@ -100,7 +104,7 @@ def summary(result: BenchResult, slo: BenchSlo) -> tuple[LoadSummary, ...]:
 
 
 def ratios(result: BenchResult) -> tuple[ArmRatio, ...]:
-    """Return the latencies of each arm divided by the latencies of the plain arm."""
+    """Return the median latencies of each arm, divided by those of ``plain``, the baseline arm."""
     plain = _streams(result, PLAIN)
     found = []
     for arm in result.arms:

@@ -117,7 +117,7 @@ class ArmSettings(msgspec.Struct, frozen=True):
     """The settings of an arm. An arm is one of the variants of settings that a bench compares.
 
     Attributes:
-        gamma: Number of tokens to draft per step; 0 for the plain arm.
+        gamma: Number of tokens to draft per step; 0 without speculative decoding.
         env: Environment variables by which the arm differs from other arms.
     """
 
@@ -131,9 +131,10 @@ class BenchResult(msgspec.Struct, frozen=True):
     Attributes:
         version: Version of the file format.
         workload: The requests to send, which are the same in every run.
-        arms: The compared variants of settings, by name. ``plain`` must be one of them.
+        arms: The compared variants of settings, by name. The baseline is called ``plain``.
         runs: The runs in chronological order.
-        catalogue: Names of the accelerator, the models and the precision, for predictions.
+        catalogue: Input of the performance model: names of the accelerator, the models and the precision, and the
+            maximum number of prompt tokens in a step.
     """
 
     version: int
@@ -170,7 +171,7 @@ def require_comparable_runs(result: BenchResult, name: str) -> None:
     """Require that all runs had the same engine, model, machine and settings, except for the settings of their arms.
 
     Raises:
-        UserError: Runs cannot be compared, an arm did not run, or there is no plain arm.
+        UserError: The runs cannot be compared, an arm has no run, or there is no arm ``plain``.
     """
     if PLAIN not in result.arms or any(not result.of(arm) for arm in result.arms):
         raise UserError(f"{name}: every arm must have run, and one must be called {PLAIN!r}")

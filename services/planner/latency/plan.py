@@ -54,8 +54,8 @@ class GovernanceCost:
         rails_ms: Time of the rails.
         hidden: Share of ``rails_ms`` that does not delay the first token.
         seen_ms: Part of ``rails_ms`` that delays the first token.
-        returned_ms: Time that speculative decoding saves until the last token.
-        hidden_from: Minimum number of uncached prompt tokens whose prefill takes longer than the rails.
+        returned_ms: Time by which speculative decoding shortens the whole answer.
+        hidden_from: Smallest number of uncached prompt tokens whose prefill takes longer than the rails.
     """
 
     rails_ms: float
@@ -66,19 +66,19 @@ class GovernanceCost:
 
     @property
     def paid(self) -> bool:
-        """Whether the rails run without delaying the first token."""
+        """True if the rails do not delay the first token."""
         return self.seen_ms == 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FirstTokenDeadline:
-    """The prompts and loads that meet a deadline for the first token.
+    """The longest prompt and the highest load with which the first token meets a deadline.
 
     Attributes:
         ttft_ms: The deadline, counted from the receipt of the request at the edge.
         prefill_ms: Part of the deadline that is left for queue and prefill.
         longest: Longest prompt, in uncached tokens, that meets the deadline on an idle engine.
-        longest_floor: Longest such prompt on an engine that reaches the rates of the data sheet.
+        longest_floor: The value of ``longest`` for an engine that reaches the rates of the data sheet.
         utilisation: Highest load at which 99 % of the requests meet the deadline; 0 if there is none.
         variation: Coefficient of variation of the time for queue and prefill.
     """
@@ -99,11 +99,11 @@ class LatencyPlan:
         gamma: Number of tokens to draft per step; 0 if drafting saves no time.
         speedup: Tokens per second with ``gamma``, divided by the tokens per second without speculative decoding.
         draft_cost: Time of a draft step divided by the time of a target step; None without a draft model.
-        budget_gamma: Largest number of drafted tokens that saves time if there is no overhead.
-        choices: The best gamma for several acceptance probabilities and costs of a draft step.
+        budget_gamma: Largest number of drafted tokens per step that would save time if drafting had no overhead.
+        choices: The best gamma for several acceptance probabilities and values of ``draft_cost``.
         bands: The best gamma by batch size.
-        idle_cost: Time of a draft step divided by the time of a target step, at the smallest batch size with gamma 0;
-            None if gamma is 0 at every batch size, or above 0 at every batch size.
+        idle_cost: The value of ``draft_cost`` at the smallest batch size at which drafting saves no time; None if
+            drafting saves time at every batch size, or at none.
         verify_cost: Time of a verify step divided by the time of a plain step; None if ``gamma`` is 0.
     """
 
@@ -120,7 +120,10 @@ class LatencyPlan:
     governance: GovernanceCost
 
     def total(self, column: str, *, first: bool) -> float:
-        """Return the sum of a column, such as ``practical``; with ``first``, only of parts before the first token."""
+        """Return the sum of one attribute of the parts, such as ``practical``.
+
+        With ``first``, only the parts before the first token count.
+        """
         return sum((float(getattr(part, column)) for part in self.parts if part.first or not first), 0.0)
 
 

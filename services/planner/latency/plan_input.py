@@ -51,10 +51,9 @@ class PlanInput:
         cached: Number of prompt tokens that are in the prefix cache.
         output: Number of tokens of the answer.
         batch: Number of sequences that decode together.
-        utilisation: Share of time in which the engine is busy with other prompts.
+        utilisation: Share of time in which the engine prefills the prompts of other requests.
         ttft_ms: Deadline for the first token.
         launch_ms: Extra time of each draft step.
-        around: Latency outside the model.
     """
 
     gpu: Gpu

@@ -109,7 +109,6 @@ class ServePlan:
     """The number of engines of one kind that the demand needs.
 
     Attributes:
-        engines: Number of engines.
         most: Maximum number of requests per second that one engine serves within the limits.
         seen: Latencies if the engines share the demand evenly.
         full: Latencies of an engine that serves ``most`` requests per second.
@@ -181,7 +180,7 @@ def kind_of(
 
 
 def missed(seen: QueueTimes | None, demand: Demand) -> str | None:
-    """Return the first limit that is missed, as text; None if all limits are met.
+    """Return a limit that is missed, as text; None if all limits are met.
 
     ``seen`` is None for an overloaded engine.
     """
