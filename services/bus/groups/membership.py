@@ -58,7 +58,7 @@ def request_timeout_ms(settings: BusSettings) -> int:
     return settings.session_timeout_ms + REQUEST_TIMEOUT_MS
 
 
-class GroupMembership:
+class GroupMembership(ConsumerRebalanceListener):  # type: ignore[misc] # aiokafka has no types
     """One member of a group.
 
     Args:
@@ -83,6 +83,7 @@ class GroupMembership:
         revoked: Callable[[], Awaitable[None]],
         assigned: Callable[[TopicPartitions, Term], None],
     ) -> None:
+        self._revoked = revoked
         self._assigned = assigned
         self._held = held
         self._hands_over = hands_over
@@ -91,7 +92,7 @@ class GroupMembership:
         self._failures: set[asyncio.Future[None]] = set()
         self._subscription: Any = SubscriptionState()
         self._subscription.register_fetch_waiters(self._failures)  # the coordinator fails these when it fails
-        self._subscription.subscribe(topics=set(topics), listener=_RebalanceListener(revoked, self._on_assigned))
+        self._subscription.subscribe(topics=set(topics), listener=self)
         self._coordinator: Any = _Coordinator(
             cluster.client,
             self._subscription,
@@ -207,8 +208,11 @@ class GroupMembership:
         numbers = frozenset(number for _, number in self._held())
         return OwnedPartitions(self._coordinator.generation, numbers, self._hands_over)
 
-    def _on_assigned(self, partitions: TopicPartitions) -> None:
-        self._assigned(partitions, self._coordinator.term)
+    async def on_partitions_revoked(self, _: Any) -> None:
+        await self._revoked()
+
+    def on_partitions_assigned(self, assigned: Any) -> None:
+        self._assigned(frozenset((tp.topic, tp.partition) for tp in assigned), self._coordinator.term)
 
 
 _STILL_A_MEMBER: Final = frozenset({NoError.errno, RebalanceInProgressError.errno})
@@ -305,17 +309,3 @@ class _Coordinator(GroupCoordinator):  # type: ignore[misc]
         if codes & _NOT_A_MEMBER and (self.rebalancing or generation != self.generation):
             raise RebalanceInProgressError(self.group_id)
         return response
-
-
-class _RebalanceListener(ConsumerRebalanceListener):  # type: ignore[misc]
-    """Forwards aiokafka's callbacks, with each partition as a pair of topic name and partition number."""
-
-    def __init__(self, revoked: Callable[[], Awaitable[None]], assigned: Callable[[TopicPartitions], None]) -> None:
-        self._revoked = revoked
-        self._assigned = assigned
-
-    async def on_partitions_revoked(self, _: Any) -> None:
-        await self._revoked()
-
-    def on_partitions_assigned(self, assigned: Any) -> None:
-        self._assigned(frozenset((tp.topic, tp.partition) for tp in assigned))
