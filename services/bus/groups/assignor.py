@@ -11,8 +11,7 @@ from typing import Any, Final, NamedTuple
 from aiokafka.coordinator.assignors.abstract import AbstractPartitionAssignor
 from aiokafka.coordinator.protocol import ConsumerProtocolMemberAssignment, ConsumerProtocolMemberMetadata
 
-_GENERATION: Final = struct.Struct(">i")
-_NUMBER: Final = struct.Struct(">i")
+_INT32: Final = struct.Struct(">i")
 _MARK: Final = -1
 """A special value in a list of partition numbers. In the list of a joining member, it means that the member's
 ``hands_over`` is true. In the list of an assignment, it means that some partition numbers have no owner, because they
@@ -123,7 +122,7 @@ class StickyNumberAssignor(AbstractPartitionAssignor):  # type: ignore[misc] # a
     def metadata(self, topics: Iterable[str]) -> ConsumerProtocolMemberMetadata:
         """Return the topics that this member reads and the partition numbers that it owns."""
         owned = self._owned()
-        data = _GENERATION.pack(owned.generation) + _encode(owned.numbers, mark=owned.hands_over)
+        data = _INT32.pack(owned.generation) + _encode(owned.numbers, mark=owned.hands_over)
         return ConsumerProtocolMemberMetadata(self.version, list(topics), data)
 
     def on_assignment(self, assignment: ConsumerProtocolMemberAssignment) -> None:
@@ -134,11 +133,11 @@ class StickyNumberAssignor(AbstractPartitionAssignor):  # type: ignore[misc] # a
 
 
 def _encode(numbers: Iterable[int], *, mark: bool) -> bytes:
-    return b"".join(map(_NUMBER.pack, sorted({*numbers, _MARK} if mark else numbers)))
+    return b"".join(map(_INT32.pack, sorted({*numbers, _MARK} if mark else numbers)))
 
 
 def _numbers(data: bytes | None) -> list[int]:
-    return [value for (value,) in _NUMBER.iter_unpack(data)] if data and not len(data) % _NUMBER.size else []
+    return [value for (value,) in _INT32.iter_unpack(data)] if data and not len(data) % _INT32.size else []
 
 
 def _decode(data: bytes | None) -> OwnedPartitions:

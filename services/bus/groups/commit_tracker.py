@@ -45,10 +45,6 @@ class PartitionProgress:
     def position(self) -> int:
         return self._order[0] if self._order else self._next
 
-    @property
-    def open(self) -> int:
-        return len(self._open)
-
 
 class CommitTracker:
     """The positions of all partitions of one reader, and which of them are committed."""

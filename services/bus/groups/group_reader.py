@@ -22,7 +22,7 @@ from services.bus.groups.rewind import rewound
 from services.bus.in_flight_limit import InFlightLimit
 from services.bus.kafka.broker_health import backoff_s
 from services.bus.kafka.cluster import Cluster
-from services.bus.read.fetcher import Events, Fetcher, newest_ms
+from services.bus.read.fetcher import Events, Fetcher, newest_records
 from services.bus.read.log_clock import LogClock, LogClocks
 from services.bus.read.record_decoder import RecordDecoder
 from services.bus.records import Partition, RecordFilter, RecordHandler, TopicPartitions
@@ -334,7 +334,7 @@ class _Session:
             if new := self._partitions.without_position:
                 asked_us = self._reader.clock()
                 ends = await self.cluster.end_offsets(new)
-                newest = await newest_ms(self.cluster, ends)
+                newest = {at: record.timestamp for at, record in (await newest_records(self.cluster, ends)).items()}
                 starts = await self._starts(new, newest)
                 self._reader.begin_clocks(new, newest)
                 self._partitions.note_ends(ends, asked_us)

@@ -5,6 +5,7 @@ import itertools
 import random
 import socket
 import ssl
+from functools import cache
 from typing import Final
 
 from aiokafka.errors import KafkaConnectionError, KafkaError, SaslAuthenticationFailed, UnsupportedSaslMechanismError
@@ -50,12 +51,9 @@ class BrokerHealth:
         _log.warning("broker %s is back", self._address)
 
 
-_health_by_address: dict[str, BrokerHealth] = {}
-
-
+@cache
 def health_of(host: str, port: int) -> BrokerHealth:
-    address = f"{host}:{port}"
-    return _health_by_address.setdefault(address, BrokerHealth(address))
+    return BrokerHealth(f"{host}:{port}")
 
 
 def backoff_s(attempt: int) -> float:

@@ -1,9 +1,10 @@
 """Send fetch requests to one broker, over a connection that nothing else uses."""
 
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from aiokafka.errors import KafkaConnectionError
 
+from services.bus.kafka.cluster import Cluster
 from services.bus.read.fetch_wire import FetchAsk, FetchCall, encode
 
 WAIT_MS: Final = 500
@@ -20,12 +21,6 @@ ANSWER_BYTES: Final = 8_388_608
 """Maximum number of bytes of one answer (8 MiB). They are in memory in addition to the records that a handler keeps."""
 
 
-class Connector(Protocol):
-    """Opens connections to the brokers of a cluster."""
-
-    async def connect(self, node: int) -> Any: ...
-
-
 class FetchConnection:
     """The connection to one broker that is used for fetches.
 
@@ -36,7 +31,7 @@ class FetchConnection:
 
     __slots__ = ("_cluster", "_conn", "_interrupts", "_least_bytes", "_node", "_waiting")
 
-    def __init__(self, cluster: Connector, node: int, least_bytes: int = 1) -> None:
+    def __init__(self, cluster: Cluster, node: int, least_bytes: int = 1) -> None:
         self._cluster = cluster
         self._least_bytes = least_bytes
         self._node = node

@@ -13,9 +13,6 @@ from services.bus.records import Partition
 
 _LARGEST_EPOCH: Final = 2**31 - 1
 
-SESSION_ERRORS: Final = frozenset({70, 71})
-"""Error codes: the broker does not know the session, or expected another epoch."""
-
 
 class ClientFetchSession:
     """One reader's session with one broker.

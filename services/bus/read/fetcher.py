@@ -45,8 +45,6 @@ ends the reader."""
 OnMoved = Callable[[Partition, int, int], None]
 """Receives a partition, the offset that the broker no longer has, and the offset at which reading continues."""
 
-_NONE_BEHIND: Final[frozenset[Partition]] = frozenset()
-
 OVERLAP_MS: Final = 10_000
 """If a broker crashes and loses the end of a log, its clock may also be set back, by this many milliseconds at most."""
 
@@ -210,8 +208,7 @@ class Fetcher:
                 if answer is not None:
                     failures = 0
                     await self._deliver(answer, positions, session)
-                    behind = frozenset(session.behind) if session.behind else _NONE_BEHIND
-                    self._answers[node] = _Answer(asked_us, positions, behind)
+                    self._answers[node] = _Answer(asked_us, positions, frozenset(session.behind))
         finally:
             connection.close()
             self._answers.pop(node, None)
@@ -339,16 +336,6 @@ class Fetcher:
     async def _refresh(self) -> None:
         await self._cluster.refresh()
         self._changed.set()
-
-
-async def newest_ms(cluster: Cluster, ends: Mapping[Partition, int]) -> dict[Partition, int]:
-    """Return when each partition's last record was appended, in milliseconds since the epoch, by the broker's clock.
-
-    Args:
-        cluster: An open ``Cluster``.
-        ends: The end offset of each partition. A partition whose last record cannot be read is not in the result.
-    """
-    return {at: record.timestamp for at, record in (await newest_records(cluster, ends)).items()}
 
 
 async def newest_records(cluster: Cluster, ends: Mapping[Partition, int]) -> dict[Partition, Any]:
