@@ -191,7 +191,7 @@ class JailbreakClassifier:
 
     async def _spans(self, tenant: str, text: str) -> list[tuple[int, int]]:
         async with self._turns.turn(tenant) as place:
-            return await self._result(asyncio.wrap_future(self._submit(place, jailbreak_model.spans, text)))
+            return await self._result(self._submit(place, jailbreak_model.spans, text))
 
     def close(self) -> None:
         if self._restarting is not None:
@@ -209,8 +209,8 @@ class JailbreakClassifier:
         pending = self._pending.get(key)
         if pending is None:
             pending = self._pending[key] = PendingScore()
-            pending.task = asyncio.get_running_loop().create_task(self._compute(pending, key, window))
-            pending.task.add_done_callback(lambda task: task.cancelled() or task.exception())  # nobody may await it
+            pending.task = asyncio.get_running_loop().create_task(self._compute(pending, tenant, window))
+            pending.task.add_done_callback(partial(self._on_computed, key))
         pending.waiting += 1
         try:
             return await asyncio.shield(pending.task)
@@ -220,11 +220,20 @@ class JailbreakClassifier:
                 pending.task.cancel()  # no call waits for it, and it has not started
                 self._pending.pop(key, None)
 
-    async def _compute(self, pending: PendingScore, key: ScoreKey, window: str) -> float:
-        async with self._turns.turn(key[0]) as place:
+    async def _compute(self, pending: PendingScore, tenant: str, window: str) -> float:
+        async with self._turns.turn(tenant) as place:
             pending.running = self._submit(place, jailbreak_model.score, window)
-            pending.running.add_done_callback(partial(self._on_score, asyncio.get_running_loop(), key))
-            return await self._result(asyncio.wrap_future(pending.running))
+            return await self._result(pending.running)
+
+    def _on_computed(self, key: ScoreKey, computed: asyncio.Task[float]) -> None:
+        """Cache a score, even one that is too late for its request."""
+        if computed.cancelled():
+            return  # ``_score`` has removed it
+        self._pending.pop(key, None)
+        if computed.exception() is None:
+            self._kept[key[1]] = computed.result()
+            if len(self._kept) > MAX_CACHED_SCORES:
+                self._kept.popitem(last=False)
 
     def _submit(self, place: int, function: Callable[[str], T], text: str) -> Future[T]:
         if self._missing is not None:
@@ -235,24 +244,12 @@ class JailbreakClassifier:
             self._restart_pool()
             raise RailFailed(PROCESS_ENDED) from None
 
-    async def _result(self, future: asyncio.Future[T]) -> T:
+    async def _result(self, future: Future[T]) -> T:
         try:
-            return await future
+            return await asyncio.wrap_future(future)
         except BrokenProcessPool:
             self._restart_pool()
             raise RailFailed(PROCESS_ENDED) from None
-
-    def _on_score(self, loop: asyncio.AbstractEventLoop, key: ScoreKey, score: Future[float]) -> None:
-        """Cache a score, even one that is too late for its request. Runs in a thread of the pool."""
-        if not score.cancelled() and not loop.is_closed():
-            loop.call_soon_threadsafe(self._keep, key, score)
-
-    def _keep(self, key: ScoreKey, score: Future[float]) -> None:
-        self._pending.pop(key, None)
-        if score.exception() is None:
-            self._kept[key[1]] = score.result()
-            if len(self._kept) > MAX_CACHED_SCORES:
-                self._kept.popitem(last=False)
 
     def _restart_pool(self) -> None:
         """Start the processes again, unless they are starting. The rail fails until the classifier is loaded."""
