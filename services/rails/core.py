@@ -53,7 +53,6 @@ class RailsCore(Core):
         self._most_waiting = most_waiting
         self._waiting: FairQueue[EvaluateRequest] = FairQueue()  # bounded by the processor's limit
         self._running: Counter[str] = Counter()  # by tenant, without zeros
-        self._full: set[str] = set()  # tenants that use all of their share
         self._evaluated: defaultdict[int, OrderedDict[str, None]] = defaultdict(OrderedDict)  # by partition number
         self._pending: dict[RecordPosition, str] = {}  # bounded by the processor's limit
 
@@ -113,7 +112,6 @@ class RailsCore(Core):
         self._evaluated[place.partition].pop(request_id, None)
 
     def _leave(self, tenant: str) -> None:
-        self._full.discard(tenant)
         self._running[tenant] -= 1
         if not self._running[tenant]:
             del self._running[tenant]
@@ -121,10 +119,11 @@ class RailsCore(Core):
     def _begin(self) -> list[EvaluateRequest]:
         """Return the waiting requests that may be evaluated now."""
         begun: list[EvaluateRequest] = []
-        while self._running.total() < self._room and (turn := self._waiting.get(self._full)) is not None:
+        full = {tenant for tenant, count in self._running.items() if count >= self._share}
+        while self._running.total() < self._room and (turn := self._waiting.get(full)) is not None:
             tenant, effect = turn
             self._running[tenant] += 1
             if self._running[tenant] >= self._share:
-                self._full.add(tenant)
+                full.add(tenant)
             begun.append(effect)
         return begun
