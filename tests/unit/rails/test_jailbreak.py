@@ -84,6 +84,7 @@ async def test_the_same_words_asked_at_once_are_scored_once_and_not_for_nobody(m
         assert await asked[-1] == PASSED  # not after thirty-nine that nobody waits for
         assert len(classifier._kept) < 40
         assert await ask(39) == PASSED
+        assert await ask(0) == PASSED  # its score came after nobody waited for it, and was kept
         assert len(submitted) == 3, "the others were cancelled while they waited for their turn"
     finally:
         classifier.close()
