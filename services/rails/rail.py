@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple, get_args
 
 from schemas.requests import Egress
@@ -91,48 +92,42 @@ async def run_rails(rails: Mapping[str, Rail], deadlines_s: Mapping[str, float])
         rails: The rails by name.
         deadlines_s: The rails' deadlines by name, in seconds from now.
     """
-    began = time.perf_counter()
-    loop = asyncio.get_running_loop()
-    names = {loop.create_task(_timed(name, rail, began), name=f"rail-{name}"): name for name, rail in rails.items()}
-    pending, done = set(names), list[asyncio.Task[RailReport]]()
+    began, loop = time.perf_counter(), asyncio.get_running_loop()
+    tasks = {name: loop.create_task(_timed(name, rail, began), name=f"rail-{name}") for name, rail in rails.items()}
     ended: dict[str, RailReport] = {}
-    changed = asyncio.Event()
+    over: asyncio.Future[None] = loop.create_future()
 
-    def on_end(task: asyncio.Task[RailReport]) -> None:
-        """Record that a rail ended. Wake the waiter if it was the last to end, blocked the prompt or was cancelled."""
-        if task in pending:
-            pending.discard(task)
-            done.append(task)
-            if not pending or task.cancelled() or task.result().result == "blocked":
-                changed.set()
+    def end(one: RailReport) -> None:
+        ended[one.rail] = one
+        if (one.result == "blocked" or len(ended) == len(rails)) and not over.done():
+            over.set_result(None)
 
-    for task in names:
-        task.add_done_callback(on_end)
+    def on_done(name: str, task: asyncio.Task[RailReport]) -> None:
+        if name in ended:
+            return
+        if task.cancelled():
+            over.cancel()
+        else:
+            end(_in_time(task.result(), deadlines_s[name]))
+
+    def on_deadline(name: str) -> None:
+        task = tasks[name]
+        if not task.done():
+            end(_late(name, _ms_since(began), deadlines_s[name]))
+            task.cancel()  # not awaited, because some tasks end slowly
+
+    timers = [loop.call_later(max(deadlines_s[name], 0), on_deadline, name) for name in rails]
+    for name, task in tasks.items():
+        task.add_done_callback(partial(on_done, name))
     try:
-        while pending and not _blocked(ended):
-            left_s = min(deadlines_s[names[task]] for task in pending) - (time.perf_counter() - began)
-            timer = loop.call_later(max(left_s, 0), changed.set)
-            try:
-                await changed.wait()
-            finally:
-                timer.cancel()
-            changed.clear()
-            ended |= {names[task]: _in_time(task.result(), deadlines_s[names[task]]) for task in done}
-            done.clear()
-            if pending and not _blocked(ended):
-                now_s = time.perf_counter() - began
-                late = {task for task in pending if deadlines_s[names[task]] <= now_s}
-                ended |= {names[task]: _late(names[task], deadlines_s[names[task]], began) for task in late}
-                pending -= late
-                _stop(late)
+        if rails:
+            await over
     finally:
-        _stop(pending)
-    ended |= {names[task]: no_answer(names[task], "cancelled", _ms_since(began)) for task in pending}
-    return [ended[name] for name in rails]
-
-
-def _blocked(ended: Mapping[str, RailReport]) -> bool:
-    return any(one.result == "blocked" for one in ended.values())
+        for timer in timers:
+            timer.cancel()
+        for task in tasks.values():
+            task.cancel()
+    return [ended.get(name) or no_answer(name, "cancelled", _ms_since(began)) for name in rails]
 
 
 def _in_time(ended: RailReport, deadline_s: float) -> RailReport:
@@ -142,19 +137,11 @@ def _in_time(ended: RailReport, deadline_s: float) -> RailReport:
     """
     if ended.result == "blocked" or ended.ms <= deadline_s * 1_000:
         return ended
-    return no_answer(ended.rail, "timeout", ended.ms, f"no answer within {deadline_s * 1_000:.0f} ms")
+    return _late(ended.rail, ended.ms, deadline_s)
 
 
-def _late(name: str, deadline_s: float, began: float) -> RailReport:
-    return no_answer(name, "timeout", _ms_since(began), f"no answer within {deadline_s * 1_000:.0f} ms")
-
-
-def _stop(tasks: set[asyncio.Task[RailReport]]) -> None:
-    if not tasks:
-        return
-    for task in tasks:
-        task.cancel()
-    asyncio.gather(*tasks, return_exceptions=True)  # collects exceptions; is not awaited, as some tasks end slowly
+def _late(name: str, ms: float, deadline_s: float) -> RailReport:
+    return no_answer(name, "timeout", ms, f"no answer within {deadline_s * 1_000:.0f} ms")
 
 
 async def _timed(name: str, rail: Rail, began: float) -> RailReport:
