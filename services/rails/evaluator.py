@@ -98,14 +98,12 @@ class RailsEvaluator:
 
     async def _evaluate(self, request: Request, *, batch: bool) -> Evaluation:
         began = time.perf_counter()
-        admitted: list[Admission] = [] if ADMISSION in self._specs else [Admission(allow=True)]
+        rails, admitted = self._admission_rail(request)
         content = self._content_rails(request, batch=batch)
         key = key_of(self._policy, request)
         known = await self._cache.find(key, tuple(content)) if self._cache is not None else None
-        rails: dict[str, Rail] = {}
-        if ADMISSION in self._specs:
-            rails[ADMISSION] = partial(self._admit, request, admitted)
-        rails |= {} if known is not None else content
+        if known is None:
+            rails |= content
         spent_s = time.perf_counter() - began
         reports = await run_rails(rails, {name: self._deadline_s(name, batch=batch) - spent_s for name in rails})
         answers = _complete(reports) if known is None else None
@@ -120,12 +118,10 @@ class RailsEvaluator:
             request: The request.
             left_out: Rails that are not run. They count as passed.
         """
-        admitted: list[Admission] = []
-        rails = self._content_rails(request, batch=False)
-        if ADMISSION in self._specs:
-            rails = {ADMISSION: partial(self._admit, request, admitted), **rails}
-        if ADMISSION not in self._specs or ADMISSION in left_out:
-            admitted.append(Admission(allow=True))
+        rails, admitted = self._admission_rail(request)
+        rails |= self._content_rails(request, batch=False)
+        if ADMISSION in left_out:
+            admitted = [Admission(allow=True)]
         reports: list[RailReport] = []
         for name, rail in rails.items():
             if name not in left_out:
@@ -161,6 +157,16 @@ class RailsEvaluator:
             for name, flow in self._nemo.flows.items():
                 rails[name] = partial(self._nemo.evaluate, flow, request.messages)
         return rails
+
+    def _admission_rail(self, request: Request) -> tuple[dict[str, Rail], list[Admission]]:
+        """Return the rail that asks whether the request may be answered, and the list that gets the answer.
+
+        If the policy has no such rail, return no rail, and a list with the permission.
+        """
+        if ADMISSION not in self._specs:
+            return {}, [Admission(allow=True)]
+        admitted: list[Admission] = []
+        return {ADMISSION: partial(self._admit, request, admitted)}, admitted
 
     async def _admit(self, request: Request, admitted: list[Admission]) -> RailAnswer:
         question = AdmissionRequest.of(request)

@@ -75,8 +75,7 @@ class JailbreakModel:
 
     def spans(self, text: str) -> list[tuple[int, int]]:
         """Return a text's windows, in code points. The windows cover the whole text."""
-        encoding = self._encode(text, marks=False)
-        return list(_spans(encoding, len(text)))
+        return list(_spans(self._encode(text, marks=False), len(text)))
 
     def score(self, text: str) -> float:
         """Return a score from 0 to 1 of how likely the text is an attack. Only the first 126 tokens are read."""
