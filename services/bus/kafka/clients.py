@@ -9,7 +9,6 @@ from collections.abc import Awaitable
 from typing import Any, Final
 
 from aiokafka import AIOKafkaProducer
-from aiokafka.client import AIOKafkaClient
 from aiokafka.errors import KafkaError
 
 from services.bus.kafka.broker_health import backoff_s, health_of, wait_for_broker
@@ -41,7 +40,7 @@ async def open_producer(settings: BusSettings, name: str) -> Any:
             linger_ms=0,
             max_batch_size=PRODUCE_BYTES,
         )
-        _report_health(producer.client)
+        report_health(producer.client)
         try:
             await producer.start()
         except KafkaError:
@@ -53,13 +52,6 @@ async def open_producer(settings: BusSettings, name: str) -> Any:
             raise
         else:
             return producer
-
-
-def make_client(settings: BusSettings, name: str, *, timeout_ms: int = REQUEST_TIMEOUT_MS) -> Any:
-    """Return an aiokafka client for the cluster's metadata and for single requests."""
-    client = AIOKafkaClient(**common_options(settings, name), request_timeout_ms=timeout_ms)
-    _report_health(client)
-    return client
 
 
 def common_options(settings: BusSettings, name: str) -> dict[str, Any]:
@@ -92,7 +84,7 @@ async def bounded_close(closing: Awaitable[Any]) -> None:
             await closing
 
 
-def _report_health(client: Any) -> None:
+def report_health(client: Any) -> None:
     """Tell ``BrokerHealth`` whether the client gets a connection, the first sign that a broker is away or back."""
     get_conn = client._get_conn  # noqa: SLF001
 

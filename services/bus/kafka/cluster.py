@@ -6,11 +6,12 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from aiokafka import TopicPartition
+from aiokafka.client import AIOKafkaClient
 from aiokafka.errors import KafkaError, LeaderNotAvailableError, TopicAuthorizationFailedError, for_code
 from aiokafka.protocol.offset import OffsetRequest
 
 from services.bus.kafka.broker_health import backoff_s, health_of, wait_for_broker
-from services.bus.kafka.clients import REQUEST_TIMEOUT_MS, bounded_close, make_client
+from services.bus.kafka.clients import REQUEST_TIMEOUT_MS, bounded_close, common_options, report_health
 from services.bus.kafka.connections import connect
 from services.bus.records import Partition
 from services.bus.settings import BusSettings
@@ -48,7 +49,9 @@ class Cluster:
         self._forget_leaders()
         for attempt in itertools.count():
             await wait_for_broker(self._settings)
-            self.client = make_client(self._settings, self._name, timeout_ms=self._timeout_ms)
+            options = common_options(self._settings, self._name)
+            self.client = AIOKafkaClient(**options, request_timeout_ms=self._timeout_ms)
+            report_health(self.client)
             self.client.cluster.add_listener(lambda _: self._forget_leaders())
             try:
                 await self.client.bootstrap()
