@@ -1,5 +1,3 @@
-"""The settings for Kafka: how to connect, and how to create topics."""
-
 import ssl
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -68,11 +66,6 @@ class BusSettings:
     ssl_keyfile: Path | None = setting(None, "PEM file of the client's key", env="RAILBUS_KAFKA_SSL_KEYFILE")
 
     def __post_init__(self) -> None:
-        """Reject combinations that cannot work.
-
-        Raises:
-            UserError: Settings contradict each other, or one is missing. The message has the variables and the remedy.
-        """
         _check_addresses(self.bootstrap)
         if self.sasl and (self.sasl_username is None or self.sasl_password is None):
             raise UserError(
@@ -102,7 +95,6 @@ class BusSettings:
         return self.security_protocol.endswith("SSL")
 
     def addresses(self) -> list[tuple[str, int]]:
-        """Return host and port of each bootstrap broker."""
         return _check_addresses(self.bootstrap)
 
     def ssl_context(self) -> ssl.SSLContext | None:

@@ -1,4 +1,4 @@
-"""Decide which requests the rails evaluate. A request that is in the log twice is evaluated once. Pure."""
+"""Decide which requests the rails evaluate. A request that is on the log twice is evaluated once. Pure."""
 
 from collections import Counter, OrderedDict, defaultdict
 from collections.abc import Callable, Sequence
@@ -34,8 +34,8 @@ class EvaluateRequest:
 class RailsCore(Core):
     """The requests of one lane. After a crash or a rebalance, a request that is read again may be evaluated again.
 
-    Tenants take turns. One tenant may have at most three quarters of ``room``, so that the requests of other tenants
-    are evaluated at once.
+    Tenants take turns. One tenant may have at most three quarters of ``room``, so that requests of other tenants need
+    not wait.
 
     Args:
         room: Maximum number of requests that are evaluated at the same time.
@@ -58,15 +58,12 @@ class RailsCore(Core):
 
     @property
     def backlog(self) -> int:
-        """The number of requests that wait or are being evaluated."""
         return len(self._pending)
 
     def lost(self, number: int) -> None:
-        """Drop the evaluations of a lost partition, because its new owner evaluates those requests.
-
-        The new owner may be this process. It must not skip a request whose verdict is sent but not acknowledged,
-        because the verdict may never reach the log. So all ids of the partition are forgotten.
-        """
+        """Drop the evaluations of a lost partition, and forget all its request ids."""
+        # The new owner evaluates these requests. If it is this process, it must not skip a request whose verdict is
+        # sent but not acknowledged, because the verdict may never reach the log.
         self._evaluated.pop(number, None)
         self._pending = {place for place in self._pending if place.partition != number}
         self._waiting.retain(lambda effect: effect.place.partition != number)
@@ -93,7 +90,7 @@ class RailsCore(Core):
         return self._begin()
 
     def evaluated(self, effect: EvaluateRequest, verdict: Verdict | None) -> Sequence[Effect]:
-        """Write the verdict, and start the evaluations that are possible now.
+        """Return the write of the verdict, and the evaluations that may start now.
 
         ``verdict`` is None if the evaluation failed. Then no text is shown for the request.
         """
@@ -117,7 +114,6 @@ class RailsCore(Core):
             del self._running[tenant]
 
     def _begin(self) -> list[EvaluateRequest]:
-        """Return the waiting requests that may be evaluated now."""
         begun: list[EvaluateRequest] = []
         full = {tenant for tenant, count in self._running.items() if count >= self._share}
         while self._running.total() < self._room and (turn := self._waiting.get(full)) is not None:

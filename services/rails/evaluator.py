@@ -1,5 +1,3 @@
-"""Run one policy version's rails on a request."""
-
 import asyncio
 import time
 from collections.abc import Collection, Mapping
@@ -40,7 +38,6 @@ class Evaluation(NamedTuple):
     """The result of a request's evaluation.
 
     Attributes:
-        content: The content of the verdict.
         key: The key of ``answers`` in the cache.
         answers: The answers of all rails that depend on the prompt alone; None if there is nothing new to cache.
     """
@@ -51,13 +48,10 @@ class Evaluation(NamedTuple):
 
     @property
     def unanswered(self) -> bool:
-        """Return whether a rail broke or was late. Another evaluation may succeed."""
         return any(one.result in {"broke", "timeout"} for one in self.content.rails)
 
 
 class RailsEvaluator:
-    """Evaluates requests with the rails of one policy version. ``build_evaluator`` creates it."""
-
     def __init__(
         self,
         policy: Policy,
@@ -85,7 +79,6 @@ class RailsEvaluator:
 
     @property
     def has_classifier(self) -> bool:
-        """Return whether the policy uses the jailbreak classifier."""
         return JAILBREAK in self._specs
 
     async def evaluate(self, request: Request, *, batch: bool = False) -> Evaluation:
@@ -114,9 +107,7 @@ class RailsEvaluator:
     async def judge_again(self, request: Request, left_out: Collection[str] = ()) -> VerdictContent:
         """Evaluate a recorded request. The rails run one after another, even if an earlier one has refused the prompt.
 
-        Args:
-            request: The request.
-            left_out: Rails that are not run. They count as passed.
+        Rails in ``left_out`` are not run, and count as passed.
         """
         rails, admitted = self._admission_rail(request)
         rails |= self._content_rails(request, batch=False)
@@ -129,7 +120,6 @@ class RailsEvaluator:
         return decide(self._policy, request, reports, admitted[0] if admitted else None)
 
     async def remember(self, evaluation: Evaluation) -> None:
-        """Cache the answers for later requests with the same prompt."""
         if self._cache is not None and evaluation.answers:
             await self._cache.keep(evaluation.key, evaluation.answers)
 
@@ -145,7 +135,6 @@ class RailsEvaluator:
         return (self._policy.document.rails.deadline_ms if own_ms is None else own_ms) / 1_000
 
     def _content_rails(self, request: Request, *, batch: bool) -> dict[str, Rail]:
-        """Return the rails that depend on the prompt alone, in the order of their reports."""
         rails: dict[str, Rail] = {}
         classifier = self._batch_classifier if batch else self._classifier
         for name, spec in self._specs.items():
@@ -159,10 +148,6 @@ class RailsEvaluator:
         return rails
 
     def _admission_rail(self, request: Request) -> tuple[dict[str, Rail], list[Admission]]:
-        """Return the rail that asks whether the request may be answered, and the list that gets the answer.
-
-        If the policy has no such rail, return no rail, and a list with the permission.
-        """
         if ADMISSION not in self._specs:
             return {}, [Admission(allow=True)]
         admitted: list[Admission] = []
@@ -179,7 +164,6 @@ class RailsEvaluator:
 
 
 def _complete(reports: list[RailReport]) -> RailAnswers | None:
-    """Return the answers of the rails that depend on the prompt alone; None if one gave no answer."""
     content = [one for one in reports if one.rail != ADMISSION]
     answers = {one.rail: one.answer for one in content if one.answer is not None}
     return answers if len(answers) == len(content) else None
@@ -200,8 +184,8 @@ async def build_evaluator(
 ) -> RailsEvaluator:
     """Build an evaluator. NeMo and Presidio are heavy, so they are loaded only for policies that name them.
 
-    Batch requests use ``batch_classifier``, or share ``classifier`` if it is None. ``active`` counts the requests of
-    the whole process (see ``Turns``).
+    Batch requests use ``batch_classifier``, or ``classifier`` if it is None. ``active`` counts the requests of the
+    whole process.
 
     Raises:
         BrokenPolicy: NeMo rejects the policy's configuration.

@@ -23,7 +23,6 @@ class PromptSpan(NamedTuple):
     """A span of a prompt in which a rail found something.
 
     Attributes:
-        rule: Name of the rule.
         category: The category that Rego rules on.
         tier: 0 for patterns, 2 for classifiers.
         message: Index of the message.
@@ -40,8 +39,6 @@ class PromptSpan(NamedTuple):
 
 
 class PatternRail:
-    """One pattern rail, with its rules in one policy version."""
-
     def __init__(self, policy: Policy, turns: Turns, *, pii: bool, presidio: "Presidio | None" = None) -> None:
         self._policy = policy
         self._turns = turns
@@ -51,7 +48,7 @@ class PatternRail:
         self._folded: FoldedWords | None = None if pii else policy.folded
 
     async def evaluate(self, tenant: str, messages: tuple[Message, ...], *, batch: bool = False) -> RailAnswer:
-        """Return the answer that follows from Rego's rulings on the findings in all messages.
+        """Find the rail's patterns in all messages, and let Rego rule on the findings.
 
         Raises:
             RulingError: Rego gave no usable answer.
@@ -75,17 +72,13 @@ class PatternRail:
 
 
 def _scan(automaton: Automaton, messages: tuple[Message, ...], spans: list[PromptSpan]) -> Iterator[bool]:
-    """Add the matches in all messages to ``spans``. Yield true after each slice of text.
-
-    A slice has about ``SLICE_WORK`` characters, or fewer if they are expensive to read.
-    """
     spent = 0
     for index, message in enumerate(messages):
         scanner, text = Scanner(automaton), message.content
         start = 0
         piece = PIECE_CHARS
         while start < len(text):
-            if spent >= SLICE_WORK:
+            if spent >= SLICE_WORK:  # the end of a slice, which is shorter if the text is expensive to read
                 spent = 0
                 yield True
             spans += _matched(scanner.feed(text[start : start + piece]), index)
@@ -138,7 +131,6 @@ def apply_rulings(policy: Policy, tenant: str, spans: Iterable[PromptSpan]) -> R
 
 
 def _reason(policy: Policy, category: str) -> str:
-    """Return the key of the refusal text: the category if it has a text, else ``secret``, ``pii`` or ``default``."""
     if category in policy.document.refusals:
         return category
     return {"private_key": "secret"}.get(category, "pii" if category in policy.document.replacements else "default")

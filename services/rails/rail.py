@@ -1,5 +1,3 @@
-"""The answers of input rails, and ``run_rails``, which runs them concurrently, each with its deadline."""
-
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping
@@ -12,7 +10,7 @@ from schemas.stream import RailResult
 
 
 class Edit(NamedTuple):
-    """A span of the prompt that is masked.
+    """A span of the prompt to mask.
 
     Attributes:
         message: Index of the message.
@@ -55,11 +53,9 @@ class RailFailed(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RailReport:
-    """The report of a rail that ended.
+    """How a rail ended.
 
     Attributes:
-        rail: Its name.
-        result: How it ended.
         ms: How long it ran, in milliseconds.
         answer: Its answer; None if it gave none.
         detail: A text for the verdict. It must not contain prompt text.
@@ -73,13 +69,11 @@ class RailReport:
 
 
 def report(rail: str, answer: RailAnswer, ms: float) -> RailReport:
-    """Return the report of a rail that answered."""
     result: RailResult = "blocked" if answer.reason is not None else "masked" if answer.edits else "passed"
     return RailReport(rail=rail, result=result, ms=ms, answer=answer, detail=answer.detail)
 
 
 def no_answer(rail: str, result: RailResult, ms: float, detail: str = "") -> RailReport:
-    """Return the report of a rail that gave no answer."""
     if result not in get_args(RailResult)[3:]:
         raise ValueError(f"{result} needs an answer")
     return RailReport(rail=rail, result=result, ms=ms, detail=detail)
@@ -88,9 +82,7 @@ def no_answer(rail: str, result: RailResult, ms: float, detail: str = "") -> Rai
 async def run_rails(rails: Mapping[str, Rail], deadlines_s: Mapping[str, float]) -> list[RailReport]:
     """Run rails concurrently. The first that blocks cancels the others. Return the reports in the order of ``rails``.
 
-    Args:
-        rails: The rails by name.
-        deadlines_s: The rails' deadlines by name, in seconds from now.
+    ``deadlines_s`` has the rails' deadlines by name, in seconds from now.
     """
     began, loop = time.perf_counter(), asyncio.get_running_loop()
     tasks = {name: loop.create_task(_timed(name, rail, began), name=f"rail-{name}") for name, rail in rails.items()}
@@ -131,10 +123,7 @@ async def run_rails(rails: Mapping[str, Rail], deadlines_s: Mapping[str, float])
 
 
 def _in_time(ended: RailReport, deadline_s: float) -> RailReport:
-    """Return the report, or a timeout if the rail ended after its deadline.
-
-    A rail that blocks the event loop ends late without a timeout, because the timeout needs the event loop, too.
-    """
+    # A rail that blocks the event loop ends late without a timeout, because the timeout needs the event loop, too.
     if ended.result == "blocked" or ended.ms <= deadline_s * 1_000:
         return ended
     return _late(ended.rail, ended.ms, deadline_s)

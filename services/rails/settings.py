@@ -1,5 +1,3 @@
-"""The rails' settings."""
-
 from dataclasses import dataclass
 from pathlib import Path
 

@@ -62,19 +62,17 @@ class GroupReader:
             record of each gained one. An exception ends reading.
         commit: ``on_accept`` commits a record when the handler has returned; ``manual`` when ``done`` was called for it
             and for all records before it; ``never`` does not commit.
-        rewind_ms: For readers that fold the log: reading starts this many milliseconds before the newest record of all
-            gained partitions, and committed offsets are ignored.
-        progress_topic: With ``rewind_ms``: the topic to which members write the outcome of their work. Its newest
-            record with the same partition number shows when a gained partition was last worked on. Requests that were
-            open then still are. So reading starts ``rewind_ms`` before that record, at most ``LONGEST_OUTAGE_MS`` back.
-            If that record is an account with an earlier ``open_since``, reading starts at ``open_since``.
-        clock: Returns the microseconds of a clock that nobody adjusts, such as ``steady_us``.
-        settle: With ``manual``: lets a partition move to another member without work being done twice, by means of a
-            second rebalance. First, ``on_assigned`` reports the partition as lost. Then ``settle`` is awaited, for a
-            quarter of the session timeout at most. Another member reads only after finished work is committed.
+        rewind_ms: If set, committed offsets are ignored, and a gained partition is read from this many milliseconds
+            before the newest record of all gained partitions.
+        progress_topic: With ``rewind_ms``: the topic to which members write their results. From its newest record,
+            ``rewound`` computes how much further back to read if nobody has worked on the partition for some time.
+        settle: With ``manual``: awaited before a partition moves to another member, for at most a quarter of the
+            session timeout. ``on_assigned`` has then reported the partition as lost. The other member reads the
+            partition only after finished work is committed, so that no work is done twice.
         instance_id: Id for static membership. A process that restarts within the session timeout keeps its partitions.
             Two processes with the same id would take the partitions from each other for ever.
         least_bytes: See ``FetchConnection``.
+        clock: Returns the microseconds of a clock that nobody adjusts, such as ``steady_us``.
     """
 
     settings: BusSettings
@@ -109,7 +107,10 @@ class GroupReader:
 
     @property
     def in_session(self) -> bool:
-        """Return whether only we can have our partitions; after the process paused, false until the group answers."""
+        """Return whether no other member can have this reader's partitions.
+
+        After a pause of the process, this is false until the group has answered.
+        """
         return self._session is not None and self._session.in_session
 
     async def run(self) -> None:
@@ -132,7 +133,6 @@ class GroupReader:
                 await asyncio.sleep(backoff_s(attempt))
 
     async def _run_session(self) -> None:
-        """Be a member of the group until cancelled. A ``KafkaError`` ends the membership; the caller may join again."""
         cluster = Cluster(self.settings, f"{self.group}-reader", timeout_ms=request_timeout_ms(self.settings))
         await cluster.open()
         session: _Session | None = None
@@ -153,27 +153,25 @@ class GroupReader:
             await cluster.close()
 
     async def read_to_end(self, partitions: TopicPartitions) -> bool:
-        """Wait without limit until ``partitions`` are read up to their present ends; false if a partition is lost."""
+        """Wait until ``partitions`` are read up to their present end offsets. Return false if one of them is lost."""
         return await self._reach(_Goal(partitions, wait=True))
 
     def log_clock(self, partition: Partition) -> LogClock:
-        """Return the clock of a partition, for the records that are being handed over now."""
+        """Return the partition's clock for the records that the handler has now. Call this again for later records."""
         leader, since_us = self._leader(partition), self._partitions.read_up_to_us(partition)
         if self._session is not None:
             since_us = max(since_us, self._session.fetcher.read_up_to_us(partition, leader))
         return self._clocks.clock(partition, leader, since_us)
 
     def begin_clocks(self, partitions: TopicPartitions, newest_ms: Mapping[Partition, int]) -> None:
-        """Reset these partitions' clocks. Pass them the newest records' times, so that older ones do not seem new."""
         self._clocks.forget(partitions)
-        for partition, timestamp_ms in newest_ms.items():
+        for partition, timestamp_ms in newest_ms.items():  # otherwise older records would seem new
             self._clocks.observe(self._leader(partition), timestamp_ms, self.clock())
 
     def _leader(self, partition: Partition) -> int | None:
         return None if self._session is None else self._session.cluster.leader(partition)
 
     async def lag(self) -> int:
-        """Return the number of unread records of the held partitions. Wait while the broker is unreachable."""
         await self._reach(_Goal(self._partitions.held, wait=False))
         return self._partitions.lag
 
@@ -200,15 +198,11 @@ class GroupReader:
 
 
 class _Goal(NamedTuple):
-    """A request for partitions' end offsets. With ``wait``, it is met when reading has reached these offsets."""
-
     partitions: TopicPartitions
-    wait: bool
+    wait: bool  # whether the goal is to read up to the partitions' end offsets, or only to know these offsets
 
 
 class _Session:
-    """One membership, from joining to leaving the group. State that outlives it is kept in the ``GroupReader``."""
-
     def __init__(
         self,
         reader: GroupReader,
@@ -259,11 +253,9 @@ class _Session:
         return self.has_assignment and self._member.in_session
 
     def set_goal(self, reached: asyncio.Future[bool], goal: _Goal) -> None:
-        """Request the end offsets for ``goal``. Complete the future ``reached`` at the goal."""
         start_in(self._tasks, self._ask_ends(reached, goal))
 
     async def leave(self) -> None:
-        """Commit, and end the membership."""
         told = (task := asyncio.current_task()) is not None and task.cancelling() > 0
         await self.committer.commit_last(LEAVING_COMMIT_S if told else LAST_COMMIT_S)
         await self._member.leave()
@@ -287,7 +279,7 @@ class _Session:
             _complete(reached, all_read=True)
 
     def _assigned(self, partitions: TopicPartitions, term: Term) -> None:
-        """Start a task that takes over the assignment, because aiokafka would log and drop an error raised here."""
+        # In a task, because aiokafka would log and drop an error raised here.
         start_in(self._tasks, self._take_over(partitions, term), f"{self._reader.group}-assignment")
 
     async def _take_over(self, partitions: TopicPartitions, term: Term) -> None:
@@ -306,12 +298,11 @@ class _Session:
             await member.hasten()
 
     def _on_moved(self, partition: Partition, _: int, begin: int) -> None:
-        """Continue at offset ``begin``. A reader that folds rebuilds its state of the partition number from the log."""
         if self._reader.rewind_ms is None:
             self._partitions.positions[partition] = begin
             self._reader.begin_clocks(frozenset({partition}), {})
         else:
-            held = self._partitions.held
+            held = self._partitions.held  # the state of the partition number is built again from the log
             self._assign(held, frozenset(each for each in held if each[1] == partition[1]))
 
     def _assign(self, partitions: TopicPartitions, anew: TopicPartitions, moving: TopicPartitions = NOTHING) -> None:
@@ -325,7 +316,6 @@ class _Session:
         self._partitions_changed.set()
 
     async def _start_reading(self) -> None:
-        """After each assignment, start to read the gained partitions. In a new session, also continue the kept ones."""
         while True:
             await self._partitions_changed.wait()
             self._partitions_changed.clear()
@@ -340,7 +330,7 @@ class _Session:
                 self._partitions.note_ends(ends, asked_us)
                 for reached in self._partitions.start_at(starts):
                     _complete(reached, all_read=True)
-            known = self._partitions.positions
+            known = self._partitions.positions  # in a new session, also those of kept partitions
             self.fetcher.start_at({p: at for p, at in known.items() if self.fetcher.position(p) is None})
 
     async def _starts(self, partitions: TopicPartitions, newest: Mapping[Partition, int]) -> dict[Partition, int]:

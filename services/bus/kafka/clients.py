@@ -55,7 +55,6 @@ async def open_producer(settings: BusSettings, name: str) -> Any:
 
 
 def common_options(settings: BusSettings, name: str) -> dict[str, Any]:
-    """Return the arguments that every aiokafka client takes."""
     return {
         "bootstrap_servers": [f"{host}:{port}" for host, port in settings.addresses()],
         "client_id": name,
@@ -78,14 +77,12 @@ async def close_producer(producer: Any) -> None:
 
 
 async def bounded_close(closing: Awaitable[Any]) -> None:
-    """Await a close for ``CLOSE_S`` at most, and ignore its exceptions."""
     with contextlib.suppress(Exception):
         async with asyncio.timeout(CLOSE_S):
             await closing
 
 
 def report_health(client: Any) -> None:
-    """Tell ``BrokerHealth`` whether the client gets a connection, the first sign that a broker is away or back."""
     get_conn = client._get_conn  # noqa: SLF001
 
     async def watched(node_id: Any, **options: Any) -> Any:

@@ -1,5 +1,3 @@
-"""A client that looks up the leader of a partition and the offset at a point in time."""
-
 import asyncio
 import itertools
 from collections.abc import Iterable, Mapping
@@ -62,7 +60,6 @@ class Cluster:
                 return
 
     async def close(self) -> None:
-        """Close all connections except those that ``connect`` returned."""
         await bounded_close(self.client.close())
 
     async def connect(self, node: int) -> Any:
@@ -80,7 +77,11 @@ class Cluster:
         return conn
 
     async def wait_for_topics(self, topics: Iterable[str]) -> None:
-        """Wait until the cluster has all of these topics. Log each missing topic once."""
+        """Wait until the cluster has all of these topics. Log each missing topic once.
+
+        Raises:
+            UserError: The broker does not let this user read a topic.
+        """
         for topic in topics:
             attempt = 0
             while self.client.cluster.partitions_for_topic(topic) is None:
@@ -95,12 +96,10 @@ class Cluster:
                 attempt += 1
 
     def has(self, partition: Partition) -> bool:
-        """Return whether a known topic has this partition."""
         topic, number = partition
         return number in (self.client.cluster.partitions_for_topic(topic) or ())
 
     def leader(self, partition: Partition) -> int | None:
-        """Return the node id of a partition's leader; None while there is none."""
         known = self._leaders.get(partition)
         if known is not None:
             return known
@@ -115,14 +114,12 @@ class Cluster:
         self.leaders_version += 1
 
     async def refresh(self) -> None:
-        """Request the current leaders of all partitions from the cluster."""
         await self.client.force_metadata_update()
 
     async def beginning_offsets(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
         return await self._offsets(dict.fromkeys(partitions, _EARLIEST))
 
     async def end_offsets(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
-        """Return the offset that the next record of each partition will get."""
         return await self._offsets(dict.fromkeys(partitions, _LATEST))
 
     async def offsets_for_time(self, partitions: Iterable[Partition], time_ms: int) -> dict[Partition, int]:

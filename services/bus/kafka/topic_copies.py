@@ -1,5 +1,3 @@
-"""The number of copies of a record, and the number of them that must exist before it is acknowledged."""
-
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
@@ -20,8 +18,6 @@ _UNKNOWN: Final = 2**15
 
 
 class Copies(NamedTuple):
-    """A topic's replication factor and its ``min.insync.replicas``."""
-
     replication: int
     min_insync: int
 
@@ -49,13 +45,6 @@ def wanted_copies(settings: BusSettings, brokers: int) -> Copies:
 
 
 async def warn_of_fewer_copies(admin: Any, wanted: Copies, replications: Mapping[str, int]) -> None:
-    """Log one warning that names the topics with fewer copies than wanted.
-
-    Args:
-        admin: A started admin client.
-        wanted: See ``wanted_copies``.
-        replications: The replication factor of each topic that exists.
-    """
     values, refusals = await read_setting(admin, MIN_INSYNC_SETTING, replications)
     min_insyncs = {topic: int(value or 1) for topic, value in values.items()}
     min_insyncs |= dict.fromkeys((refusal.topic for refusal in refusals), _UNKNOWN)
@@ -66,7 +55,6 @@ async def warn_of_fewer_copies(admin: Any, wanted: Copies, replications: Mapping
 
 
 def complaint(wanted: Copies, found: Mapping[str, Copies]) -> str | None:
-    """Return the warning that ``warn_of_fewer_copies`` logs; None if every topic has enough copies."""
     fewer = {
         name: copies
         for name, copies in found.items()

@@ -17,8 +17,6 @@ _SET: Final = 0
 
 
 class SettingRefusal(NamedTuple):
-    """Why the broker did not let this user read or change a topic's setting."""
-
     topic: str
     why: str
 
@@ -103,8 +101,6 @@ class _AlterV0(RequestStruct):  # type: ignore[misc]
 
 
 class IncrementalAlterConfigs(Request[_AlterV0]):  # type: ignore[misc]
-    """Kafka's IncrementalAlterConfigs request, version 0. It changes the given settings of each topic and no others."""
-
     API_KEY: ClassVar = 44
 
     def __init__(self, settings: dict[str, dict[str, str]]) -> None:

@@ -1,5 +1,3 @@
-"""Create missing topics, and make the records of all topics carry the broker's time."""
-
 import asyncio
 import itertools
 from collections.abc import AsyncIterator, Iterable, Sequence
@@ -112,17 +110,16 @@ def _check(settings: BusSettings, topics: Sequence[Topic], there: dict[str, int]
 
 
 async def _partition_counts(admin: Any) -> dict[str, int]:
-    """Return the number of partitions of each topic. Leave out topics with a partition that has no leader."""
     described = await admin.describe_topics()
     return {
         topic["topic"]: len(topic["partitions"])
         for topic in described
+        # A topic with a partition that has no leader is left out.
         if topic["error_code"] == 0 and topic["partitions"] and all(p["leader"] >= 0 for p in topic["partitions"])
     }
 
 
 async def _replications(admin: Any, topics: Sequence[Topic]) -> dict[str, int]:
-    """Return, by topic, the smallest number of replicas of any of its partitions."""
     described = await admin.describe_topics([topic.name for topic in topics])
     return {topic["topic"]: min(len(p["replicas"]) for p in topic["partitions"]) for topic in described}
 
@@ -130,10 +127,7 @@ async def _replications(admin: Any, topics: Sequence[Topic]) -> dict[str, int]:
 async def use_log_append_time(admin: Any, bootstrap: str, topics: Iterable[str]) -> None:
     """Set ``LogAppendTime`` on topics whose records have their writers' times. Log one warning if the broker refuses.
 
-    Args:
-        admin: A started admin client.
-        bootstrap: The brokers' addresses, for the command that the warning tells the operator to run.
-        topics: Topics that exist.
+    The warning has a command for the operator, with the brokers' addresses ``bootstrap``.
 
     Raises:
         KafkaError: The broker could not answer now. The caller may try again.

@@ -1,5 +1,3 @@
-"""Send fetch requests to one broker, over a connection that nothing else uses."""
-
 from typing import Any, Final
 
 from aiokafka.errors import KafkaConnectionError
@@ -22,7 +20,7 @@ ANSWER_BYTES: Final = 8_388_608
 
 
 class FetchConnection:
-    """The connection to one broker that is used for fetches.
+    """A connection to one broker that is used only for fetches.
 
     Args:
         least_bytes: The broker answers when it has this many bytes, or after ``COLLECT_MS``. With 1, it answers at the
@@ -61,13 +59,10 @@ class FetchConnection:
         return answer
 
     def interrupt(self) -> None:
-        """End a fetch that is waiting, so that the next fetch can request other partitions at once.
-
-        A broker answers the requests of one connection in order, so the next fetch would have to wait for this one. To
-        avoid that, this method closes the connection. Opening a new one takes a millisecond or two.
-        """
+        """End a fetch that is waiting, so that the next fetch can request other partitions at once."""
         self._interrupts += 1
         if self._waiting:
+            # A broker answers the requests of one connection in order. A new connection takes a millisecond or two.
             self.close()
 
     def close(self) -> None:
