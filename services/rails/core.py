@@ -54,7 +54,7 @@ class RailsCore(Core):
         self._waiting: FairQueue[EvaluateRequest] = FairQueue()  # bounded by the processor's limit
         self._running: Counter[str] = Counter()  # by tenant, without zeros
         self._evaluated: defaultdict[int, OrderedDict[str, None]] = defaultdict(OrderedDict)  # by partition number
-        self._pending: set[RecordPosition] = set()  # bounded by the processor's limit
+        self._pending: dict[RecordPosition, str] = {}  # bounded by the processor's limit
 
     @property
     def backlog(self) -> int:
@@ -65,7 +65,8 @@ class RailsCore(Core):
         # The new owner evaluates these requests. If it is this process, it must not skip a request whose verdict is
         # sent but not acknowledged, because the verdict may never reach the log.
         self._evaluated.pop(number, None)
-        self._pending = {place for place in self._pending if place.partition != number}
+        for place in [place for place in self._pending if place.partition == number]:
+            del self._pending[place]
         self._waiting.retain(lambda effect: effect.place.partition != number)
 
     def read(self, record: Received | UnreadableRecord, at_us: int, now_us: int) -> Sequence[Effect]:
@@ -82,7 +83,7 @@ class RailsCore(Core):
         evaluated[request.request_id] = None
         if len(evaluated) > MAX_EVALUATED:
             evaluated.popitem(last=False)
-        self._pending.add(place)
+        self._pending[place] = request.request_id
         tenant = request.tenant
         if self._most_waiting is not None and self._waiting.waiting(tenant) >= self._most_waiting:
             return (EvaluateRequest(place, request, record.traceparent, crowded=True),)
@@ -97,9 +98,8 @@ class RailsCore(Core):
         if not effect.crowded:
             self._leave(effect.request.tenant)
         begun = self._begin()
-        if effect.place not in self._pending:
+        if self._pending.pop(effect.place, None) is None:
             return begun
-        self._pending.remove(effect.place)
         if verdict is None:
             return (RecordDone(effect.place), *begun)
         return (Write(STREAMS, verdict, effect.traceparent, effect.place), *begun)
