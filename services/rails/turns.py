@@ -172,7 +172,8 @@ class Turns:
         # A request passes through about thirty callbacks of the event loop, and would wait for a turn at each of them.
         resting = self._shares.resting(now_s) if alone else {}
         while self._free:
-            turn = self._next(giving_way.union(resting if alone else self._full(now_s)))
+            busy = giving_way.union(resting if alone else self._full(now_s))
+            turn = self._waiting.get(busy) or self._waiting_batch.get(busy)
             if turn is None:
                 break
             tenant, mine = turn
@@ -181,9 +182,6 @@ class Turns:
                 mine.set_result(self._free.pop(-1 if not alone and self._leaves_first(tenant, now_s) else 0))
         if self._free and (resting or giving_way) and (len(self._waiting) or len(self._waiting_batch)):
             self._come_back(LOOK_AGAIN_S if giving_way else min(resting.values()) - now_s)
-
-    def _next(self, busy: Container[str]) -> tuple[str, asyncio.Future[int]] | None:
-        return self._waiting.get(busy) or self._waiting_batch.get(busy)
 
     def _leaves_first(self, tenant: str, now_s: float) -> bool:
         return self._shares.has_others(tenant, now_s) and self._shares.had_most(tenant, now_s)
