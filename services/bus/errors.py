@@ -1,14 +1,5 @@
-"""Errors of the bus.
-
-BusError
- |- ProducerClosed   the producer was stopped before it accepted the event
- |- NotAcknowledged  the producer accepted the event, but ended before the broker acknowledged it
- `- EventRejected    the broker refused the event; sending it again would not help
-"""
-
-
 class BusError(Exception):
-    """Base class of the bus's errors."""
+    pass
 
 
 class ProducerClosed(BusError):

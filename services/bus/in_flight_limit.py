@@ -1,17 +1,14 @@
-"""Backpressure from a handler to the read loop that calls it."""
-
 import asyncio
 
 from services.runtime.metrics import READS_PAUSED
 
 
 class InFlightLimit:
-    """A limited number of slots for records that a handler is working on.
+    """Slots for records that a handler is working on. While no slot is free, the read loop delivers nothing.
 
     The handler acquires a slot for each record that it keeps, and releases the slot when the record is done. The read
-    loop delivers nothing while no slot is free, and never more records at once than there are free slots. So the
-    handler keeps at most ``limit`` records. In addition, one undelivered fetch response of each broker may be in
-    memory. It has at most ``services.bus.read.fetch_connection.ANSWER_BYTES``.
+    loop never delivers more records at once than there are free slots. So the handler keeps at most ``limit`` records.
+    In addition, one undelivered fetch response of each broker may be in memory.
     """
 
     __slots__ = ("_free", "_limit", "_waiters")
@@ -34,8 +31,7 @@ class InFlightLimit:
         return self._free
 
     def acquire(self, n: int = 1) -> None:
-        """Take slots at once, even if too few are free, because a handler must not wait."""
-        self._free -= n
+        self._free -= n  # a handler must not wait
 
     def release(self, n: int = 1) -> None:
         self._free += n
@@ -49,7 +45,6 @@ class InFlightLimit:
             self._waiters.clear()
 
     def set_in_flight(self, taken: int) -> None:
-        """Set the number of slots in use, for a handler that counts them itself."""
         free = self._limit - taken
         if free != self._free:
             self._free = free

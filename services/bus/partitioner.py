@@ -1,4 +1,4 @@
-"""Map a request id to its partition with Kafka's murmur2 hash of the key, as every standard client does."""
+"""Map a request id to its partition as Kafka's default partitioner does, by the murmur2 hash of the key."""
 
 from functools import lru_cache
 from typing import Final
@@ -26,5 +26,4 @@ def murmur2(data: bytes) -> int:
 
 @lru_cache(maxsize=8_192)
 def partition_for(request_id: str, count: int) -> int:
-    """Return a request's partition number in a topic of ``count`` partitions. The latest 8,192 results are cached."""
     return (murmur2(request_id.encode()) & 0x7FFFFFFF) % count

@@ -1,5 +1,3 @@
-"""Types of the arguments and results of the bus."""
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, final
@@ -30,8 +28,8 @@ class AtTime(NamedTuple):
     time_ms: int
 
 
-class Received(NamedTuple):
-    """An event and its position. This is a tuple, because one is created for each record.
+class Received(NamedTuple):  # a tuple, because one is created for each record
+    """An event and its position.
 
     Attributes:
         timestamp_ms: When the broker appended the record, in milliseconds since the epoch, by the broker's clock.
@@ -106,6 +104,6 @@ TopicPartitions = frozenset[Partition]
 
 
 def filter_for_role(role: RoleName, *topics: Topic) -> RecordFilter:
-    """Return a filter that accepts the kinds of events that a role reads on these topics, according to the registry."""
+    """Return a filter for the kinds of events that the role reads on these topics, according to the registry."""
     kinds = read_kinds(role, *topics)
     return lambda kind, _key: kind in kinds

@@ -1,19 +1,14 @@
-"""The settings for Kafka: how to connect, and how to create topics."""
-
 import ssl
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from schemas.topics import DEFAULT_PARTITIONS
 from services.runtime.errors import UserError
+from services.runtime.settings import setting
 
 SecurityProtocol = Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"]
 SaslMechanism = Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"]
-
-
-def _env(name: str, help_text: str, **more: Any) -> dict[str, Any]:
-    return {"env": f"RAILBUS_{name}", "help": help_text, **more}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,46 +37,35 @@ class BusSettings:
         ssl_keyfile: PEM file of the client's key.
     """
 
-    bootstrap: str = field(
-        default="127.0.0.1:9092", metadata=_env("KAFKA_BOOTSTRAP", "broker as HOST:PORT, several with commas")
+    bootstrap: str = setting(
+        "127.0.0.1:9092", "broker as HOST:PORT, several with commas", env="RAILBUS_KAFKA_BOOTSTRAP"
     )
-    partitions: int = field(
-        default=DEFAULT_PARTITIONS, metadata=_env("PARTITIONS", "partitions of the request topics", ge=1, le=10_000)
+    partitions: int = setting(DEFAULT_PARTITIONS, "partitions of the request topics", ge=1, le=10_000)
+    replication: int = setting(0, "copies of each partition, 0 = 3 on three brokers", ge=0, le=32)
+    min_insync_replicas: int = setting(0, "copies that must have a record, 0 = 2 of three", ge=0, le=32)
+    linger_ms: float = setting(
+        10.0, "longest wait of a chunk for company", env="RAILBUS_KAFKA_LINGER_MS", ge=0, le=1_000
     )
-    replication: int = field(
-        default=0, metadata=_env("REPLICATION", "copies of each partition, 0 = 3 on three brokers", ge=0, le=32)
+    session_timeout_ms: int = setting(
+        10_000,
+        "silence after which a group member is out",
+        env="RAILBUS_KAFKA_SESSION_TIMEOUT_MS",
+        ge=1_000,
+        le=300_000,
     )
-    min_insync_replicas: int = field(
-        default=0,
-        metadata=_env("MIN_INSYNC_REPLICAS", "copies that must have a record, 0 = 2 of three", ge=0, le=32),
-    )
-    linger_ms: float = field(
-        default=10.0, metadata=_env("KAFKA_LINGER_MS", "longest wait of a chunk for company", ge=0, le=1_000)
-    )
-    session_timeout_ms: int = field(
-        default=10_000,
-        metadata=_env("KAFKA_SESSION_TIMEOUT_MS", "silence after which a group member is out", ge=1_000, le=300_000),
-    )
-    security_protocol: SecurityProtocol = field(
-        default="PLAINTEXT", metadata=_env("KAFKA_SECURITY_PROTOCOL", "as in Kafka")
-    )
-    sasl_mechanism: SaslMechanism = field(default="PLAIN", metadata=_env("KAFKA_SASL_MECHANISM", "as in Kafka"))
-    sasl_username: str | None = field(default=None, metadata=_env("KAFKA_SASL_USERNAME", "for SASL"))
+    security_protocol: SecurityProtocol = setting("PLAINTEXT", "as in Kafka", env="RAILBUS_KAFKA_SECURITY_PROTOCOL")
+    sasl_mechanism: SaslMechanism = setting("PLAIN", "as in Kafka", env="RAILBUS_KAFKA_SASL_MECHANISM")
+    sasl_username: str | None = setting(None, "for SASL", env="RAILBUS_KAFKA_SASL_USERNAME")
     sasl_password: str | None = field(
-        default=None, repr=False, metadata=_env("KAFKA_SASL_PASSWORD", "for SASL", secret=True)
+        default=None,
+        repr=False,
+        metadata={"env": "RAILBUS_KAFKA_SASL_PASSWORD", "help": "for SASL", "secret": True},
     )
-    ssl_cafile: Path | None = field(default=None, metadata=_env("KAFKA_SSL_CAFILE", "PEM file of trusted authorities"))
-    ssl_certfile: Path | None = field(
-        default=None, metadata=_env("KAFKA_SSL_CERTFILE", "PEM file of the client's certificate")
-    )
-    ssl_keyfile: Path | None = field(default=None, metadata=_env("KAFKA_SSL_KEYFILE", "PEM file of the client's key"))
+    ssl_cafile: Path | None = setting(None, "PEM file of trusted authorities", env="RAILBUS_KAFKA_SSL_CAFILE")
+    ssl_certfile: Path | None = setting(None, "PEM file of the client's certificate", env="RAILBUS_KAFKA_SSL_CERTFILE")
+    ssl_keyfile: Path | None = setting(None, "PEM file of the client's key", env="RAILBUS_KAFKA_SSL_KEYFILE")
 
     def __post_init__(self) -> None:
-        """Reject combinations that cannot work.
-
-        Raises:
-            UserError: Settings contradict each other, or one is missing. The message has the variables and the remedy.
-        """
         _check_addresses(self.bootstrap)
         if self.sasl and (self.sasl_username is None or self.sasl_password is None):
             raise UserError(
@@ -111,7 +95,6 @@ class BusSettings:
         return self.security_protocol.endswith("SSL")
 
     def addresses(self) -> list[tuple[str, int]]:
-        """Return host and port of each bootstrap broker."""
         return _check_addresses(self.bootstrap)
 
     def ssl_context(self) -> ssl.SSLContext | None:

@@ -19,7 +19,6 @@ With Python's default of 5 ms, a request would wait that long at each of about t
 
 
 async def main() -> None:
-    """Load the policy, join the groups, and evaluate requests until the process is asked to stop."""
     from services.rails.service import RailsService  # here, because the classifier's processes import this file too
 
     sys.setswitchinterval(GIL_SWITCH_S)

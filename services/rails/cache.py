@@ -1,8 +1,4 @@
-"""A cache of the rails' answers by prompt, in the process and in Redis. It contains spans and reasons, but no prompts.
-
-The answer of ``admission.rego`` (whether a request may be answered) is not cached, because it depends on more than the
-prompt and costs less than a round trip to Redis.
-"""
+"""A cache of the rails' answers by prompt, in the process and in Redis. It has spans and reasons, but no prompts."""
 
 import asyncio
 import contextlib
@@ -40,17 +36,17 @@ MAX_LOCAL: Final = 4_096
 
 _log = logger("rails")
 
-RailAnswers = dict[str, RailAnswer]
+RailAnswers = dict[str, RailAnswer]  # without ``admission``, which depends on more than the prompt
 
 
 def key_of(policy: Policy, request: Request) -> str:
-    """Return the key of a request's prompt, which depends on the policy, the tenant, the model and the messages."""
+    """Return the cache key of a request's prompt. It depends on the policy, the tenant, the model and the messages."""
     words = msgspec.json.encode((request.model, [(message.role, message.content) for message in request.messages]))
     return f"railbus:rails:{policy.version}:{request.tenant}:{hashlib.sha256(words).hexdigest()}"
 
 
 class LocalCache:
-    """The answers that this process used most recently. Each is kept for as long as Redis would keep it."""
+    """The answers that this process used most recently, each for at most ``ttl_s`` seconds."""
 
     def __init__(self, size: int = MAX_LOCAL, ttl_s: float = TTL_S) -> None:
         self._size = size
@@ -58,7 +54,6 @@ class LocalCache:
         self._kept: OrderedDict[str, tuple[float, RailAnswers]] = OrderedDict()
 
     def find(self, key: str, now_s: float) -> RailAnswers | None:
-        """Return the answers; None if they are not cached or too old."""
         kept = self._kept.get(key)
         if kept is None:
             return None
@@ -69,7 +64,6 @@ class LocalCache:
         return kept[1]
 
     def keep(self, key: str, answers: RailAnswers, now_s: float) -> None:
-        """Keep answers. If too many are kept, drop those that were not used for the longest time."""
         self._kept[key] = (now_s + self._ttl_s, answers)
         self._kept.move_to_end(key)
         if len(self._kept) > self._size:
@@ -77,11 +71,7 @@ class LocalCache:
 
 
 class RailCache:
-    """The cache of one rails process. If Redis is slow, unreachable or has invalid data, it counts as empty.
-
-    It has one connection, which is opened in the background. Without a connection, only the local cache is used. Keys
-    that are looked up during a round trip share the next round trip.
-    """
+    """The cache of one rails process. If Redis is slow, unreachable or has invalid data, it counts as empty."""
 
     def __init__(self, url: str) -> None:
         pool = BlockingConnectionPool.from_url(
@@ -102,7 +92,7 @@ class RailCache:
         await asyncio.wait([self._reconnect()], timeout=CONNECT_S)
 
     async def find(self, key: str, rails: tuple[str, ...]) -> RailAnswers | None:
-        """Return the cached answers; None if there are none, or if they are not the answers of exactly ``rails``."""
+        """Return the cached answers; None unless the cache has the answers of exactly these rails."""
         answers = self._local.find(key, time.monotonic())
         if answers is None:
             answers = await self._find_in_redis(key)
@@ -111,13 +101,11 @@ class RailCache:
         return answers if found else None
 
     async def keep(self, key: str, answers: Mapping[str, RailAnswer]) -> None:
-        """Cache answers for an hour."""
         self._local.keep(key, dict(answers), time.monotonic())
         body = msgspec.json.encode(dict(answers))
         await self._try(lambda: self._redis.set(key, body, ex=TTL_S))
 
     async def close(self) -> None:
-        """Close the connection. If it does not close in time, leave it to the operating system."""
         for task in (self._connecting, self._looking_up):
             if task is not None:
                 task.cancel()

@@ -1,4 +1,4 @@
-"""Decide which requests the rails evaluate. A request that is in the log twice is evaluated once. Pure."""
+"""Decide which requests the rails evaluate. A request that is on the log twice is evaluated once. Pure."""
 
 from collections import Counter, OrderedDict, defaultdict
 from collections.abc import Callable, Sequence
@@ -34,8 +34,8 @@ class EvaluateRequest:
 class RailsCore(Core):
     """The requests of one lane. After a crash or a rebalance, a request that is read again may be evaluated again.
 
-    Tenants take turns. One tenant may have at most three quarters of ``room``, so that the requests of other tenants
-    are evaluated at once.
+    Tenants take turns. One tenant may have at most three quarters of ``room``, so that requests of other tenants need
+    not wait.
 
     Args:
         room: Maximum number of requests that are evaluated at the same time.
@@ -53,21 +53,17 @@ class RailsCore(Core):
         self._most_waiting = most_waiting
         self._waiting: FairQueue[EvaluateRequest] = FairQueue()  # bounded by the processor's limit
         self._running: Counter[str] = Counter()  # by tenant, without zeros
-        self._full: set[str] = set()  # tenants that use all of their share
         self._evaluated: defaultdict[int, OrderedDict[str, None]] = defaultdict(OrderedDict)  # by partition number
         self._pending: dict[RecordPosition, str] = {}  # bounded by the processor's limit
 
     @property
     def backlog(self) -> int:
-        """The number of requests that wait or are being evaluated."""
         return len(self._pending)
 
     def lost(self, number: int) -> None:
-        """Drop the evaluations of a lost partition, because its new owner evaluates those requests.
-
-        The new owner may be this process. It must not skip a request whose verdict is sent but not acknowledged,
-        because the verdict may never reach the log. So all ids of the partition are forgotten.
-        """
+        """Drop the evaluations of a lost partition, and forget all its request ids."""
+        # The new owner evaluates these requests. If it is this process, it must not skip a request whose verdict is
+        # sent but not acknowledged, because the verdict may never reach the log.
         self._evaluated.pop(number, None)
         for place in [place for place in self._pending if place.partition == number]:
             del self._pending[place]
@@ -95,7 +91,7 @@ class RailsCore(Core):
         return self._begin()
 
     def evaluated(self, effect: EvaluateRequest, verdict: Verdict | None) -> Sequence[Effect]:
-        """Write the verdict, and start the evaluations that are possible now.
+        """Return the write of the verdict, and the evaluations that may start now.
 
         ``verdict`` is None if the evaluation failed. Then no text is shown for the request.
         """
@@ -113,18 +109,17 @@ class RailsCore(Core):
         self._evaluated[place.partition].pop(request_id, None)
 
     def _leave(self, tenant: str) -> None:
-        self._full.discard(tenant)
         self._running[tenant] -= 1
         if not self._running[tenant]:
             del self._running[tenant]
 
     def _begin(self) -> list[EvaluateRequest]:
-        """Return the waiting requests that may be evaluated now."""
         begun: list[EvaluateRequest] = []
-        while self._running.total() < self._room and (turn := self._waiting.get(self._full)) is not None:
+        full = {tenant for tenant, count in self._running.items() if count >= self._share}
+        while self._running.total() < self._room and (turn := self._waiting.get(full)) is not None:
             tenant, effect = turn
             self._running[tenant] += 1
             if self._running[tenant] >= self._share:
-                self._full.add(tenant)
+                full.add(tenant)
             begun.append(effect)
         return begun

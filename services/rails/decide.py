@@ -22,8 +22,6 @@ CROWDED: Final = "too many requests of this tenant wait for the rails"
 
 
 class VerdictContent(NamedTuple):
-    """The fields of a ``Verdict`` that the rails decide."""
-
     decision: VerdictDecision
     rails: tuple[RailOutcome, ...]
     refusal: str
@@ -35,16 +33,12 @@ class VerdictContent(NamedTuple):
 def decide(
     policy: Policy, request: Request, reports: Sequence[RailReport], admission: Admission | None
 ) -> VerdictContent:
-    """Return the verdict.
+    """Return the verdict on a request.
 
-    A rail without an answer did not pass. The request is then denied, unless policy says otherwise for that rail. The
-    request is also denied if a rail was cancelled although no other rail blocked.
-
-    Args:
-        policy: The policy in force.
-        request: The request.
-        reports: How each rail ended. If several rails refuse the prompt, the first one in this list gives the reason.
-        admission: The answer of ``admission.rego`` about the request; None if it gave none.
+    A rail without an answer did not pass. The request is then denied, unless the policy says otherwise for that rail.
+    The request is also denied if a rail was cancelled although no other rail blocked. If several rails refuse the
+    prompt, the first in ``reports`` gives the reason. ``admission`` is the answer of ``admission.rego``; None if it
+    gave none.
     """
     admission = admission or UNKNOWN_ADMISSION
     edits = tuple(edit for one in reports if one.answer is not None for edit in one.answer.edits)
@@ -67,7 +61,6 @@ def decide(
 
 
 def deny_unread(policy: Policy, request: Request) -> VerdictContent:
-    """Return the verdict on a request that no rail has read. It is denied, whatever the policy's settings are."""
     return decide(policy, request, [no_answer("queue", "cancelled", 0.0, CROWDED)], None)
 
 
@@ -84,7 +77,6 @@ def _refused(policy: Policy, reports: Sequence[RailReport]) -> str | None:
 
 
 def _egress(request: Request, reports: Sequence[RailReport], admission: Admission) -> Egress:
-    """Return ``forbidden`` if a rail did not answer, or if a rail, the request or ``admission`` forbids egress."""
     answers = [one.answer.egress if one.answer is not None else "forbidden" for one in reports]
     answers += [request.egress, admission.egress]
     return "forbidden" if "forbidden" in answers else "allowed"

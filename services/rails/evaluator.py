@@ -1,5 +1,3 @@
-"""Run one policy version's rails on a request."""
-
 import asyncio
 import time
 from collections.abc import Collection, Mapping
@@ -40,7 +38,6 @@ class Evaluation(NamedTuple):
     """The result of a request's evaluation.
 
     Attributes:
-        content: The content of the verdict.
         key: The key of ``answers`` in the cache.
         answers: The answers of all rails that depend on the prompt alone; None if there is nothing new to cache.
     """
@@ -51,13 +48,10 @@ class Evaluation(NamedTuple):
 
     @property
     def unanswered(self) -> bool:
-        """Return whether a rail broke or was late. Another evaluation may succeed."""
         return any(one.result in {"broke", "timeout"} for one in self.content.rails)
 
 
 class RailsEvaluator:
-    """Evaluates requests with the rails of one policy version. ``build_evaluator`` creates it."""
-
     def __init__(
         self,
         policy: Policy,
@@ -85,7 +79,6 @@ class RailsEvaluator:
 
     @property
     def has_classifier(self) -> bool:
-        """Return whether the policy uses the jailbreak classifier."""
         return JAILBREAK in self._specs
 
     async def evaluate(self, request: Request, *, batch: bool = False) -> Evaluation:
@@ -98,14 +91,12 @@ class RailsEvaluator:
 
     async def _evaluate(self, request: Request, *, batch: bool) -> Evaluation:
         began = time.perf_counter()
-        admitted: list[Admission] = [] if ADMISSION in self._specs else [Admission(allow=True)]
+        rails, admitted = self._admission_rail(request)
         content = self._content_rails(request, batch=batch)
         key = key_of(self._policy, request)
         known = await self._cache.find(key, tuple(content)) if self._cache is not None else None
-        rails: dict[str, Rail] = {}
-        if ADMISSION in self._specs:
-            rails[ADMISSION] = partial(self._admit, request, admitted)
-        rails |= {} if known is not None else content
+        if known is None:
+            rails |= content
         spent_s = time.perf_counter() - began
         reports = await run_rails(rails, {name: self._deadline_s(name, batch=batch) - spent_s for name in rails})
         answers = _complete(reports) if known is None else None
@@ -116,16 +107,12 @@ class RailsEvaluator:
     async def judge_again(self, request: Request, left_out: Collection[str] = ()) -> VerdictContent:
         """Evaluate a recorded request. The rails run one after another, even if an earlier one has refused the prompt.
 
-        Args:
-            request: The request.
-            left_out: Rails that are not run. They count as passed.
+        Rails in ``left_out`` are not run, and count as passed.
         """
-        admitted: list[Admission] = []
-        rails = self._content_rails(request, batch=False)
-        if ADMISSION in self._specs:
-            rails = {ADMISSION: partial(self._admit, request, admitted), **rails}
-        if ADMISSION not in self._specs or ADMISSION in left_out:
-            admitted.append(Admission(allow=True))
+        rails, admitted = self._admission_rail(request)
+        rails |= self._content_rails(request, batch=False)
+        if ADMISSION in left_out:
+            admitted = [Admission(allow=True)]
         reports: list[RailReport] = []
         for name, rail in rails.items():
             if name not in left_out:
@@ -133,7 +120,6 @@ class RailsEvaluator:
         return decide(self._policy, request, reports, admitted[0] if admitted else None)
 
     async def remember(self, evaluation: Evaluation) -> None:
-        """Cache the answers for later requests with the same prompt."""
         if self._cache is not None and evaluation.answers:
             await self._cache.keep(evaluation.key, evaluation.answers)
 
@@ -149,7 +135,6 @@ class RailsEvaluator:
         return (self._policy.document.rails.deadline_ms if own_ms is None else own_ms) / 1_000
 
     def _content_rails(self, request: Request, *, batch: bool) -> dict[str, Rail]:
-        """Return the rails that depend on the prompt alone, in the order of their reports."""
         rails: dict[str, Rail] = {}
         classifier = self._batch_classifier if batch else self._classifier
         for name, spec in self._specs.items():
@@ -162,6 +147,12 @@ class RailsEvaluator:
                 rails[name] = partial(self._nemo.evaluate, flow, request.messages)
         return rails
 
+    def _admission_rail(self, request: Request) -> tuple[dict[str, Rail], list[Admission]]:
+        if ADMISSION not in self._specs:
+            return {}, [Admission(allow=True)]
+        admitted: list[Admission] = []
+        return {ADMISSION: partial(self._admit, request, admitted)}, admitted
+
     async def _admit(self, request: Request, admitted: list[Admission]) -> RailAnswer:
         question = AdmissionRequest.of(request)
         admission = self._policy.admit(question) if self._opa is None else await self._opa.admit(question)
@@ -173,7 +164,6 @@ class RailsEvaluator:
 
 
 def _complete(reports: list[RailReport]) -> RailAnswers | None:
-    """Return the answers of the rails that depend on the prompt alone; None if one gave no answer."""
     content = [one for one in reports if one.rail != ADMISSION]
     answers = {one.rail: one.answer for one in content if one.answer is not None}
     return answers if len(answers) == len(content) else None
@@ -194,8 +184,8 @@ async def build_evaluator(
 ) -> RailsEvaluator:
     """Build an evaluator. NeMo and Presidio are heavy, so they are loaded only for policies that name them.
 
-    Batch requests use ``batch_classifier``, or share ``classifier`` if it is None. ``active`` counts the requests of
-    the whole process (see ``Turns``).
+    Batch requests use ``batch_classifier``, or ``classifier`` if it is None. ``active`` counts the requests of the
+    whole process.
 
     Raises:
         BrokenPolicy: NeMo rejects the policy's configuration.

@@ -66,12 +66,7 @@ _log = logger("rails")
 
 
 class Excerpt(NamedTuple):
-    """A part of a text to score.
-
-    Attributes:
-        text: The part.
-        is_window: Whether it is a window of the text; otherwise one of its two ends.
-    """
+    """A part of a text to score: a window of the text, or one of its two ends."""
 
     text: str
     is_window: bool
@@ -80,11 +75,8 @@ class Excerpt(NamedTuple):
 def choose_excerpts(text: str, spans: Sequence[tuple[int, int]], most: int) -> list[Excerpt]:
     """Return the excerpts of a text to score. Those in which an attack is most likely come first.
 
-    Args:
-        text: The text.
-        spans: Its windows.
-        most: Maximum number of windows to read. If there are more, the first, the last, and others spread evenly
-            between them are read.
+    ``spans`` has the text's windows. If there are more than ``most``, the first, the last, and others spread evenly
+    between them are read.
     """
     last = len(spans) - 1
     read = min(most, len(spans))
@@ -97,10 +89,7 @@ def choose_excerpts(text: str, spans: Sequence[tuple[int, int]], most: int) -> l
 def is_attack(scored: Sequence[tuple[Excerpt, float]], windows: int, threshold: float) -> bool:
     """Return whether the scores so far show an attack. If they do, further scores do not change that.
 
-    Args:
-        scored: Excerpts with their scores.
-        windows: Number of windows that are scored in total.
-        threshold: The policy's threshold.
+    ``windows`` is the total number of windows to score.
     """
     if any(score >= max(threshold, CERTAIN_SCORE) for _, score in scored):
         return True
@@ -110,8 +99,6 @@ def is_attack(scored: Sequence[tuple[Excerpt, float]], windows: int, threshold: 
 
 @dataclass(slots=True)
 class PendingScore:
-    """A score that is being computed or waits for its turn, and the number of calls that wait for it."""
-
     task: asyncio.Task[float] = field(init=False)
     running: Future[float] | None = None
     waiting: int = 0
@@ -121,8 +108,7 @@ class JailbreakClassifier:
     """Scores texts in a bounded number of processes.
 
     If several tenants are active, no tenant may use all processes, so that a process is free for the texts of the other
-    tenants. The tenant that had the most time gets the first process only if no other process is free. By default, the
-    first process has a higher CPU priority than the other processes.
+    tenants. The tenant that had the most time gets the first process only if no other process is free.
 
     Args:
         processes: Number of processes. Each scores one text at a time.
@@ -156,14 +142,14 @@ class JailbreakClassifier:
         return self._missing
 
     async def evaluate(self, policy: Policy, spec: RailSpec, tenant: str, messages: tuple[Message, ...]) -> RailAnswer:
-        """Score the messages of every role, because the client supplies all of them. Let Rego rule on an attack.
-
-        The messages of one role are scored as one text, so that words of another role cannot dilute an attack.
+        """Score the messages of each role, and let Rego rule on an attack.
 
         Raises:
             RailFailed: The classifier cannot be loaded, or its process ended.
             RulingError: Rego gave no usable answer.
         """
+        # Every role counts, because the client supplies all messages. The messages of one role are scored as one text,
+        # so that words of another role cannot dilute an attack.
         details: list[str] = []
         for role in dict.fromkeys(message.role for message in messages):
             text = "\n".join(message.content for message in messages if message.role == role)
@@ -191,7 +177,7 @@ class JailbreakClassifier:
 
     async def _spans(self, tenant: str, text: str) -> list[tuple[int, int]]:
         async with self._turns.turn(tenant) as place:
-            return await self._result(asyncio.wrap_future(self._submit(place, jailbreak_model.spans, text)))
+            return await self._result(self._submit(place, jailbreak_model.spans, text))
 
     def close(self) -> None:
         if self._restarting is not None:
@@ -199,7 +185,6 @@ class JailbreakClassifier:
         self._end_pools()
 
     async def _score(self, tenant: str, window: str) -> float:
-        """Return an excerpt's score: the cached one, the one that is being computed for the tenant, or a new one."""
         digest = hashlib.blake2b(window.encode(errors="surrogatepass"), digest_size=16).digest()
         kept = self._kept.get(digest)
         if kept is not None:
@@ -209,8 +194,8 @@ class JailbreakClassifier:
         pending = self._pending.get(key)
         if pending is None:
             pending = self._pending[key] = PendingScore()
-            pending.task = asyncio.get_running_loop().create_task(self._compute(pending, key, window))
-            pending.task.add_done_callback(lambda task: task.cancelled() or task.exception())  # nobody may await it
+            pending.task = asyncio.get_running_loop().create_task(self._compute(pending, tenant, window))
+            pending.task.add_done_callback(partial(self._on_computed, key))
         pending.waiting += 1
         try:
             return await asyncio.shield(pending.task)
@@ -220,11 +205,19 @@ class JailbreakClassifier:
                 pending.task.cancel()  # no call waits for it, and it has not started
                 self._pending.pop(key, None)
 
-    async def _compute(self, pending: PendingScore, key: ScoreKey, window: str) -> float:
-        async with self._turns.turn(key[0]) as place:
+    async def _compute(self, pending: PendingScore, tenant: str, window: str) -> float:
+        async with self._turns.turn(tenant) as place:
             pending.running = self._submit(place, jailbreak_model.score, window)
-            pending.running.add_done_callback(partial(self._on_score, asyncio.get_running_loop(), key))
-            return await self._result(asyncio.wrap_future(pending.running))
+            return await self._result(pending.running)
+
+    def _on_computed(self, key: ScoreKey, computed: asyncio.Task[float]) -> None:
+        if computed.cancelled():
+            return  # ``_score`` has removed it
+        self._pending.pop(key, None)
+        if computed.exception() is None:  # even if the score is too late for its request
+            self._kept[key[1]] = computed.result()
+            if len(self._kept) > MAX_CACHED_SCORES:
+                self._kept.popitem(last=False)
 
     def _submit(self, place: int, function: Callable[[str], T], text: str) -> Future[T]:
         if self._missing is not None:
@@ -235,28 +228,15 @@ class JailbreakClassifier:
             self._restart_pool()
             raise RailFailed(PROCESS_ENDED) from None
 
-    async def _result(self, future: asyncio.Future[T]) -> T:
+    async def _result(self, future: Future[T]) -> T:
         try:
-            return await future
+            return await asyncio.wrap_future(future)
         except BrokenProcessPool:
             self._restart_pool()
             raise RailFailed(PROCESS_ENDED) from None
 
-    def _on_score(self, loop: asyncio.AbstractEventLoop, key: ScoreKey, score: Future[float]) -> None:
-        """Cache a score, even one that is too late for its request. Runs in a thread of the pool."""
-        if not score.cancelled() and not loop.is_closed():
-            loop.call_soon_threadsafe(self._keep, key, score)
-
-    def _keep(self, key: ScoreKey, score: Future[float]) -> None:
-        self._pending.pop(key, None)
-        if score.exception() is None:
-            self._kept[key[1]] = score.result()
-            if len(self._kept) > MAX_CACHED_SCORES:
-                self._kept.popitem(last=False)
-
     def _restart_pool(self) -> None:
-        """Start the processes again, unless they are starting. The rail fails until the classifier is loaded."""
-        if self._missing is None:
+        if self._missing is None:  # else the processes are starting already
             self._missing = "the classifier's process ended and is being started again"
             _log.error("%s", self._missing)
             self._end_pools()
@@ -268,9 +248,8 @@ class JailbreakClassifier:
             pool.shutdown(wait=False, cancel_futures=True)
 
     def _new_pools(self) -> list[ProcessPoolExecutor]:
-        """Return a list of pools, one for each place of ``Turns``. Each has one process for the texts of its place."""
         context = multiprocessing.get_context("spawn")
-        return [
+        return [  # one pool for each place of ``Turns``
             ProcessPoolExecutor(1, mp_context=context, initializer=jailbreak_model.init_worker, initargs=(nice,))
             for nice in self._nice
         ]

@@ -1,9 +1,7 @@
 """The jailbreak classifier's model: a sentence embedding, and a network with two hidden layers that reads it.
 
-The package ``jailguard`` has its tokenizer and its small network as JSON inside its binary module. It pads every text
-to 128 tokens, and runs the embedding model on all cores. This module extracts the tokenizer and the network. It pads no
-text and uses one core, and computes the same scores in a third of the time. ``score`` and ``spans`` run in separate
-processes, because a text takes tens of milliseconds.
+The tokenizer and the network are extracted from the binary module of the package ``jailguard``. The package itself pads
+every text, and takes three times as long for the same scores.
 """
 
 import json
@@ -42,18 +40,17 @@ MAX_NETWORK_BYTES: Final = 4_000_000
 
 
 class ModelUnavailable(Exception):
-    """The classifier cannot be loaded."""
+    pass
 
 
 class JailbreakModel:
-    """Scores texts on one core. Stateless between calls."""
+    """Scores texts on one core. Stateless between calls.
+
+    Raises:
+        ModelUnavailable: A package or a file is missing or has another format.
+    """
 
     def __init__(self) -> None:
-        """Load the model.
-
-        Raises:
-            ModelUnavailable: A package or a file is missing or has another format.
-        """
         tokenizer, network = tokenizer_and_network()
         try:
             self._tokenizer: Tokenizer = Tokenizer.from_str(tokenizer)
@@ -75,8 +72,7 @@ class JailbreakModel:
 
     def spans(self, text: str) -> list[tuple[int, int]]:
         """Return a text's windows, in code points. The windows cover the whole text."""
-        encoding = self._encode(text, marks=False)
-        return list(_spans(encoding, len(text)))
+        return list(_spans(self._encode(text, marks=False), len(text)))
 
     def score(self, text: str) -> float:
         """Return a score from 0 to 1 of how likely the text is an attack. Only the first 126 tokens are read."""
@@ -118,7 +114,7 @@ def model_path() -> Path:
 
 @cache
 def tokenizer_and_network() -> tuple[str, dict[str, Any]]:
-    """Return the tokenizer as JSON text and the network's weights by name.
+    """Return the tokenizer as JSON text, and the network's weights by name.
 
     Raises:
         ModelUnavailable: The package is missing, or has another layout.
@@ -146,7 +142,7 @@ def _model() -> JailbreakModel:
 
 
 def init_worker(nice: int = 0) -> None:
-    """Set up a process that scores texts, so that it ignores Ctrl-C and ends when its parent process ends."""
+    """Make the calling process ignore Ctrl-C, and end when its parent process ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.nice(nice)
     parent = multiprocessing.parent_process()
@@ -177,7 +173,7 @@ def _exit_with(sentinel: int) -> None:
 
 
 def _spans(encoding: Encoding, end: int) -> Iterator[tuple[int, int]]:
-    """Yield windows. They begin and end at word boundaries, except where a word is longer than a stride."""
+    # A window begins and ends at word boundaries, except where a word is longer than a stride.
     words, offsets = encoding.word_ids, encoding.offsets
     begin = 0
     while len(words) - begin > WINDOW_TOKENS:

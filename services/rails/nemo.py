@@ -1,9 +1,3 @@
-"""The input rails of a policy's ``nemo/config.yml``, run by NeMo Guardrails. ``evaluator`` imports this only if needed.
-
-NeMo can run its rails concurrently, but then it reports only one outcome. Here each rail is run by itself, and has its
-own outcome, time and cancellation.
-"""
-
 import logging
 from typing import Any, Final
 
@@ -19,7 +13,7 @@ PREFIX: Final = "nemo/"
 
 
 class NemoRails:
-    """The input flows of one policy version.
+    """The input rails of one policy version, from its ``nemo/config.yml``, run by NeMo Guardrails.
 
     Attributes:
         flows: The flow of each rail, by rail name, in the order of the configuration.

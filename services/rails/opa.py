@@ -1,5 +1,3 @@
-"""Ask an OPA server whether a request may be answered. Its answer is checked like that of the Rego in the process."""
-
 from dataclasses import asdict
 from typing import Final
 
@@ -24,7 +22,7 @@ class OpaClient:
         self._session: aiohttp.ClientSession | None = None
 
     async def admit(self, question: AdmissionRequest) -> Admission:
-        """Return the server's answer to the question whether a request may be answered.
+        """Ask the server whether a request may be answered.
 
         Raises:
             RailFailed: The server is unreachable, or its answer is invalid.

@@ -23,7 +23,6 @@ class PromptSpan(NamedTuple):
     """A span of a prompt in which a rail found something.
 
     Attributes:
-        rule: Name of the rule.
         category: The category that Rego rules on.
         tier: 0 for patterns, 2 for classifiers.
         message: Index of the message.
@@ -39,43 +38,7 @@ class PromptSpan(NamedTuple):
     end: int
 
 
-class PromptScan:
-    """Scans a prompt's messages with the policy's patterns, slice by slice. Pure."""
-
-    def __init__(self, automaton: Automaton, messages: tuple[Message, ...]) -> None:
-        self.spans: list[PromptSpan] = []
-        self._slices = self._read(automaton, messages)
-
-    def step(self) -> bool:
-        """Read about ``SLICE_WORK`` characters, or fewer if they are expensive to read. Return whether text is left."""
-        return next(self._slices, False)
-
-    def _read(self, automaton: Automaton, messages: tuple[Message, ...]) -> Iterator[bool]:
-        spent = 0
-        for index, message in enumerate(messages):
-            scanner, text = Scanner(automaton), message.content
-            start = 0
-            piece = PIECE_CHARS
-            while start < len(text):
-                if spent >= SLICE_WORK:
-                    spent = 0
-                    yield True
-                matches = scanner.feed(text[start : start + piece])
-                start += piece
-                cost, scanner.work = piece + scanner.work, 0
-                spent += cost
-                piece = DEAR_PIECE_CHARS if cost >= piece * DEAR_WORK else PIECE_CHARS
-                self._add(index, matches)
-            self._add(index, scanner.finish())
-
-    def _add(self, message: int, matches: Iterable[Match]) -> None:
-        for match in matches:
-            self.spans.append(PromptSpan(match.rule.name, match.rule.category, 0, message, match.start, match.end))
-
-
 class PatternRail:
-    """One pattern rail, with its rules in one policy version."""
-
     def __init__(self, policy: Policy, turns: Turns, *, pii: bool, presidio: "Presidio | None" = None) -> None:
         self._policy = policy
         self._turns = turns
@@ -85,17 +48,17 @@ class PatternRail:
         self._folded: FoldedWords | None = None if pii else policy.folded
 
     async def evaluate(self, tenant: str, messages: tuple[Message, ...], *, batch: bool = False) -> RailAnswer:
-        """Return the answer that follows from Rego's rulings on the findings in all messages.
+        """Find the rail's patterns in all messages, and let Rego rule on the findings.
 
         Raises:
             RulingError: Rego gave no usable answer.
         """
-        scan = PromptScan(self._automaton, messages)
+        spans: list[PromptSpan] = []
+        slices = _scan(self._automaton, messages, spans)
         more = True
         while more:
             async with self._turns.turn(tenant, batch=batch):
-                more = scan.step()
-        spans = scan.spans
+                more = next(slices, False)
         for index, message in enumerate(messages):
             if self._folded is not None:
                 async with self._turns.turn(tenant, batch=batch):
@@ -106,6 +69,28 @@ class PatternRail:
                 )
                 spans += _placed(found, CLASSIFIER_TIER, index)
         return apply_rulings(self._policy, tenant, spans)
+
+
+def _scan(automaton: Automaton, messages: tuple[Message, ...], spans: list[PromptSpan]) -> Iterator[bool]:
+    spent = 0
+    for index, message in enumerate(messages):
+        scanner, text = Scanner(automaton), message.content
+        start = 0
+        piece = PIECE_CHARS
+        while start < len(text):
+            if spent >= SLICE_WORK:  # the end of a slice, which is shorter if the text is expensive to read
+                spent = 0
+                yield True
+            spans += _matched(scanner.feed(text[start : start + piece]), index)
+            start += piece
+            cost, scanner.work = piece + scanner.work, 0
+            spent += cost
+            piece = DEAR_PIECE_CHARS if cost >= piece * DEAR_WORK else PIECE_CHARS
+        spans += _matched(scanner.finish(), index)
+
+
+def _matched(matches: Iterable[Match], message: int) -> Iterator[PromptSpan]:
+    return (PromptSpan(one.rule.name, one.rule.category, 0, message, one.start, one.end) for one in matches)
 
 
 def _placed(found: Iterable[FoundSpan], tier: int, message: int) -> Iterator[PromptSpan]:
@@ -146,7 +131,6 @@ def apply_rulings(policy: Policy, tenant: str, spans: Iterable[PromptSpan]) -> R
 
 
 def _reason(policy: Policy, category: str) -> str:
-    """Return the key of the refusal text: the category if it has a text, else ``secret``, ``pii`` or ``default``."""
     if category in policy.document.refusals:
         return category
     return {"private_key": "secret"}.get(category, "pii" if category in policy.document.replacements else "default")

@@ -1,9 +1,8 @@
-"""The answers of input rails, and ``run_rails``, which runs them concurrently, each with its deadline."""
-
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple, get_args
 
 from schemas.requests import Egress
@@ -11,7 +10,7 @@ from schemas.stream import RailResult
 
 
 class Edit(NamedTuple):
-    """A span of the prompt that is masked.
+    """A span of the prompt to mask.
 
     Attributes:
         message: Index of the message.
@@ -54,11 +53,9 @@ class RailFailed(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RailReport:
-    """The report of a rail that ended.
+    """How a rail ended.
 
     Attributes:
-        rail: Its name.
-        result: How it ended.
         ms: How long it ran, in milliseconds.
         answer: Its answer; None if it gave none.
         detail: A text for the verdict. It must not contain prompt text.
@@ -72,13 +69,11 @@ class RailReport:
 
 
 def report(rail: str, answer: RailAnswer, ms: float) -> RailReport:
-    """Return the report of a rail that answered."""
     result: RailResult = "blocked" if answer.reason is not None else "masked" if answer.edits else "passed"
     return RailReport(rail=rail, result=result, ms=ms, answer=answer, detail=answer.detail)
 
 
 def no_answer(rail: str, result: RailResult, ms: float, detail: str = "") -> RailReport:
-    """Return the report of a rail that gave no answer."""
     if result not in get_args(RailResult)[3:]:
         raise ValueError(f"{result} needs an answer")
     return RailReport(rail=rail, result=result, ms=ms, detail=detail)
@@ -87,74 +82,55 @@ def no_answer(rail: str, result: RailResult, ms: float, detail: str = "") -> Rai
 async def run_rails(rails: Mapping[str, Rail], deadlines_s: Mapping[str, float]) -> list[RailReport]:
     """Run rails concurrently. The first that blocks cancels the others. Return the reports in the order of ``rails``.
 
-    Args:
-        rails: The rails by name.
-        deadlines_s: The rails' deadlines by name, in seconds from now.
+    ``deadlines_s`` has the rails' deadlines by name, in seconds from now.
     """
-    began = time.perf_counter()
-    loop = asyncio.get_running_loop()
-    names = {loop.create_task(_timed(name, rail, began), name=f"rail-{name}"): name for name, rail in rails.items()}
-    pending, done = set(names), list[asyncio.Task[RailReport]]()
+    began, loop = time.perf_counter(), asyncio.get_running_loop()
+    tasks = {name: loop.create_task(_timed(name, rail, began), name=f"rail-{name}") for name, rail in rails.items()}
     ended: dict[str, RailReport] = {}
-    changed = asyncio.Event()
+    over: asyncio.Future[None] = loop.create_future()
 
-    def on_end(task: asyncio.Task[RailReport]) -> None:
-        """Record that a rail ended. Wake the waiter if it was the last to end, blocked the prompt or was cancelled."""
-        if task in pending:
-            pending.discard(task)
-            done.append(task)
-            if not pending or task.cancelled() or task.result().result == "blocked":
-                changed.set()
+    def end(one: RailReport) -> None:
+        ended[one.rail] = one
+        if (one.result == "blocked" or len(ended) == len(rails)) and not over.done():
+            over.set_result(None)
 
-    for task in names:
-        task.add_done_callback(on_end)
+    def on_done(name: str, task: asyncio.Task[RailReport]) -> None:
+        if name in ended:
+            return
+        if task.cancelled():
+            over.cancel()
+        else:
+            end(_in_time(task.result(), deadlines_s[name]))
+
+    def on_deadline(name: str) -> None:
+        task = tasks[name]
+        if not task.done():
+            end(_late(name, _ms_since(began), deadlines_s[name]))
+            task.cancel()  # not awaited, because some tasks end slowly
+
+    timers = [loop.call_later(max(deadlines_s[name], 0), on_deadline, name) for name in rails]
+    for name, task in tasks.items():
+        task.add_done_callback(partial(on_done, name))
     try:
-        while pending and not _blocked(ended):
-            left_s = min(deadlines_s[names[task]] for task in pending) - (time.perf_counter() - began)
-            timer = loop.call_later(max(left_s, 0), changed.set)
-            try:
-                await changed.wait()
-            finally:
-                timer.cancel()
-            changed.clear()
-            ended |= {names[task]: _in_time(task.result(), deadlines_s[names[task]]) for task in done}
-            done.clear()
-            if pending and not _blocked(ended):
-                now_s = time.perf_counter() - began
-                late = {task for task in pending if deadlines_s[names[task]] <= now_s}
-                ended |= {names[task]: _late(names[task], deadlines_s[names[task]], began) for task in late}
-                pending -= late
-                _stop(late)
+        if rails:
+            await over
     finally:
-        _stop(pending)
-    ended |= {names[task]: no_answer(names[task], "cancelled", _ms_since(began)) for task in pending}
-    return [ended[name] for name in rails]
-
-
-def _blocked(ended: Mapping[str, RailReport]) -> bool:
-    return any(one.result == "blocked" for one in ended.values())
+        for timer in timers:
+            timer.cancel()
+        for task in tasks.values():
+            task.cancel()
+    return [ended.get(name) or no_answer(name, "cancelled", _ms_since(began)) for name in rails]
 
 
 def _in_time(ended: RailReport, deadline_s: float) -> RailReport:
-    """Return the report, or a timeout if the rail ended after its deadline.
-
-    A rail that blocks the event loop ends late without a timeout, because the timeout needs the event loop, too.
-    """
+    # A rail that blocks the event loop ends late without a timeout, because the timeout needs the event loop, too.
     if ended.result == "blocked" or ended.ms <= deadline_s * 1_000:
         return ended
-    return no_answer(ended.rail, "timeout", ended.ms, f"no answer within {deadline_s * 1_000:.0f} ms")
+    return _late(ended.rail, ended.ms, deadline_s)
 
 
-def _late(name: str, deadline_s: float, began: float) -> RailReport:
-    return no_answer(name, "timeout", _ms_since(began), f"no answer within {deadline_s * 1_000:.0f} ms")
-
-
-def _stop(tasks: set[asyncio.Task[RailReport]]) -> None:
-    if not tasks:
-        return
-    for task in tasks:
-        task.cancel()
-    asyncio.gather(*tasks, return_exceptions=True)  # collects exceptions; is not awaited, as some tasks end slowly
+def _late(name: str, ms: float, deadline_s: float) -> RailReport:
+    return no_answer(name, "timeout", ms, f"no answer within {deadline_s * 1_000:.0f} ms")
 
 
 async def _timed(name: str, rail: Rail, began: float) -> RailReport:

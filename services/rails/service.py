@@ -1,5 +1,3 @@
-"""The rails process: the policy, the rails, and a ``RailsCore`` and a ``Processor`` for each lane."""
-
 import asyncio
 import gc
 import secrets
@@ -61,13 +59,7 @@ _log = logger("rails")
 
 
 class RailsService:
-    """One rails process.
-
-    Args:
-        settings: See ``Settings``.
-        bus: See ``BusSettings``.
-        on_ready: Called once, when the process has joined the groups of both lanes.
-    """
+    """One rails process. ``on_ready`` is called once, when the process has joined the groups of both lanes."""
 
     def __init__(self, settings: Settings, bus: BusSettings, on_ready: Callable[[], None]) -> None:
         self._bus = bus
@@ -93,12 +85,10 @@ class RailsService:
 
     @property
     def policy(self) -> Policy:
-        """The policy in force."""
         return self._reloader.current
 
     @property
     def ready(self) -> bool:
-        """Whether requests of both lanes are evaluated."""
         return all(lane.ready for lane in self._lanes)
 
     async def run(self) -> None:
@@ -169,7 +159,6 @@ class RailsService:
         await evaluator.remember(evaluation)
 
     async def _evaluation(self, evaluator: RailsEvaluator, effect: EvaluateRequest) -> Evaluation:
-        """Evaluate a request. If a rail gives no answer on a batch request, repeat the evaluation a few times."""
         if effect.place.topic != REQUESTS_BATCH.name:
             return await evaluator.evaluate(effect.request)
         if evaluator.has_classifier:
@@ -185,7 +174,6 @@ class RailsService:
         return evaluation
 
     async def _prepare(self, policy: Policy) -> None:
-        """Build a policy's evaluator before it is used. Close the oldest evaluator if there are too many."""
         if policy.version in self._evaluators:
             return
         if any(rail.name == JAILBREAK for rail in policy.document.rails.rail):

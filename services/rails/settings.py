@@ -1,6 +1,4 @@
-"""The rails' settings."""
-
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from services.policy.source.files import DEFAULT_POLICY
@@ -32,13 +30,13 @@ class Settings:
             prompt. If it is not set, only the scores of the jailbreak classifier are kept, in the process.
     """
 
-    policy: Path = field(default=DEFAULT_POLICY, metadata={"help": "folder of the policy"})
+    policy: Path = setting(DEFAULT_POLICY, "folder of the policy")
     rails_room: int = setting(256, "most requests evaluated at once", ge=1, le=100_000)
     rails_classifiers: int = setting(2, "processes of the classifier, one core and 240 MB each", ge=1, le=64)
     rails_batch_classifiers: int = setting(2, "the same for batch requests, once there are any", ge=1, le=64)
     rails_instance: str | None = setting(None, "name of this process, unique: a restart then causes no rebalance")
     opa_url: str | None = setting(None, "http://HOST:PORT of an OPA server; none = in the process")
-    decision_log: Path | None = field(
-        default=None, metadata={"help": "file for one line per decision of the Rego in the process, as OPA writes them"}
+    decision_log: Path | None = setting(
+        None, "file for one line per decision of the Rego in the process, as OPA writes them"
     )
     redis_url: str | None = setting(None, "redis://HOST:PORT where answers are cached", secret=True)

@@ -51,7 +51,7 @@ class ActiveRequests:
 
     @contextmanager
     def request(self, tenant: str) -> Iterator[None]:
-        """Count a request until the end of the ``with`` block, or until its preference ends."""
+        """Count the tenant's request as active during the ``with`` block, for ``PREFERENCE_S`` at most."""
         request = object()
         self._tenants[request] = tenant
         timer = asyncio.get_running_loop().call_later(PREFERENCE_S, self._tenants.pop, request, None)
@@ -62,7 +62,6 @@ class ActiveRequests:
             self._tenants.pop(request, None)
 
     def has_other(self, tenants: Container[str]) -> bool:
-        """Return whether a tenant that is not in ``tenants`` has an active request."""
         return any(tenant not in tenants for tenant in self._tenants.values())
 
 
@@ -71,10 +70,8 @@ class TenantShares:
 
     Half of the time is divided equally among the tenants that use this process. The other half stays free, so that a
     tenant within its share need not wait. A tenant that has used more than its share rests: its texts wait until it is
-    back at its share. A tenant that is alone has no limit and never rests.
-
-    Args:
-        credit_s: Seconds by which a tenant may be ahead of its share.
+    back at its share. A tenant that is alone has no limit and never rests. Each may be ahead of its share by
+    ``credit_s`` seconds.
     """
 
     def __init__(self, credit_s: float = CREDIT_S) -> None:
@@ -100,18 +97,15 @@ class TenantShares:
         return {tenant: rested_s for tenant, rested_s in until_s.items() if rested_s > now_s}
 
     def ahead(self, now_s: float) -> Collection[str]:
-        """Return the tenants that have used more than their share."""
         self._forget(now_s)
         return self._even_at_s.keys()
 
     def had_most(self, tenant: str, now_s: float) -> bool:
-        """Return whether this tenant recently had more time than every other tenant."""
         self._forget(now_s)
         others = [at_s for name, at_s in self._even_at_s.items() if name != tenant]
         return self._even_at_s.get(tenant, now_s) > max(others, default=now_s)
 
     def has_others(self, tenant: str, now_s: float) -> bool:
-        """Return whether another tenant had a turn in the last ``RECENT_S`` seconds."""
         self._forget(now_s)
         return bool(self._recent_s.keys() - {tenant})
 
@@ -125,15 +119,10 @@ class TenantShares:
 class Turns:
     """Hands out turns. Within a lane, each tenant's requests are served in order. The caller limits how many wait.
 
-    With one place, a turn uses time of this process. A request passes through about thirty callbacks of the event loop.
-    If a turn ran between every two callbacks, the request would wait for thirty turns. So if several tenants are
-    active, a tenant that had more than its share rests.
-
-    With more places, a turn is work in other processes. If several tenants are active, no tenant may have all places,
-    so that a tenant never waits until the work of another tenant has ended. The tenant that had the most time gets the
-    first place only if no other place is free.
-
-    While a request of a tenant within its share is active, a tenant beyond its share gets no turn.
+    With one place, a turn uses time of this process. If several tenants are active, a tenant that had more than its
+    share rests. With more places, a turn is work in other processes. If several tenants are active, no tenant may have
+    all places. The tenant that had the most time gets the first place only if no other place is free. While a request
+    of a tenant within its share is active, a tenant beyond its share gets no turn.
 
     Args:
         places: Maximum number of concurrent turns. Each concurrent turn has a place, numbered from 0.
@@ -152,14 +141,10 @@ class Turns:
         self._timer: asyncio.TimerHandle | None = None
 
     def turn(self, tenant: str, *, batch: bool = False) -> "_Turn":
-        """Return a context manager that waits for a turn, returns its place, and frees the place at the end.
-
-        Between two turns, the event loop reads its sockets.
-        """
+        """Return a context manager that waits for a turn, returns its place, and frees the place at the end."""
         return _Turn(self, tenant, batch=batch)
 
     def ask(self, tenant: str, *, batch: bool) -> asyncio.Future[int]:
-        """Return a future that gets a place when the tenant has its turn."""
         loop = asyncio.get_running_loop()
         place: asyncio.Future[int] = loop.create_future()
         (self._waiting_batch if batch else self._waiting).put(tenant, place)
@@ -167,12 +152,10 @@ class Turns:
         return place
 
     def charge(self, tenant: str, begun_s: float) -> None:
-        """Charge the tenant for a turn that began at ``begun_s`` and ended now."""
         now_s = time.perf_counter()
         self._shares.had(tenant, now_s - begun_s, now_s)
 
     def give_back(self, tenant: str, place: int) -> None:
-        """Free a place for the next turn."""
         insort(self._free, place)
         if self._held[tenant] == 1:
             del self._held[tenant]
@@ -186,9 +169,11 @@ class Turns:
         now_s, alone = time.perf_counter(), self._places == 1
         ahead = self._shares.ahead(now_s)
         giving_way = set(ahead) if ahead and self.active.has_other(ahead) else set()
+        # A request passes through about thirty callbacks of the event loop, and would wait for a turn at each of them.
         resting = self._shares.resting(now_s) if alone else {}
         while self._free:
-            turn = self._next(giving_way.union(resting if alone else self._full(now_s)))
+            busy = giving_way.union(resting if alone else self._full(now_s))
+            turn = self._waiting.get(busy) or self._waiting_batch.get(busy)
             if turn is None:
                 break
             tenant, mine = turn
@@ -198,27 +183,22 @@ class Turns:
         if self._free and (resting or giving_way) and (len(self._waiting) or len(self._waiting_batch)):
             self._come_back(LOOK_AGAIN_S if giving_way else min(resting.values()) - now_s)
 
-    def _next(self, busy: Container[str]) -> tuple[str, asyncio.Future[int]] | None:
-        return self._waiting.get(busy) or self._waiting_batch.get(busy)
-
     def _leaves_first(self, tenant: str, now_s: float) -> bool:
         return self._shares.has_others(tenant, now_s) and self._shares.had_most(tenant, now_s)
 
     def _full(self, now_s: float) -> set[str]:
-        """Return the tenants that get no further place: they have all places but one, and other tenants are active."""
+        # Tenants that have all places but one get no further place while other tenants are active.
         full = [tenant for tenant, count in self._held.items() if count >= self._places - 1 > 0]
         return {tenant for tenant in full if self._shares.has_others(tenant, now_s)}
 
     def _come_back(self, after_s: float) -> None:
-        """Hand out turns again after ``after_s`` seconds, when a tenant that rests or gives way may go on."""
         if self._timer is not None:
             self._timer.cancel()
         self._timer = asyncio.get_running_loop().call_later(after_s, self._hand_out)
 
 
+# A class, because each slice of text needs a turn, and a generator costs much more.
 class _Turn(AbstractAsyncContextManager[int]):
-    """The context manager of one turn. It is a class, because each slice needs one, and a generator costs much more."""
-
     __slots__ = ("_batch", "_begun_s", "_place", "_tenant", "_turns")
 
     def __init__(self, turns: Turns, tenant: str, *, batch: bool) -> None:

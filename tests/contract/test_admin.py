@@ -8,7 +8,7 @@ from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from aiokafka.errors import InvalidPartitionsError, for_code
 from aiokafka.protocol.metadata import MetadataRequest
 
-from services.bus.kafka.topic_timestamps import IncrementalAlterConfigs
+from services.bus.kafka.topic_settings import IncrementalAlterConfigs
 from tests.contract import wire
 from tests.contract.lab import KafkaClients, read_records, unique
 from tests.support.waiting import until

@@ -11,8 +11,7 @@ from typing import Any, Final, NamedTuple
 from aiokafka.coordinator.assignors.abstract import AbstractPartitionAssignor
 from aiokafka.coordinator.protocol import ConsumerProtocolMemberAssignment, ConsumerProtocolMemberMetadata
 
-_GENERATION: Final = struct.Struct(">i")
-_NUMBER: Final = struct.Struct(">i")
+_INT32: Final = struct.Struct(">i")
 _MARK: Final = -1
 """A special value in a list of partition numbers. In the list of a joining member, it means that the member's
 ``hands_over`` is true. In the list of an assignment, it means that some partition numbers have no owner, because they
@@ -34,7 +33,7 @@ class OwnedPartitions(NamedTuple):
 
 
 def sticky_assignment(numbers: Iterable[int], owned: Mapping[str, OwnedPartitions]) -> dict[str, set[int]]:
-    """Distribute partition numbers evenly, and move as few as possible. The same arguments give the same result."""
+    """Return each member's partition numbers: even shares, with as few moves as possible. Deterministic."""
     left = set(numbers)
     members = _latest_first(owned)
     shares: dict[str, set[int]] = {member: set() for member in members}
@@ -51,9 +50,9 @@ def sticky_assignment(numbers: Iterable[int], owned: Mapping[str, OwnedPartition
 
 
 def handovers(shares: Mapping[str, set[int]], owned: Mapping[str, OwnedPartitions]) -> dict[str, set[int]]:
-    """Return, for each member, the partition numbers that it must give up because another member should get them.
+    """Return, by present owner, the partition numbers that another member should get after a handover.
 
-    Members whose ``hands_over`` is false are left out.
+    Members whose ``hands_over`` is false are left out, because their partition numbers move at once.
     """
     holders: dict[int, str] = {}
     for member in _latest_first(owned):
@@ -76,11 +75,6 @@ def _latest_first(owned: Mapping[str, OwnedPartitions]) -> list[str]:
 class StickyNumberAssignor(AbstractPartitionAssignor):  # type: ignore[misc] # aiokafka has no types
     """``sticky_assignment`` as an aiokafka assignor.
 
-    It has the name of Kafka's range assignor, which members with an older version of Railbus offer. A group uses an
-    assignor that all members offer, and aiokafka cannot offer two assignors, because aiokafka would join once for each
-    of them. Members with either assignor can share a group, because both assign a partition number for all topics
-    together.
-
     If a member's ``hands_over`` is true, a partition number moves away from the member in two rebalances, as in Kafka's
     cooperative protocol. The first rebalance assigns the number to nobody. The old owner commits and rejoins. The
     second rebalance assigns the number to its new owner.
@@ -90,6 +84,9 @@ class StickyNumberAssignor(AbstractPartitionAssignor):  # type: ignore[misc] # a
         unfinished: Whether the last assignment gave any partition number to nobody, of this member or another.
     """
 
+    # The name of Kafka's range assignor, which members with an older version of Railbus offer. A group uses an assignor
+    # that all members offer, and aiokafka would join once for each of two assignors. Members with either assignor can
+    # share a group, because both assign a partition number for all topics together.
     name: str = "range"
     version: Final = 0
 
@@ -101,7 +98,6 @@ class StickyNumberAssignor(AbstractPartitionAssignor):  # type: ignore[misc] # a
     def assign(  # in aiokafka a class method, but it may be called on an instance
         self, cluster: Any, members: Mapping[str, ConsumerProtocolMemberMetadata]
     ) -> dict[str, ConsumerProtocolMemberAssignment]:
-        """Assign all partition numbers. Each member gets partitions of the topics that it subscribes to."""
         topics = sorted({topic for metadata in members.values() for topic in metadata.subscription})
         counts = {topic: len(cluster.partitions_for_topic(topic) or ()) for topic in topics}
         owned = {member: _decode(metadata.user_data) for member, metadata in members.items()}
@@ -121,29 +117,26 @@ class StickyNumberAssignor(AbstractPartitionAssignor):  # type: ignore[misc] # a
         }
 
     def metadata(self, topics: Iterable[str]) -> ConsumerProtocolMemberMetadata:
-        """Return the topics that this member reads and the partition numbers that it owns."""
         owned = self._owned()
-        data = _GENERATION.pack(owned.generation) + _encode(owned.numbers, mark=owned.hands_over)
+        data = _INT32.pack(owned.generation) + _encode(owned.numbers, mark=owned.hands_over)
         return ConsumerProtocolMemberMetadata(self.version, list(topics), data)
 
     def on_assignment(self, assignment: ConsumerProtocolMemberAssignment) -> None:
-        """Record the partition numbers that this member must hand over before other members get them."""
         numbers = _numbers(assignment.user_data)
         self.unfinished = _MARK in numbers
         self.handing_over = frozenset(numbers) - {_MARK}
 
 
 def _encode(numbers: Iterable[int], *, mark: bool) -> bytes:
-    return b"".join(map(_NUMBER.pack, sorted({*numbers, _MARK} if mark else numbers)))
+    return b"".join(map(_INT32.pack, sorted({*numbers, _MARK} if mark else numbers)))
 
 
 def _numbers(data: bytes | None) -> list[int]:
-    return [value for (value,) in _NUMBER.iter_unpack(data)] if data and not len(data) % _NUMBER.size else []
+    return [value for (value,) in _INT32.iter_unpack(data)] if data and not len(data) % _INT32.size else []
 
 
 def _decode(data: bytes | None) -> OwnedPartitions:
-    """Decode the user data of a joining member. If the data has another format, the member owns nothing."""
-    if not (values := _numbers(data)):
+    if not (values := _numbers(data)):  # a member with another version
         return OwnedPartitions(-1, frozenset())
     generation, *numbers = values
     return OwnedPartitions(generation, frozenset(numbers) - {_MARK}, _MARK in numbers)

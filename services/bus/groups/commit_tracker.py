@@ -12,8 +12,6 @@ from services.bus.records import Partition
 
 
 class PartitionProgress:
-    """The records of one partition that were read and are not done."""
-
     __slots__ = ("_next", "_open", "_order")
 
     def __init__(self) -> None:
@@ -22,10 +20,10 @@ class PartitionProgress:
         self._next = 0
 
     def read(self, next_offset: int, kept: Iterable[int] = ()) -> None:
-        """Record that all records before ``next_offset`` were read, and that those in ``kept`` are not done.
+        """Record that reading has reached ``next_offset``, and that the records at the offsets ``kept`` are not done.
 
-        ``kept`` has offsets in rising order. If its first offset (``next_offset`` if it is empty) is lower than the
-        ``next_offset`` of the last call, reading was restarted. Then the records kept in earlier calls are forgotten.
+        ``kept`` is in ascending order. If these offsets are lower than in the last call, reading was restarted. Then
+        forget the records of earlier calls.
         """
         kept = tuple(kept)
         if (kept[0] if kept else next_offset) < self._next:
@@ -36,7 +34,6 @@ class PartitionProgress:
         self._next = next_offset
 
     def done(self, offset: int) -> None:
-        """Mark a kept record as done. Ignore an offset that is not kept or is done already."""
         self._open.discard(offset)
         while self._order and self._order[0] not in self._open:
             self._order.popleft()
@@ -45,14 +42,8 @@ class PartitionProgress:
     def position(self) -> int:
         return self._order[0] if self._order else self._next
 
-    @property
-    def open(self) -> int:
-        return len(self._open)
-
 
 class CommitTracker:
-    """The positions of all partitions of one reader, and which of them are committed."""
-
     __slots__ = ("_committed", "_progress")
 
     def __init__(self) -> None:
@@ -67,7 +58,6 @@ class CommitTracker:
             progress.done(offset)
 
     def due(self) -> dict[Partition, int]:
-        """Return the positions that are not committed yet."""
         positions = {partition: progress.position for partition, progress in self._progress.items()}
         return {p: position for p, position in positions.items() if self._committed.get(p) != position}
 

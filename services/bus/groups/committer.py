@@ -1,5 +1,3 @@
-"""Commit the offsets of a group member while it works, and once more before it gives partitions away."""
-
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable
@@ -27,14 +25,11 @@ seconds."""
 
 
 class Committer:
-    """Makes the commits of one membership.
+    """Commits the offsets of one membership while it works, and once more before it gives partitions away.
 
     Args:
-        tracker: The records that were read and that are done. It outlives the membership.
-        member: The membership.
         settle: Awaited before partitions are handed over; None if partitions move without a handover.
-        patience_s: Maximum time in seconds for each of the two steps of a handover, which are to settle and to commit.
-            The group waits for this member meanwhile.
+        patience_s: Maximum time in seconds to settle, and again to commit, before a handover.
     """
 
     def __init__(
@@ -53,7 +48,6 @@ class Committer:
         self._due.set()
 
     async def run(self) -> None:
-        """Commit whenever ``soon`` was called, until cancelled."""
         while True:
             await self._due.wait()
             self._due.clear()
@@ -69,13 +63,12 @@ class Committer:
                     await asyncio.sleep(RETRY_S)
 
     async def before_rejoin(self) -> None:
-        """Wait for a handover that is in progress, and commit."""
         if self._handing_over is not None:
             await asyncio.wait({self._handing_over})
         await self.commit_last(self._patience_s)
 
     async def hand_over(self, partitions: TopicPartitions) -> None:
-        """Commit the work that was started on these partitions, then rejoin so that other members can get them."""
+        """Settle and commit these partitions, then rejoin, so that other members get them."""
         self._handing_over = asyncio.current_task()
         try:
             if self._settle is not None:
@@ -89,7 +82,6 @@ class Committer:
         self._member.rejoin()
 
     async def _commit(self) -> bool:
-        """Commit the offsets that are due. Return whether none is left to commit."""
         positions = {p: at for p, at in self._tracker.due().items() if self._member.holds(p)}
         if not positions:
             return True

@@ -1,5 +1,3 @@
-"""Track the partitions of a group member, the next offset of each, and the callers that wait for an offset. No I/O."""
-
 from collections.abc import Callable, Hashable, Mapping
 from typing import Generic, NamedTuple, TypeVar
 
@@ -26,7 +24,11 @@ OnAssigned = Callable[[Assignment], None]
 
 
 class HeldPartitions(Generic[Waiter]):
-    """The partitions of one reader. If an assignment keeps a partition, the partition keeps its position."""
+    """The partitions of one reader, each with the next offset to read. A partition that is kept keeps its position.
+
+    A waiter has a goal, the end offset of each of several partitions. The methods that change positions return the
+    waiters whose goals are reached.
+    """
 
     __slots__ = ("_ends", "_goals", "_known_us", "held", "positions")
 
@@ -46,10 +48,9 @@ class HeldPartitions(Generic[Waiter]):
     def assign(
         self, partitions: TopicPartitions, anew: TopicPartitions = frozenset()
     ) -> tuple[Assignment, list[Waiter]]:
-        """Replace the held partitions by ``partitions``, and remove the waiters for offsets of lost partitions.
+        """Replace the held partitions. Remove and return the waiters whose goals have a lost partition.
 
-        A partition in ``anew`` that was held before counts as lost and as gained. Return the assignment and the
-        removed waiters.
+        A partition in ``anew`` that was held before counts as lost and as gained.
         """
         kept = (self.held & partitions) - anew
         lost = self.held - kept
@@ -64,33 +65,28 @@ class HeldPartitions(Generic[Waiter]):
         return Assignment(partitions, partitions - kept, lost), missed
 
     def start_at(self, starts: Mapping[Partition, int]) -> list[Waiter]:
-        """Set the positions of held partitions that have none. Return the waiters whose offsets are all reached."""
         for partition, start in starts.items():
             if partition in self.held:
                 self.positions.setdefault(partition, start)
         return self._take_reached()
 
     def read(self, progress: Mapping[Partition, int]) -> list[Waiter]:
-        """Record the next offset of each partition. Return the waiters whose offsets are all reached."""
         self.positions.update(progress)
         return self._take_reached() if self._goals else []
 
     def note_ends(self, ends: Mapping[Partition, int], asked_us: int) -> None:
-        """Record the end offsets that the broker has returned to a request sent at ``asked_us``."""
         for partition, end in ends.items():
-            self._known_us[partition] = self.read_up_to_us(partition)
-            self._ends[partition] = (end, asked_us)
+            if asked_us >= self._ends.get(partition, (0, 0))[1]:  # a later request may be answered earlier
+                self._known_us[partition] = self.read_up_to_us(partition)
+                self._ends[partition] = (end, asked_us)
 
     def read_up_to_us(self, partition: Partition) -> int:
-        """Return the time of the newest request for the end offset that reading has reached; 0 if there is none.
-
-        All records that are not read yet were appended after this time.
-        """
+        """Return the time up to which all appended records have been read; 0 if this time is unknown."""
         end, asked_us = self._ends.get(partition, (0, 0))
         return asked_us if self.positions.get(partition, -1) >= end else self._known_us.get(partition, 0)
 
     def set_goal(self, waiter: Waiter, ends: Mapping[Partition, int], asked_us: int) -> bool:
-        """Register a waiter for the end offsets ``ends``. If reading has reached them all already, only return true."""
+        """Register a waiter with these end offsets as its goal. If it is reached already, only return true."""
         self.note_ends(ends, asked_us)
         goal = dict(ends)
         if self._is_reached(goal):
@@ -103,7 +99,6 @@ class HeldPartitions(Generic[Waiter]):
 
     @property
     def lag(self) -> int:
-        """Return the number of records between the positions and the last known end offsets."""
         return sum(max(0, end - self.positions.get(p, 0)) for p, (end, _) in self._ends.items() if p in self.held)
 
     def _take_reached(self) -> list[Waiter]:

@@ -1,5 +1,3 @@
-"""Compute the time from which a reader that folds the log reads a partition that it gains."""
-
 from typing import Any, Final
 
 from schemas.errors import UnreadableEvent
@@ -21,16 +19,11 @@ older than the outage."""
 async def rewound(
     cluster: Cluster, partitions: TopicPartitions, topic: Topic | None, end_ms: int, rewind_ms: int
 ) -> dict[Partition, int]:
-    """Return the offset from which a reader that folds the log reads each partition that it gains.
+    """Return the offset from which a reader that folds the log reads each of the gained ``partitions``.
 
-    Args:
-        cluster: An open ``Cluster``.
-        partitions: The gained partitions.
-        topic: The topic to which members write the outcome of their work; None if there is none.
-        end_ms: The time of the newest record of all gained partitions.
-        rewind_ms: Reading starts this many milliseconds before ``end_ms``, or before the newest record in the partition
-            of ``topic`` with the same number, if that record is older. If that record is an account with a still
-            earlier ``open_since``, reading starts at ``open_since``.
+    Reading starts ``rewind_ms`` before ``end_ms``, the time of the newest record of all gained partitions. If members
+    write their results to a ``topic``, its newest record with the same partition number counts instead, if it is older.
+    If that record is an account with a still earlier ``open_since``, reading starts at ``open_since``.
     """
     if topic is None:
         return await cluster.offsets_for_time(partitions, end_ms - rewind_ms)
@@ -50,7 +43,6 @@ async def rewound(
 
 
 def _since_ms(record: Any) -> int | None:
-    """Return ``Account.open_since`` in milliseconds; None if the record is not an account or has no such time."""
     try:
         event = decode(record.value, record.headers, record.key)
     except UnreadableEvent:

@@ -1,10 +1,9 @@
-"""Track whether brokers are reachable, and log each change once."""
-
 import asyncio
 import itertools
 import random
 import socket
 import ssl
+from functools import cache
 from typing import Final
 
 from aiokafka.errors import KafkaConnectionError, KafkaError, SaslAuthenticationFailed, UnsupportedSaslMechanismError
@@ -23,17 +22,18 @@ PROBE_TIMEOUT_MS: Final = 5_000
 
 
 class BrokerHealth:
-    """Whether this process can reach one broker's address. All clients of the process share the object.
+    """Whether this process can connect to a broker. Each change is logged once.
 
-    Only attempts to connect change the state, because a connection can end although its broker is reachable.
+    All clients of the process share the object.
     """
 
     def __init__(self, address: str) -> None:
         self._address = address
-        self._away = False
+        self._away = (
+            False  # only attempts to connect change this: a connection may end although the broker is reachable
+        )
 
     def mark_unreachable(self, reason: BaseException | str) -> None:
-        """Record that an attempt to connect failed."""
         if self._away:
             return
         self._away = True
@@ -42,7 +42,6 @@ class BrokerHealth:
         _log.warning("broker %s unreachable (%s); waiting", self._address, text)
 
     def mark_reachable(self) -> None:
-        """Record that an attempt to connect succeeded."""
         if not self._away:
             return
         self._away = False
@@ -50,12 +49,9 @@ class BrokerHealth:
         _log.warning("broker %s is back", self._address)
 
 
-_health_by_address: dict[str, BrokerHealth] = {}
-
-
+@cache
 def health_of(host: str, port: int) -> BrokerHealth:
-    address = f"{host}:{port}"
-    return _health_by_address.setdefault(address, BrokerHealth(address))
+    return BrokerHealth(f"{host}:{port}")
 
 
 def backoff_s(attempt: int) -> float:
@@ -97,7 +93,6 @@ async def wait_for_broker(settings: BusSettings) -> None:
 
 
 def _reason(error: BaseException) -> BaseException | str:
-    """Return why a first connection failed, in words that tell an operator what to check."""
     if isinstance(error, ConnectionRefusedError):
         return "connection refused"
     if isinstance(error, TimeoutError):

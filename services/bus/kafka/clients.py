@@ -9,7 +9,6 @@ from collections.abc import Awaitable
 from typing import Any, Final
 
 from aiokafka import AIOKafkaProducer
-from aiokafka.client import AIOKafkaClient
 from aiokafka.errors import KafkaError
 
 from services.bus.kafka.broker_health import backoff_s, health_of, wait_for_broker
@@ -41,7 +40,7 @@ async def open_producer(settings: BusSettings, name: str) -> Any:
             linger_ms=0,
             max_batch_size=PRODUCE_BYTES,
         )
-        _report_health(producer.client)
+        report_health(producer.client)
         try:
             await producer.start()
         except KafkaError:
@@ -55,15 +54,7 @@ async def open_producer(settings: BusSettings, name: str) -> Any:
             return producer
 
 
-def make_client(settings: BusSettings, name: str, *, timeout_ms: int = REQUEST_TIMEOUT_MS) -> Any:
-    """Return an aiokafka client for the cluster's metadata and for single requests."""
-    client = AIOKafkaClient(**common_options(settings, name), request_timeout_ms=timeout_ms)
-    _report_health(client)
-    return client
-
-
 def common_options(settings: BusSettings, name: str) -> dict[str, Any]:
-    """Return the arguments that every aiokafka client takes."""
     return {
         "bootstrap_servers": [f"{host}:{port}" for host, port in settings.addresses()],
         "client_id": name,
@@ -86,14 +77,12 @@ async def close_producer(producer: Any) -> None:
 
 
 async def bounded_close(closing: Awaitable[Any]) -> None:
-    """Await a close for ``CLOSE_S`` at most, and ignore its exceptions."""
     with contextlib.suppress(Exception):
         async with asyncio.timeout(CLOSE_S):
             await closing
 
 
-def _report_health(client: Any) -> None:
-    """Tell ``BrokerHealth`` whether the client gets a connection, the first sign that a broker is away or back."""
+def report_health(client: Any) -> None:
     get_conn = client._get_conn  # noqa: SLF001
 
     async def watched(node_id: Any, **options: Any) -> Any:

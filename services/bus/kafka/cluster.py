@@ -1,16 +1,15 @@
-"""A client that looks up the leader of a partition and the offset at a point in time."""
-
 import asyncio
 import itertools
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from aiokafka import TopicPartition
+from aiokafka.client import AIOKafkaClient
 from aiokafka.errors import KafkaError, LeaderNotAvailableError, TopicAuthorizationFailedError, for_code
 from aiokafka.protocol.offset import OffsetRequest
 
 from services.bus.kafka.broker_health import backoff_s, health_of, wait_for_broker
-from services.bus.kafka.clients import REQUEST_TIMEOUT_MS, bounded_close, make_client
+from services.bus.kafka.clients import REQUEST_TIMEOUT_MS, bounded_close, common_options, report_health
 from services.bus.kafka.connections import connect
 from services.bus.records import Partition
 from services.bus.settings import BusSettings
@@ -48,7 +47,9 @@ class Cluster:
         self._forget_leaders()
         for attempt in itertools.count():
             await wait_for_broker(self._settings)
-            self.client = make_client(self._settings, self._name, timeout_ms=self._timeout_ms)
+            options = common_options(self._settings, self._name)
+            self.client = AIOKafkaClient(**options, request_timeout_ms=self._timeout_ms)
+            report_health(self.client)
             self.client.cluster.add_listener(lambda _: self._forget_leaders())
             try:
                 await self.client.bootstrap()
@@ -59,7 +60,6 @@ class Cluster:
                 return
 
     async def close(self) -> None:
-        """Close all connections except those that ``connect`` returned."""
         await bounded_close(self.client.close())
 
     async def connect(self, node: int) -> Any:
@@ -77,7 +77,11 @@ class Cluster:
         return conn
 
     async def wait_for_topics(self, topics: Iterable[str]) -> None:
-        """Wait until the cluster has all of these topics. Log each missing topic once."""
+        """Wait until the cluster has all of these topics. Log each missing topic once.
+
+        Raises:
+            UserError: The broker does not let this user read a topic.
+        """
         for topic in topics:
             attempt = 0
             while self.client.cluster.partitions_for_topic(topic) is None:
@@ -92,12 +96,10 @@ class Cluster:
                 attempt += 1
 
     def has(self, partition: Partition) -> bool:
-        """Return whether a known topic has this partition."""
         topic, number = partition
         return number in (self.client.cluster.partitions_for_topic(topic) or ())
 
     def leader(self, partition: Partition) -> int | None:
-        """Return the node id of a partition's leader; None while there is none."""
         known = self._leaders.get(partition)
         if known is not None:
             return known
@@ -112,14 +114,12 @@ class Cluster:
         self.leaders_version += 1
 
     async def refresh(self) -> None:
-        """Request the current leaders of all partitions from the cluster."""
         await self.client.force_metadata_update()
 
     async def beginning_offsets(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
         return await self._offsets(dict.fromkeys(partitions, _EARLIEST))
 
     async def end_offsets(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
-        """Return the offset that the next record of each partition will get."""
         return await self._offsets(dict.fromkeys(partitions, _LATEST))
 
     async def offsets_for_time(self, partitions: Iterable[Partition], time_ms: int) -> dict[Partition, int]:

@@ -1,11 +1,7 @@
-"""The number of copies of a record, and the number of them that must exist before it is acknowledged."""
-
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
-from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
-from aiokafka.errors import NoError, for_code
-
+from services.bus.kafka.topic_settings import read_setting
 from services.bus.settings import BusSettings
 from services.runtime.errors import UserError
 from services.runtime.logging import logger
@@ -17,10 +13,11 @@ MIN_INSYNC_SETTING: Final = "min.insync.replicas"
 MOST_COPIES: Final = 3
 """Default replication factor, if the cluster has at least this many brokers."""
 
+_UNKNOWN: Final = 2**15
+"""Value assumed for a topic whose settings this user is not allowed to read. It is so large that no warning follows."""
+
 
 class Copies(NamedTuple):
-    """A topic's replication factor and its ``min.insync.replicas``."""
-
     replication: int
     min_insync: int
 
@@ -48,22 +45,16 @@ def wanted_copies(settings: BusSettings, brokers: int) -> Copies:
 
 
 async def warn_of_fewer_copies(admin: Any, wanted: Copies, replications: Mapping[str, int]) -> None:
-    """Log one warning that names the topics with fewer copies than wanted.
-
-    Args:
-        admin: A started admin client.
-        wanted: See ``wanted_copies``.
-        replications: The replication factor of each topic that exists.
-    """
-    min_insyncs = await _min_insyncs(admin, replications)
-    found = {name: Copies(copies, min_insyncs.get(name, 1)) for name, copies in replications.items()}
+    values, refusals = await read_setting(admin, MIN_INSYNC_SETTING, replications)
+    min_insyncs = {topic: int(value or 1) for topic, value in values.items()}
+    min_insyncs |= dict.fromkeys((refusal.topic for refusal in refusals), _UNKNOWN)
+    found = {name: Copies(copies, min_insyncs[name]) for name, copies in replications.items()}
     text = complaint(wanted, found)
     if text is not None:
         _log.warning("%s", text)
 
 
 def complaint(wanted: Copies, found: Mapping[str, Copies]) -> str | None:
-    """Return the warning that ``warn_of_fewer_copies`` logs; None if every topic has enough copies."""
     fewer = {
         name: copies
         for name, copies in found.items()
@@ -77,25 +68,3 @@ def complaint(wanted: Copies, found: Mapping[str, Copies]) -> str | None:
         " it. Raise them with kafka-reassign-partitions.sh and kafka-configs.sh, or, if this is meant, set"
         f" RAILBUS_REPLICATION={least.replication} and RAILBUS_MIN_INSYNC_REPLICAS={least.min_insync}"
     )
-
-
-async def _min_insyncs(admin: Any, topics: Iterable[str]) -> dict[str, int]:
-    """Return the ``min.insync.replicas`` of each topic; ``_UNKNOWN`` if this user is not allowed to read it."""
-    resources = [ConfigResource(ConfigResourceType.TOPIC, topic, {MIN_INSYNC_SETTING: ""}) for topic in topics]
-    found = {}
-    for answer in await admin.describe_configs(resources):
-        for code, message, _, topic, entries in answer.resources:
-            error = for_code(code)
-            if error is not NoError:
-                if getattr(error, "retriable", False):
-                    raise error(f"{MIN_INSYNC_SETTING} of {topic}: {message}")
-                found[topic] = _UNKNOWN
-                continue
-            value = {name: value for name, value, *_ in entries}.get(MIN_INSYNC_SETTING)
-            if value is not None:
-                found[topic] = int(value)
-    return found
-
-
-_UNKNOWN: Final = 2**15
-"""Value assumed for a topic whose settings this user is not allowed to read. It is so large that no warning follows."""

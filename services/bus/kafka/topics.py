@@ -1,8 +1,6 @@
-"""Create missing topics, and make the records of all topics carry the broker's time."""
-
 import asyncio
 import itertools
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Final
 
@@ -13,12 +11,14 @@ from schemas.topics import TIMESTAMP_TYPE, TOPICS, Topic
 from services.bus.kafka.broker_health import backoff_s, wait_for_broker
 from services.bus.kafka.clients import common_options
 from services.bus.kafka.topic_copies import MIN_INSYNC_SETTING, Copies, wanted_copies, warn_of_fewer_copies
-from services.bus.kafka.topic_timestamps import TIMESTAMP_SETTING, use_log_append_time
+from services.bus.kafka.topic_settings import SettingRefusal, alter_setting, read_setting
 from services.bus.settings import BusSettings
 from services.runtime.errors import UserError
 from services.runtime.logging import logger
 
 _log = logger("bus")
+
+TIMESTAMP_SETTING: Final = "message.timestamp.type"
 
 READY_TRIES: Final = 40
 """Maximum number of checks whether all topics have leaders. With the backoff, the checks take about a minute."""
@@ -110,19 +110,44 @@ def _check(settings: BusSettings, topics: Sequence[Topic], there: dict[str, int]
 
 
 async def _partition_counts(admin: Any) -> dict[str, int]:
-    """Return the number of partitions of each topic. Leave out topics with a partition that has no leader."""
     described = await admin.describe_topics()
     return {
         topic["topic"]: len(topic["partitions"])
         for topic in described
+        # A topic with a partition that has no leader is left out.
         if topic["error_code"] == 0 and topic["partitions"] and all(p["leader"] >= 0 for p in topic["partitions"])
     }
 
 
 async def _replications(admin: Any, topics: Sequence[Topic]) -> dict[str, int]:
-    """Return, by topic, the smallest number of replicas of any of its partitions."""
     described = await admin.describe_topics([topic.name for topic in topics])
     return {topic["topic"]: min(len(p["replicas"]) for p in topic["partitions"]) for topic in described}
+
+
+async def use_log_append_time(admin: Any, bootstrap: str, topics: Iterable[str]) -> None:
+    """Set ``LogAppendTime`` on topics whose records have their writers' times. Log one warning if the broker refuses.
+
+    The warning has a command for the operator, with the brokers' addresses ``bootstrap``.
+
+    Raises:
+        KafkaError: The broker could not answer now. The caller may try again.
+    """
+    types, refusals = await read_setting(admin, TIMESTAMP_SETTING, topics)
+    others = [topic for topic, timestamp_type in types.items() if timestamp_type != TIMESTAMP_TYPE]
+    if others:
+        refusals += await alter_setting(admin, TIMESTAMP_SETTING, TIMESTAMP_TYPE, others)
+    if refusals:
+        _log.warning("%s", _complaint(refusals, bootstrap))
+
+
+def _complaint(refusals: list[SettingRefusal], bootstrap: str) -> str:
+    names = ", ".join(refusal.topic for refusal in refusals)
+    return (
+        f"records of {names} have their writers' times, and the broker does not let us change that"
+        f" ({refusals[0].why}): deadlines are measured by the writers' clocks, and are wrong where those differ."
+        f" For each of these topics: kafka-configs.sh --bootstrap-server {bootstrap} --alter --entity-type topics"
+        f" --entity-name {refusals[0].topic} --add-config {TIMESTAMP_SETTING}={TIMESTAMP_TYPE}"
+    )
 
 
 async def _create(admin: Any, settings: BusSettings, copies: Copies, topics: Sequence[Topic]) -> None:

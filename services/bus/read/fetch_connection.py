@@ -1,9 +1,8 @@
-"""Send fetch requests to one broker, over a connection that nothing else uses."""
-
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from aiokafka.errors import KafkaConnectionError
 
+from services.bus.kafka.cluster import Cluster
 from services.bus.read.fetch_wire import FetchAsk, FetchCall, encode
 
 WAIT_MS: Final = 500
@@ -20,14 +19,8 @@ ANSWER_BYTES: Final = 8_388_608
 """Maximum number of bytes of one answer (8 MiB). They are in memory in addition to the records that a handler keeps."""
 
 
-class Connector(Protocol):
-    """Opens connections to the brokers of a cluster."""
-
-    async def connect(self, node: int) -> Any: ...
-
-
 class FetchConnection:
-    """The connection to one broker that is used for fetches.
+    """A connection to one broker that is used only for fetches.
 
     Args:
         least_bytes: The broker answers when it has this many bytes, or after ``COLLECT_MS``. With 1, it answers at the
@@ -36,7 +29,7 @@ class FetchConnection:
 
     __slots__ = ("_cluster", "_conn", "_interrupts", "_least_bytes", "_node", "_waiting")
 
-    def __init__(self, cluster: Connector, node: int, least_bytes: int = 1) -> None:
+    def __init__(self, cluster: Cluster, node: int, least_bytes: int = 1) -> None:
         self._cluster = cluster
         self._least_bytes = least_bytes
         self._node = node
@@ -66,13 +59,10 @@ class FetchConnection:
         return answer
 
     def interrupt(self) -> None:
-        """End a fetch that is waiting, so that the next fetch can request other partitions at once.
-
-        A broker answers the requests of one connection in order, so the next fetch would have to wait for this one. To
-        avoid that, this method closes the connection. Opening a new one takes a millisecond or two.
-        """
+        """End a fetch that is waiting, so that the next fetch can request other partitions at once."""
         self._interrupts += 1
         if self._waiting:
+            # A broker answers the requests of one connection in order. A new connection takes a millisecond or two.
             self.close()
 
     def close(self) -> None:

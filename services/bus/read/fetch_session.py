@@ -13,9 +13,6 @@ from services.bus.records import Partition
 
 _LARGEST_EPOCH: Final = 2**31 - 1
 
-SESSION_ERRORS: Final = frozenset({70, 71})
-"""Error codes: the broker does not know the session, or expected another epoch."""
-
 
 class ClientFetchSession:
     """One reader's session with one broker.
@@ -38,7 +35,6 @@ class ClientFetchSession:
 
     @property
     def goes_on(self) -> bool:
-        """Return whether the broker keeps a session for us."""
         return self._epoch != OPEN_EPOCH
 
     def ask(self, offsets: Mapping[Partition, int], *, whole: bool = True) -> FetchAsk:
@@ -70,14 +66,12 @@ class ClientFetchSession:
         return FetchAsk(self._session_id, self._epoch, changed, forgotten)
 
     def answered(self, session_id: int) -> None:
-        """Continue the session if the broker keeps one for us, that is, if it returned a session id."""
-        if session_id == NO_SESSION:
+        if session_id == NO_SESSION:  # the broker keeps no session for us
             self._session_id, self._epoch = NO_SESSION, OPEN_EPOCH
         else:
             self._session_id, self._epoch = session_id, self._epoch % _LARGEST_EPOCH + 1
 
     def read(self, part: PartitionData, offset: int) -> None:
-        """Record that a partition of an answer was read up to this offset."""
         partition = (part.topic, part.partition)
         self.answered_for.append(partition)
         if part.error:
@@ -88,7 +82,7 @@ class ClientFetchSession:
             self._note(partition, offset)
 
     def reset(self) -> None:
-        """Open a new session with the next request, because an answer was lost and the broker's epoch may be ahead."""
+        """Open a new session with the next request. Call this if an answer was lost."""
         self._epoch = OPEN_EPOCH
 
     def _note(self, partition: Partition, offset: int) -> None:
@@ -100,12 +94,10 @@ class ClientFetchSession:
 
 
 def ask_once(offsets: Mapping[Partition, int]) -> FetchAsk:
-    """Return a request without a session."""
     return FetchAsk(NO_SESSION, WITHOUT_SESSION_EPOCH, offsets)
 
 
 def _rotated(offsets: Mapping[Partition, int], turn: int) -> dict[Partition, int]:
-    """Return the offsets, beginning with another one at each ``turn``. A broker fills its answer in this order."""
-    partitions = list(offsets)
+    partitions = list(offsets)  # a broker fills its answer in this order, so each turn begins with another partition
     first = turn % len(partitions) if partitions else 0
     return {partition: offsets[partition] for partition in partitions[first:] + partitions[:first]}

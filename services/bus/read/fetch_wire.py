@@ -83,7 +83,6 @@ class PartitionData(NamedTuple):
 
 
 def encode(ask: FetchAsk, *, wait_ms: int, most_bytes: int, most_bytes_each: int, least_bytes: int = 1) -> bytes:
-    """Return the body of a request. The broker answers when it has ``least_bytes``, or after ``wait_ms``."""
     asked: dict[str, list[bytes]] = {}
     for (topic, partition), offset in ask.offsets.items():
         asked.setdefault(topic, []).append(_ASKED.pack(partition, offset, _NOT_A_REPLICA, most_bytes_each))
@@ -134,8 +133,6 @@ class FetchCall:
     """A request in the form that aiokafka's connection expects. Its response is the undecoded body, as bytes."""
 
     class RESPONSE_TYPE:  # noqa: N801 - aiokafka's name
-        """Returns the body undecoded."""
-
         @staticmethod
         def decode(body: BytesIO) -> bytes:
             return body.read()
@@ -149,7 +146,6 @@ class FetchCall:
         self._body = body
 
     def prepare(self, versions: Mapping[int, tuple[int, int]]) -> "FetchCall":
-        """Check that the broker supports this version."""
         low, high = versions.get(API_KEY, (0, -1))
         if not low <= VERSION <= high:
             raise IncompatibleBrokerVersion(f"the broker speaks Fetch {low} to {high}, not {VERSION}")

@@ -45,15 +45,11 @@ ends the reader."""
 OnMoved = Callable[[Partition, int, int], None]
 """Receives a partition, the offset that the broker no longer has, and the offset at which reading continues."""
 
-_NONE_BEHIND: Final[frozenset[Partition]] = frozenset()
-
 OVERLAP_MS: Final = 10_000
 """If a broker crashes and loses the end of a log, its clock may also be set back, by this many milliseconds at most."""
 
 
-class _ReadPosition:
-    """The next offset to read of one partition. If reading jumps to another offset, a new object replaces this one."""
-
+class _ReadPosition:  # if reading jumps to another offset, a new object replaces this one
     __slots__ = ("offset",)
 
     def __init__(self, offset: int) -> None:
@@ -64,18 +60,10 @@ _Step = tuple[Partition, _ReadPosition, int, Any]
 """A partition, its read position, and the two values that ``unpack`` yields: the next offset and the record."""
 
 
-class _Answer(NamedTuple):
-    """One broker's latest fetch response. It is stored after all its records were handed over.
-
-    Attributes:
-        asked_us: When the fetch was sent, in microseconds of the fetcher's clock.
-        positions: The partitions that the fetch was for.
-        behind: The partitions of which the broker has more records than the response contained.
-    """
-
-    asked_us: int
-    positions: Mapping[Partition, _ReadPosition]
-    behind: frozenset[Partition]
+class _Answer(NamedTuple):  # of a fetch whose records were all handed over
+    asked_us: int  # when the fetch was sent
+    positions: Mapping[Partition, _ReadPosition]  # of the partitions that the fetch was for
+    behind: frozenset[Partition]  # of which the broker has more records than the response contained
 
 
 class Fetcher:
@@ -138,7 +126,6 @@ class Fetcher:
         self._changed.set()
 
     def drop(self, partitions: Sequence[Partition] | None = None) -> None:
-        """Stop reading these partitions now, or all partitions if ``partitions`` is None."""
         for partition in tuple(self._positions) if partitions is None else partitions:
             self._positions.pop(partition, None)
         self._moves += 1
@@ -151,9 +138,7 @@ class Fetcher:
     def read_up_to_us(self, partition: Partition, node: int | None) -> int:
         """Return the time up to which all appended records were handed over; 0 if this time is unknown.
 
-        Args:
-            partition: The partition.
-            node: The id of the broker that leads the partition; None if there is no leader.
+        ``node`` is the id of the broker that leads the partition; None if there is no leader.
         """
         answer = None if node is None else self._answers.get(node)
         if answer is None or partition in answer.behind:
@@ -182,7 +167,6 @@ class Fetcher:
             raise first_error(group) from None
 
     async def _read(self, node: int, connection: FetchConnection) -> None:
-        """Read the partitions that one broker leads, until it leads none of this reader's partitions."""
         failures, session = 0, ClientFetchSession()
         asked: Mapping[Partition, _ReadPosition] = {}
         try:
@@ -210,8 +194,7 @@ class Fetcher:
                 if answer is not None:
                     failures = 0
                     await self._deliver(answer, positions, session)
-                    behind = frozenset(session.behind) if session.behind else _NONE_BEHIND
-                    self._answers[node] = _Answer(asked_us, positions, behind)
+                    self._answers[node] = _Answer(asked_us, positions, frozenset(session.behind))
         finally:
             connection.close()
             self._answers.pop(node, None)
@@ -221,7 +204,6 @@ class Fetcher:
     async def _ask(
         self, connection: FetchConnection, session: ClientFetchSession, offsets: Mapping[Partition, int], *, whole: bool
     ) -> Iterator[PartitionData] | None:
-        """Fetch from these offsets. Return the partitions of the response; None if ``interrupt`` ended the fetch."""
         body = await connection.fetch(session.ask(offsets, whole=whole))
         if body is None:
             session.reset()
@@ -237,9 +219,8 @@ class Fetcher:
         self._moves += 1
 
     def _led_by(self, node: int) -> dict[Partition, _ReadPosition]:
-        """Return the partitions to read that a broker leads. The result is cached, because it seldom changes."""
         version = (self._moves, self._cluster.leaders_version)
-        known = self._led.get(node)
+        known = self._led.get(node)  # cached, because it seldom changes
         if known is None or known[0] != version:
             led = {p: position for p, position in self._positions.items() if self._cluster.leader(p) == node}
             known = self._led[node] = (version, led)
@@ -248,7 +229,6 @@ class Fetcher:
     async def _deliver(
         self, parts: Iterator[PartitionData], positions: Mapping[Partition, _ReadPosition], session: ClientFetchSession
     ) -> None:
-        """Hand over the records of one response, in slices for which the in-flight limit has free slots."""
         errors: dict[Partition, int] = {}
         items = self._items(parts, positions, errors, session)
         while self._slice(items):
@@ -278,7 +258,6 @@ class Fetcher:
             session.read(part, position.offset)
 
     def _slice(self, items: Iterator[_Step]) -> bool:
-        """Hand over the next slice of the records in ``items``. Return whether ``items`` may have more records."""
         most = MAX_RECORDS if self._in_flight is None else max(1, min(MAX_RECORDS, self._in_flight.free))
         events: list[Any] = []  # as the decoder makes them
         progress: dict[Partition, int] = {}
@@ -307,10 +286,7 @@ class Fetcher:
     async def _handle_errors(
         self, errors: Mapping[Partition, int], positions: Mapping[Partition, _ReadPosition]
     ) -> None:
-        """Move the partitions whose offset the broker no longer has to another offset.
-
-        After other errors, refresh the leaders.
-        """
+        # The class docstring says where reading of these continues.
         gone = {p: positions[p].offset for p, code in errors.items() if for_code(code) is OffsetOutOfRangeError}
         for partition, begin in (await self._resume(gone)).items():
             if self._positions.get(partition) is positions[partition]:
@@ -326,7 +302,6 @@ class Fetcher:
             await self._refresh()
 
     async def _resume(self, gone: Mapping[Partition, int]) -> dict[Partition, int]:
-        """Return the offset at which reading of each partition continues. The class docstring has the rules."""
         if not gone:
             return {}
         starts = await self._cluster.beginning_offsets(gone)
@@ -339,16 +314,6 @@ class Fetcher:
     async def _refresh(self) -> None:
         await self._cluster.refresh()
         self._changed.set()
-
-
-async def newest_ms(cluster: Cluster, ends: Mapping[Partition, int]) -> dict[Partition, int]:
-    """Return when each partition's last record was appended, in milliseconds since the epoch, by the broker's clock.
-
-    Args:
-        cluster: An open ``Cluster``.
-        ends: The end offset of each partition. A partition whose last record cannot be read is not in the result.
-    """
-    return {at: record.timestamp for at, record in (await newest_records(cluster, ends)).items()}
 
 
 async def newest_records(cluster: Cluster, ends: Mapping[Partition, int]) -> dict[Partition, Any]:

@@ -35,11 +35,7 @@ class BrokerOffset:
         self.window_ends_us = 0
 
     def observe(self, timestamp_ms: int, now_us: int) -> None:
-        """Reduce the clock offset if this record would otherwise seem to be appended after ``now_us``.
-
-        The record must be on the log already, but the reader need not have read it yet.
-        """
-        if timestamp_ms > 0:
+        if timestamp_ms > 0:  # the record is on the log, so it was appended before ``now_us``
             self.least_us = min(self.least_us, now_us - timestamp_ms * 1_000)
 
 
@@ -95,17 +91,13 @@ class LogClock:
 
 
 class LogClocks:
-    """The clocks of all partitions of one reader. Partitions with the same leader share one ``BrokerOffset``.
-
-    A ``BrokerOffset`` is the difference between the clock of that broker and ours.
-    """
+    """The clocks of all partitions of one reader. Partitions with the same leader share one ``BrokerOffset``."""
 
     def __init__(self) -> None:
         self._offsets: dict[int | None, BrokerOffset] = {}  # by the leader's node id
         self._clocks: dict[Partition, LogClock] = {}
 
     def clock(self, partition: Partition, leader: int | None, since_us: int) -> LogClock:
-        """Return the partition's clock, with this ``since_us`` and with the clock offset of the broker ``leader``."""
         offset = self._offset(leader)
         clock = self._clocks.get(partition)
         if clock is None:
@@ -114,7 +106,6 @@ class LogClocks:
         return clock
 
     def forget(self, partitions: Iterable[Partition]) -> None:
-        """Forget these partitions' clocks, because their next records do not follow the last ones that were read."""
         for partition in partitions:
             self._clocks.pop(partition, None)
 

@@ -1,5 +1,3 @@
-"""Turn the broker's record batches into events: unpack, filter, decode and count the records."""
-
 import struct
 import time
 from collections import Counter
@@ -77,7 +75,6 @@ class DecodeErrorLog:
         self._suppressed: Counter[tuple[str, str]] = Counter()
 
     def line_for(self, partition: Partition, offset: int, error: UnreadableEvent, now_s: float) -> str | None:
-        """Return the line to log; None less than ``REPEAT_S`` after a line about the same topic and error class."""
         topic, number = partition
         subject = (topic, type(error).__name__)
         logged_at = self._logged_at.get(subject)
@@ -125,10 +122,7 @@ class RecordDecoder:
         return Received(*partition, record.offset, record.timestamp, event, traceparent_in(headers))
 
     def count(self) -> None:
-        """Update the metrics with the counts of records since the last call of this method.
-
-        Records are counted in bulk, because one update of a metric costs as much as decoding a record.
-        """
+        # In bulk, because one update of a metric costs as much as decoding a record.
         for counts, metric in ((self._consumed, CONSUMED), (self._unwanted, UNWANTED)):
             if counts:
                 for topic, number in counts.items():
@@ -160,13 +154,10 @@ class RecordDecoder:
 
 
 class RawDecoder:
-    """Returns every record undecoded."""
-
     def __init__(self) -> None:
         self._consumed: Counter[str] = Counter()
 
     def decode(self, partition: Partition, record: Any) -> StoredRecord:
-        """Return the record, or a placeholder for a ``BrokenBatch``."""
         if type(record) is BrokenBatch:
             MALFORMED.labels(partition[0]).inc()
             return StoredRecord(*partition, record.first, 0, None, None, ((BROKEN_BATCH, record.reason.encode()),))

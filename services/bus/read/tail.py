@@ -1,5 +1,3 @@
-"""Follow chosen partitions without a consumer group, so that no rebalance interrupts reading."""
-
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
@@ -102,7 +100,6 @@ class TailReader:
             self._fetcher.start_at(behind)
 
     async def unfollow(self, topic: Topic, partition: int) -> None:
-        """Stop delivery at once. A partition that is not followed is ignored."""
         self._fetcher.drop([(topic.name, partition)])
 
     def position(self, topic: Topic, partition: int) -> int | None:
@@ -113,11 +110,9 @@ class TailReader:
         return self._fetcher.position((topic.name, partition))
 
     async def begin_offset(self, topic: Topic, partition: int) -> int:
-        """Return the offset of the oldest record; the end offset if there is none."""
         return await self._resolve(await self._key(topic, partition), "beginning")
 
     async def end_offset(self, topic: Topic, partition: int) -> int:
-        """Return the offset that the next record will get."""
         return await self._resolve(await self._key(topic, partition), "end")
 
     async def offset_at(self, topic: Topic, partition: int, time_ms: int) -> int:

@@ -1,11 +1,12 @@
-"""A semaphore that counts bytes. It serves callers in the order of their calls."""
-
 import asyncio
 from collections import deque
 
 
 class ByteSemaphore:
-    """Lets callers acquire ``limit`` bytes in total. A single call for more than that raises ``ValueError``."""
+    """A semaphore that counts bytes and serves callers in order.
+
+    To acquire more than ``limit`` at once raises ``ValueError``.
+    """
 
     __slots__ = ("_free", "_limit", "_waiters")
 

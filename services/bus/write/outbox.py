@@ -41,8 +41,6 @@ class _PartitionQueue:
 
 
 class Outbox:
-    """The queues of one producer, one for each partition."""
-
     __slots__ = ("_queues", "count")
 
     def __init__(self) -> None:
@@ -99,7 +97,6 @@ class Outbox:
         self._queues[partition].alone = len(self._queues[partition].sent)
 
     def take_all(self) -> dict[Partition, list[OutgoingRecord]]:
-        """Empty the outbox. Return the unacknowledged records of each partition, in order."""
         left = {partition: [*queue.sent, *queue.waiting] for partition, queue in self._queues.items()}
         self._queues.clear()
         self.count = 0
@@ -107,7 +104,6 @@ class Outbox:
 
 
 def record_size(key: bytes | None, value: bytes) -> int:
-    """Return how many bytes a record adds to the counted size of a batch and of the producer's buffer."""
     return len(value) + len(key or b"") + RECORD_OVERHEAD
 
 

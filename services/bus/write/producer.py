@@ -141,13 +141,7 @@ class Producer:
     def post_now(
         self, topic: Topic, event: AnyEvent, *, traceparent: str | None = None
     ) -> asyncio.Future[Position] | None:
-        """Accept an event as ``post`` does. If ``post`` would have to wait, return None instead.
-
-        Raises:
-            ProducerClosed: The producer is not running.
-            MalformedEvent: The event is larger than readers accept.
-            TypeError: The registry does not let the role write such an event on this topic.
-        """
+        """Accept an event like ``post``, with the same errors. If ``post`` would have to wait, return None instead."""
         record = self._record(topic, event, traceparent)
         return self._accept(topic, event, record) if self._buffer.try_acquire(record.size) else None
 
@@ -265,7 +259,6 @@ class Producer:
         self._wake.clear()
 
     def _abandon(self, error: BaseException) -> None:
-        """Fail the futures of all unacknowledged events, and log how many they are."""
         self._session += 1
         for (topic, partition), records in self._outbox.take_all().items():
             _log.error("%s[%d]: %d accepted event(s) were not acknowledged: %s", topic, partition, len(records), error)

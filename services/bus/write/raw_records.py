@@ -1,5 +1,3 @@
-"""Write records as raw bytes. The bytes need not be a valid event."""
-
 import asyncio
 from collections.abc import Sequence
 from typing import Final, NamedTuple
@@ -16,8 +14,6 @@ ACK_S: Final = 15.0
 
 
 class RawRecord(NamedTuple):
-    """A record as raw bytes, with the topic and the partition number to write it to."""
-
     topic: str
     partition: int
     key: bytes | None
@@ -26,7 +22,9 @@ class RawRecord(NamedTuple):
 
 
 async def write_raw_records(settings: BusSettings, records: Sequence[RawRecord], *, name: str) -> list[Position]:
-    """Write records one after another and return their positions. ``name`` is the Kafka client id.
+    """Write records one after another, and return their positions. Their bytes need not be a valid event.
+
+    ``name`` is the Kafka client id.
 
     Raises:
         NotAcknowledged: The broker did not acknowledge a record. The records before it are written.

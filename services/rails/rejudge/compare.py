@@ -22,13 +22,11 @@ class JudgedPrompt(NamedTuple):
     """The parts of a verdict that do not depend on time.
 
     Attributes:
-        decision: Allow, deny or mask.
         blocked: Rails that refused the prompt.
         acted: Rails that refused the prompt or masked a part of it.
         unanswered: Rails that gave no answer, because they were cancelled, late or broken.
         details: By rail, the detail of its outcome, such as the rules that acted. Rails without a detail are left out.
         masked: The prompt with its spans masked. It is never printed.
-        egress: Whether the prompt may leave the premises.
         delivery: The delivery mode of the answer, which may be stricter than that of the request; None if the verdict
             has none.
     """
@@ -44,7 +42,6 @@ class JudgedPrompt(NamedTuple):
 
     @classmethod
     def of(cls, verdict: Verdict | VerdictContent) -> Self:
-        """Return the parts of a verdict."""
         rails: tuple[RailOutcome, ...] = verdict.rails
         return cls(
             decision=verdict.decision,
@@ -63,13 +60,10 @@ class JudgedPrompt(NamedTuple):
         return bool(self.unanswered) and not self.blocked
 
     def row(self) -> dict[str, Any]:
-        """Return the fields for the report, without any text of the prompt."""
         return {"decision": self.decision, "rails": dict(self.details), "egress": self.egress}
 
 
 class VerdictDifference(NamedTuple):
-    """A request that would get a different verdict."""
-
     request_id: str
     change: VerdictChange
     before: JudgedPrompt
@@ -81,7 +75,6 @@ class VerdictComparison:
     """The result of comparing all recorded verdicts.
 
     Attributes:
-        same: Number of verdicts that are the same.
         unanswered: Number of requests that were not compared, because a rail gave no answer, in the recorded evaluation
             or in the new one.
         left_out: Number of recorded verdicts that follow from rails that are not run again.
@@ -95,7 +88,6 @@ class VerdictComparison:
     differences: list[VerdictDifference] = field(default_factory=list)
 
     def add(self, request_id: str, before: JudgedPrompt, after: JudgedPrompt, left_out: frozenset[str]) -> None:
-        """Compare the two verdicts on one request. Rails in ``left_out`` were not run again."""
         self.blocked.update(after.blocked)
         if before.says_nothing or after.says_nothing:
             self.unanswered += 1
@@ -112,13 +104,12 @@ def change_of(
 ) -> VerdictChange | None:
     """Return how the new verdict differs from the recorded one; None if it does not.
 
-    The first rail that refuses a prompt cancels the others, so a recorded verdict does not name every rail that would
-    have refused. So two denials are the same if every rail that refused in the recorded verdict also refuses in the new
-    one.
+    Two denials are the same if every rail that refused in the recorded verdict also refuses in the new one.
     """
     if before.decision != after.decision:
         return {"deny": "denied", "mask": "masked", "allow": "admitted"}[after.decision]  # type: ignore[return-value]
     if before.decision == "deny":
+        # The first rail that refuses cancels the others, so the recorded verdict does not name all that would refuse.
         return None if before.blocked - left_out <= after.blocked else "denied by other rails"
     if before.masked != after.masked:
         return "other text masked"

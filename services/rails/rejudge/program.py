@@ -58,7 +58,6 @@ async def rejudge(args: argparse.Namespace) -> int:
 async def _judge(
     traffic: Traffic, evaluator: RailsEvaluator, found: VerdictComparison, left_out: frozenset[str]
 ) -> None:
-    """Compare each prompt's recorded verdict with a new one. All verdicts are in memory, so split long archives."""
     recorded: dict[str, JudgedPrompt] = {}
     async for _, events in traffic.events([STREAMS], {Verdict.__name__}):
         for verdict in events:
@@ -79,11 +78,6 @@ async def _judge(
 
 
 async def _left_out(named: list[str], policy: Policy, classifier: JailbreakClassifier) -> dict[str, str]:
-    """Return the rails that are not run, each with the reason.
-
-    Raises:
-        UserError: The policy has no such rail.
-    """
     rails = [rail.name for rail in policy.document.rails.rail]
     for name in named:
         if name not in rails:
@@ -95,7 +89,6 @@ async def _left_out(named: list[str], policy: Policy, classifier: JailbreakClass
 
 
 def report(policy: Policy, found: VerdictComparison, left_out: dict[str, str]) -> dict[str, Any]:
-    """Return the whole result for JSON, without any text of a prompt."""
     return {
         "policy": {"name": policy.document.name, "version": policy.version},
         "requests": found.same + found.unanswered + found.left_out + len(found.differences),
@@ -138,7 +131,6 @@ def _side(ruling: dict[str, Any]) -> str:
 
 
 def parser() -> argparse.ArgumentParser:
-    """Return the parser of the options. ``railbus audit rejudge`` runs this program."""
     found = argparse.ArgumentParser(
         prog="python -m services.rails.rejudge",
         description="judge recorded prompts again; see `railbus audit rejudge`",

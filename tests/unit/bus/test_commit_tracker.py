@@ -48,7 +48,7 @@ class TrackMachine(RuleBasedStateMachine):
     def position_is_first_open_or_the_end(self) -> None:
         if hasattr(self, "track"):
             assert self.track.position == min(self.open, default=self.next)
-            assert self.track.open == len(self.open)
+            assert self.track._open == self.open
 
 
 TestTrack = TrackMachine.TestCase

@@ -13,7 +13,7 @@ from aiokafka.errors import (
     TopicAuthorizationFailedError,
 )
 
-from services.bus.kafka.topic_timestamps import use_log_append_time
+from services.bus.kafka.topics import use_log_append_time
 
 DENIED = TopicAuthorizationFailedError.errno
 
