@@ -21,7 +21,7 @@ Tampering = Literal["edited", "dropped", "inserted", "reordered"]
 
 
 class QueryFields(NamedTuple):
-    """Fields of a record that queries can filter by. A field that cannot be read is None.
+    """Fields of a record by which queries filter. A field is None if it cannot be read from the record.
 
     Attributes:
         at_us: Time at which the producer created the event, in microseconds since the epoch.
@@ -96,10 +96,10 @@ def breaks(
 ) -> Iterator[ChainBreak]:
     """Yield every place where the chain is broken.
 
-    After a break, checking continues with the recorded digest.
+    Each digest is recomputed from the recorded digest of the record before it, even if this recorded digest is wrong.
 
     Args:
-        before: The digest before the first record.
+        before: Digest of the record before the first row; at the start of the partition, the value of ``genesis``.
         rows: Pairs of record and recorded digest, in the order of the file.
         after: Offset of the record before the first row; None at the start of the partition.
     """

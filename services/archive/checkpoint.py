@@ -19,17 +19,15 @@ class ChainCheckpoint:
     """Signed summary of one data file and of the partition's chain up to the end of this file.
 
     Attributes:
-        start: Offset at which the previous file ended. It identifies the file within its partition.
+        start: The offset after the last record of the partition's previous file. It identifies the file.
         first: Offset of the file's first record. It is larger than ``start`` if the log has a gap there.
-        last: Offset of the file's last record.
-        count: Number of records in the file.
-        total: Number of archived records of the partition up to the end of the file.
-        length: Total size of the keys and values of these ``total`` records, in bytes.
+        total: Number of records in this file and in all previous files of the partition.
+        length: Size of the keys and values in this file and in all previous files of the partition, in bytes.
         from_ms: Smallest record timestamp in the file, in milliseconds since the epoch.
         to_ms: Largest record timestamp in the file, in milliseconds since the epoch.
-        before: Digest before the file's first record, in hex.
+        before: Digest of the record before the file's first record, in hex.
         head: Digest of the file's last record, in hex.
-        file_sha256: SHA-256 of the data file, in hex. It is empty in the copy inside the data file.
+        file_sha256: SHA-256 of the data file, in hex. It is empty in the checkpoint that is stored in the data file.
         signer: Short name of the signing key (see ``key_name``).
         signature: Ed25519 signature over all other fields, in base64.
     """

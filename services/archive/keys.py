@@ -25,7 +25,7 @@ class Signer:
         The public key is written to ``PATH.pub`` if that file does not exist.
 
         Raises:
-            UserError: A file cannot be read or written, or the file has no Ed25519 private key.
+            UserError: A file cannot be read or written, or ``path`` has no Ed25519 private key.
         """
         ed25519 = need("cryptography.hazmat.primitives.asymmetric.ed25519")
         serialization = need("cryptography.hazmat.primitives.serialization")

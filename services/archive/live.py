@@ -18,7 +18,7 @@ POLL_S: Final = 0.02
 async def live_records(settings: BusSettings, from_ms: int, topics: Collection[Topic] = TOPICS) -> list[StoredRecord]:
     """Return the records with a timestamp of at least ``from_ms``, up to the present end of each partition.
 
-    They are sorted by topic, partition and offset.
+    The records are sorted by topic, partition and offset.
 
     Raises:
         UserError: There are more than ``MAX_RECORDS`` records, or the broker cannot be reached.

@@ -31,7 +31,7 @@ BATCH_ROWS: Final = 16_384
 
 
 def begin_archive(store: Store, public_pem: bytes) -> None:
-    """Create the archive's description file, if it does not exist.
+    """Create the file with the archive's format and public key, if it does not exist.
 
     Raises:
         UserError: The archive has a newer format, or cannot be written.
@@ -75,9 +75,12 @@ class Archive:
     def files(
         self, topics: Collection[str] | None = None, from_ms: int | None = None, to_ms: int | None = None
     ) -> list[DataFile]:
-        """Return the data files of these topics for all days between ``from_ms`` and ``to_ms``. None means no limit.
+        """Return data files, sorted by topic, partition and start offset.
 
-        The files are sorted by topic, partition and start offset.
+        Args:
+            topics: The topics whose files are returned; None for all topics.
+            from_ms: Files of earlier days (UTC) are left out; None for no limit.
+            to_ms: Files of later days (UTC) are left out; None for no limit.
         """
         first = "" if from_ms is None else day_of(max(from_ms, 0))
         last = "9" if to_ms is None else day_of(to_ms)

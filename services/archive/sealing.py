@@ -78,7 +78,7 @@ class KeyStore:
         self._connection.close()
 
     def make(self, whose: Sequence[tuple[str, str]]) -> None:
-        """Create the missing keys, in one transaction. ``whose`` has pairs of request id and tenant."""
+        """Create a key for each pair of request id and tenant in ``whose`` that has no key yet, in one transaction."""
         with self._connection:
             self._connection.execute("BEGIN IMMEDIATE")
             self._connection.executemany(
@@ -106,7 +106,7 @@ class KeyStore:
 
 
 def seal_all(records: Sequence[tuple[StoredRecord, QueryFields]], keys: KeyStore) -> list[ArchivedRecord]:
-    """Encrypt the values that may contain text of a user or a model. Missing keys are created."""
+    """Encrypt the values that may contain text of a user or a model. Add a key to ``keys`` for each new request."""
     wanted = {owner_of(fields.request_id, fields.tenant) for _, fields in records if fields.kind not in OPEN_KINDS}
     if wanted:
         keys.make(sorted(wanted))
@@ -114,7 +114,10 @@ def seal_all(records: Sequence[tuple[StoredRecord, QueryFields]], keys: KeyStore
 
 
 def unseal(record: StoredRecord, owner: tuple[str, str], keys: KeyStore | None) -> StoredRecord:
-    """Decrypt a record's value. If it cannot be decrypted, the value of the returned record is None."""
+    """Return the record with its value decrypted, or with the value None if it cannot be decrypted.
+
+    ``owner`` is the request id and the tenant of the key.
+    """
     key = None if keys is None else keys.key(*owner)
     if key is None or record.value is None:
         return record._replace(value=None)

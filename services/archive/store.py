@@ -60,7 +60,7 @@ class Store:
             return bytes(file.read())
 
     def names(self, folder: str, *, recursive: bool = False) -> Iterator[str]:
-        """Yield the paths of the files and folders in a folder, relative to the archive. A missing folder has none."""
+        """Yield the paths of the files and folders in a folder, relative to the archive."""
         fs = need("pyarrow.fs")
         selector = fs.FileSelector(self.path(folder), allow_not_found=True, recursive=recursive)
         for info in self.filesystem.get_file_info(selector):

@@ -25,13 +25,13 @@ from services.runtime.task_groups import first_error
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Traffic:
-    """Where to read recorded events, and for which requests.
+    """The place from which recorded events are read, and the time range of the requests.
 
     Attributes:
-        archive: The archive; None to read from a broker.
+        archive: The archive to read; None to read from a broker.
         kafka: The broker, ``HOST:PORT``; None for the broker that the environment names.
-        from_ms: Earliest time of a request, in milliseconds since the epoch.
-        to_ms: End of the time range (exclusive), in milliseconds since the epoch.
+        from_ms: Requests that were created before this time are left out, in milliseconds since the epoch.
+        to_ms: Requests that were created at this time or later are left out, in milliseconds since the epoch.
     """
 
     archive: Archive | None
@@ -58,7 +58,7 @@ class Traffic:
     ) -> AsyncIterator[tuple[int, list[AnyEvent]]]:
         """Yield pairs of partition number and events, in order of offset within each partition.
 
-        Some events may be of requests outside the time range.
+        Events of requests outside the time range may be among them. The caller must check with ``wants``.
 
         Args:
             topics: The topics to read.

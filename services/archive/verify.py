@@ -28,7 +28,7 @@ class Tampering:
     Attributes:
         offset: Offset at which the change was detected.
         what: Description of the change, as one sentence.
-        file: The data file or checkpoint file.
+        file: Path of the data file or checkpoint file in which the change was detected.
     """
 
     topic: str
@@ -43,11 +43,10 @@ class Verification:
     """The result of a verification.
 
     Attributes:
-        tampering: The detected changes, at most ``MAX_FINDINGS``.
+        tampering: The first ``MAX_FINDINGS`` detected changes.
         count: Number of all detected changes.
-        files: Number of checked files.
-        records: Number of checked records.
-        gaps: Number of gaps in the offsets. The log itself can have gaps, for example because of retention.
+        gaps: Number of gaps in the offsets of the records. A gap alone does not prove a change, because the log itself
+            can have gaps, for example because of retention.
         heads: The newest checkpoint of each partition.
     """
 

@@ -82,7 +82,7 @@ class PartitionWriter:
 
         Raises:
             Conflict: The archive does not end at ``start``, or another archiver wrote this file first.
-            OSError: The store cannot be written. Either nothing was written, or the whole file.
+            OSError: The store cannot be written. The new file is either complete or does not exist.
         """
         # The start offset is part of the file's name, and a file is created only once. So two archivers that continue
         # at the same offset cannot both write the same records.

@@ -20,8 +20,8 @@ class PartitionBuffer:
     """The buffered records of one partition, sorted by offset.
 
     Attributes:
-        next_offset: The next offset to add. Records below it are ignored.
-        start: The next offset to take.
+        next_offset: The offset after the last added record. ``add`` ignores records with lower offsets.
+        start: The offset after the last record that ``take`` removed.
         units: Size of the buffered records, in units of ``UNIT_BYTES``.
         since_us: Time at which the first record was added to the empty buffer, in microseconds; None if it is empty.
     """
@@ -48,7 +48,10 @@ class PartitionBuffer:
             self.since_us = now_us
 
     def take(self) -> tuple[int, list[StoredRecord]]:
-        """Remove the leading records of one day (UTC). Return the previous value of ``start``, and these records."""
+        """Remove the first record, and the records that follow it on the same day (UTC).
+
+        Return the value that ``start`` had before, and the removed records.
+        """
         records = self._records
         day = records[0].timestamp_ms // DAY_MS if records else 0
         end = next((i for i, record in enumerate(records) if record.timestamp_ms // DAY_MS != day), len(records))

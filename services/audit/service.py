@@ -41,7 +41,7 @@ class ArchiveService:
     """One archiver process.
 
     Args:
-        on_ready: Called once, when the archiver reads every assigned partition.
+        on_ready: Called once, when ``ready`` becomes true for the first time.
 
     Raises:
         UserError: A setting is missing or invalid.
@@ -72,7 +72,7 @@ class ArchiveService:
 
     @property
     def ready(self) -> bool:
-        """Whether the archiver has joined the consumer group and reads every assigned partition."""
+        """Whether the archiver has joined the consumer group and knows where the archive of each partition ends."""
         return self._group.joined and self._held <= self._buffers.keys()
 
     async def run(self) -> None:

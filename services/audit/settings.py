@@ -19,9 +19,10 @@ class Settings:
             the archive: it shows whether records at the archive's end were removed. Without it, no file is written.
         audit_seal_keys: SQLite file with one encryption key for each request. Without it, texts are not encrypted.
             ``railbus audit forget`` destroys keys. All archivers of one archive share one file.
-        audit_flush_ms: Time after which a buffered record is written to a file, in milliseconds.
-        audit_file_mb: Size of buffered records at which a file is written, in megabytes.
-        audit_buffer_mb: Maximum size of all buffered records, in megabytes. At this limit reading pauses.
+        audit_flush_ms: Maximum time that a record is buffered before it is written to a file, in milliseconds.
+        audit_file_mb: If a partition's buffered records reach this size in megabytes, they are written to a file.
+        audit_buffer_mb: Maximum size of the buffered records of all partitions, in megabytes. At this size, reading
+            pauses until records have been written.
         audit_instance: A name that no other archiver has. A restart under the same name within the session timeout
             causes no rebalance.
     """

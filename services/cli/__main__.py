@@ -41,8 +41,8 @@ def main(argv: Sequence[str] | None = None, interrupt_handler: Any = None) -> in
     The exit code is 2 for a usage error and 130 for Ctrl-C. Otherwise it is the value that the subcommand returns.
 
     Args:
-        argv: The arguments after the program's name; None takes those of the process.
-        interrupt_handler: SIGINT handler while the subcommand runs; None keeps the present handler.
+        argv: The arguments without the program's name; None for the arguments of this process.
+        interrupt_handler: The SIGINT handler with which the process started; None for the present handler.
     """
     given = list(sys.argv[1:] if argv is None else argv)
     with _silent_interrupts(signal.getsignal(signal.SIGINT) if interrupt_handler is None else interrupt_handler):

@@ -50,7 +50,8 @@ def add_kafka_option(parser: argparse.ArgumentParser) -> None:
 def bus_settings(kafka: str | None) -> BusSettings:
     """Return the Kafka settings of the environment.
 
-    The broker is ``kafka`` if given, or else that of the ``railbus up`` that runs in this folder, if any.
+    If ``kafka`` is given, it replaces the environment's broker. Otherwise the broker of the running ``railbus up``
+    replaces it, if one is running.
 
     Args:
         kafka: Value of the flag ``--kafka``; None if it was not given.
@@ -77,7 +78,8 @@ def with_broker(settings: BusSettings, kafka: str) -> BusSettings:
 def edge_url(url: str | None) -> str:
     """Return the address of the edge.
 
-    Without ``url``, it is that of the ``railbus up`` that runs in this folder, or else ``http://127.0.0.1:8080``.
+    If ``url`` is None, return the address of the running ``railbus up``. If none is running, return
+    ``http://127.0.0.1:8080``.
 
     Args:
         url: Value of the flag ``--url``; None if it was not given.
@@ -117,7 +119,7 @@ def start_position(text: str) -> StartPosition:
 
 
 def request_start(request_id: str) -> AtTime:
-    """Return a time before the first record of a request."""
+    """Return a time before the first record of the request: its creation time minus ``MAX_CLOCK_SKEW_MS``."""
     return AtTime(max(0, time_ms(request_id) - MAX_CLOCK_SKEW_MS))
 
 

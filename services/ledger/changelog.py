@@ -28,10 +28,9 @@ class _Taken(NamedTuple):
 
 
 class Changelog:
-    """Collects the table changes of events, writes them, and then acknowledges the events in order.
+    """Collects the changes that events make to the ledger's table, and writes them to the changelog topic.
 
-    Args:
-        send: Gives a change to the producer; see ``Send``.
+    An event is acknowledged to Faust after its changes were written.
     """
 
     def __init__(self, send: Send) -> None:
@@ -43,9 +42,9 @@ class Changelog:
         self._writing = False
 
     async def add(self, event: Any, partition: int, changes: Sequence[TableChange], read: TableChange) -> None:
-        """Queue the changes of an event. Wait while the queue is full.
+        """Queue an event. While the queue is full, wait.
 
-        ``read`` is the change that stores the offset up to which the partition was read.
+        ``read`` is the change that stores the offset after this event.
         """
         if len(self._taken) >= BATCH_EVENTS:
             async with self._emptied:
@@ -62,7 +61,7 @@ class Changelog:
             await self._emptied.wait_for(lambda: not self._taken and not self._writing)
 
     async def run(self) -> None:
-        """Write until cancelled.
+        """Write queued changes until cancelled.
 
         Raises:
             Exception: The broker did not accept a change.

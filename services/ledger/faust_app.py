@@ -1,7 +1,8 @@
 """The Faust application of the ledger.
 
-Faust may commit the offset of an event before it has written the event's table change. A crash in between loses the
-change. So the ledger writes the table's changelog itself, together with the offset at which to continue.
+Faust may commit the offset of an event before it has written the event's change to the table. A crash in between loses
+the change. So the ledger writes the table's changelog itself, and stores in the table the offsets at which it continues
+after a restart.
 """
 
 import asyncio
@@ -67,12 +68,12 @@ class LedgerApp:
 
     Args:
         settings: The ledger's settings.
-        on_ready: Called once, when the table is restored and events are processed.
+        on_ready: Called once, when ``ready`` becomes true for the first time.
         copies: Replication factor of the table's changelog.
 
     Attributes:
-        books: Entries and sums of each assigned partition, by partition number.
-        ready: Whether events are processed.
+        books: Sums of each assigned partition, and the requests in them, by partition number.
+        ready: Whether the table is restored and events are processed.
     """
 
     def __init__(self, settings: Settings, on_ready: Callable[[], None], copies: int) -> None:

@@ -20,8 +20,8 @@ class ReadOffsets:
     """For each partition of each topic, the offset after the last record that was processed.
 
     Args:
-        table: The ledger's table, which has these offsets.
-        sources: For each topic, its short name in the keys of the table.
+        table: The ledger's table, in which these offsets are stored.
+        sources: The short name of each topic that the keys of the table contain.
     """
 
     def __init__(self, table: Mapping[bytes, bytes], sources: Mapping[str, str]) -> None:
@@ -35,7 +35,7 @@ class ReadOffsets:
     def missing(self, message: Any) -> range:
         """Return the offsets between the last processed record and this record.
 
-        The range is empty if this record is the next one, or if it is read again.
+        The range is empty if this record is the next one, or if it was processed before.
         """
         return range(self.next_offset(message.topic, message.partition), message.offset)
 
@@ -49,7 +49,7 @@ def _key(source: str, partition: int) -> bytes:
 
 
 async def first_offset(bus: BusSettings, topic: Topic, partition: int, since: int) -> int | None:
-    """Return the offset of the first record at or after ``since``; None if none is found within ``LOOK_S``."""
+    """Return the offset of the first record at offset ``since`` or later; None if none is found within ``LOOK_S``."""
     found: asyncio.Future[int] = asyncio.get_running_loop().create_future()
 
     def note(records: Sequence[StoredRecord]) -> None:

@@ -21,12 +21,12 @@ PUBLISH_MOST: Final = 2_000
 
 
 class LedgerService:
-    """Runs the Faust application, and publishes windows.
+    """Runs the Faust application, and publishes the sums of changed windows on ``railbus.ledger``.
 
     Args:
         settings: The ledger's settings.
-        source: Client id of its producer.
-        on_ready: Called once, when events are processed.
+        source: Client id of the producer that publishes the sums.
+        on_ready: Called once, when the ledger has restored its state and begins to process accounts and receipts.
         copies: Replication factor of the topics that Faust creates.
     """
 

@@ -19,15 +19,17 @@ class Settings:
             (``NAME-entries-changelog``). With another name, the ledger starts new sums from the oldest account on the
             log.
         ledger_window_s: Width of a window, in seconds.
-        ledger_keep_s: Time, in seconds, for which a window accepts late and repeated events after its end. The ledger
-            remembers every request for this time, at about 1 KB each.
+        ledger_keep_s: Maximum delay, in seconds, of an account that is counted. The delay is the time from the end of
+            the account's window until the account was appended. The ledger remembers each request of a window, with
+            about 1 KB, until this time after the window's end.
         ledger_show_s: Time, in seconds, for which ``GET /ledger`` shows a window. On ``railbus.ledger`` a window stays
             for the topic's retention time.
         policy: Folder of the policy. At its start the ledger reads the objectives in the policy's ``[classes]``.
         ledger_slo_first_ms: Objective for the first text of a request of the class ``chat``, instead of the policy's.
         ledger_slo_total_ms: Objective for the whole answer of a request of the class ``chat``, instead of the policy's.
         ledger_plain_token_ms: Milliseconds between two tokens without speculation, as ``railbus bench engine`` measures
-            them: ``8.5``, or ``MODEL=8.5,MODEL=4``. If not set, the time saved by speculation is not computed.
+            them. ``8.5`` is for all models, ``A=8.5,B=4`` for the models A and B. If not set, the time saved by
+            speculation is not computed.
         ledger_usd_per_engine_s: Price in US dollars of one second of one request on a self-hosted engine: the GPU's
             price per second divided by the engine's usual number of simultaneous requests.
         ledger_instance: A name that no other ledger has. A restart under the same name within the session timeout

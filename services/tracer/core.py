@@ -59,10 +59,10 @@ class TracerCore(Core):
     """Collects accounts and receipts, and returns the traces to export.
 
     Attributes:
-        unsampled: Number of requests whose ``traceparent`` is not sampled.
-        unclosed: Number of requests whose account did not come within ``MEMORY_US``.
-        crowded: Number of requests that were dropped because of ``MAX_REQUESTS``.
-        incomplete: Number of accounts that lack the details for a trace.
+        unsampled: Number of requests without a trace because their ``traceparent`` is not sampled.
+        unclosed: Number of requests whose account did not come within ``MEMORY_US`` after the request's first record.
+        crowded: Number of requests without a trace because more than ``MAX_REQUESTS`` were remembered.
+        incomplete: Number of requests without a trace because their account lacks details.
     """
 
     def __init__(self) -> None:
@@ -109,7 +109,11 @@ class TracerCore(Core):
         return self._export(partition, event.request_id)
 
     def caught_up(self, number: int, known_us: int, now_us: int) -> Sequence[Effect]:  # noqa: ARG002
-        """Export the complete traces of requests that were closed in the last ``OVERLAP_US``. Drop older requests."""
+        """Begin to export the traces of a partition, after its existing records were read.
+
+        The trace of a request is exported if its account is at most ``OVERLAP_US`` old and a receipt says that a client
+        was sent the whole answer. Traces with older accounts are never exported.
+        """
         partition = self._partitions[number]
         partition.catching_up = False
         effects: list[Effect] = []
@@ -132,7 +136,7 @@ class TracerCore(Core):
         return min(due, default=None)
 
     def tick(self, number: int, known_us: int, now_us: int) -> Sequence[Effect]:  # noqa: ARG002
-        """Export traces whose account is ``LINGER_US`` old. Drop requests whose first record is ``MEMORY_US`` old."""
+        """Export traces whose account is ``LINGER_US`` old. Forget requests whose first record is ``MEMORY_US`` old."""
         partition = self._partitions[number]
         effects: list[Effect] = []
         while partition.waiting:

@@ -88,7 +88,7 @@ class TracerService:
 
 
 def wanted(ratio: float) -> RecordFilter:
-    """Return a filter for the events that the tracer needs. Only a share ``ratio`` of all requests is accepted."""
+    """Return a filter that accepts the events that the tracer needs, for a share ``ratio`` of all requests."""
     kinds = read_kinds("tracer", *READ_TOPICS)
     if ratio >= 1:
         return lambda kind, _key: kind in kinds

@@ -1,7 +1,8 @@
 """Build the spans of a closed request's trace. Pure functions.
 
-The root span is the request. Its children are the consecutive parts of the request's time, and the work that ran in
-parallel: the verdict, the attempts, and the check of the answer. Span ids are derived from the request id.
+The root span is the request. It has two kinds of children. The spans of ``PARTS`` follow one another and together fill
+the time of the request. The spans of the verdict, the attempts and the check of the answer may overlap. Span ids are
+derived from the request id.
 """
 
 from collections.abc import Iterator, Mapping
@@ -58,7 +59,7 @@ class Span:
         start_ns: Start in nanoseconds since the epoch.
         end_ns: End in nanoseconds since the epoch.
         service: Name of the service that did the work, without the prefix ``railbus-``.
-        source: Service and instance, separated by a slash; empty if unknown.
+        source: The process that did the work, as ``SERVICE/INSTANCE``; empty if unknown.
         error: Error code; None if the work did not fail.
     """
 
@@ -90,7 +91,7 @@ def trace_of(account: Account, sent_at: int | None, receipt: Detached | None, tr
         account: The request's account.
         sent_at: Time at which the whole answer was first sent to a client, in microseconds since the epoch; None if
             unknown.
-        receipt: The newest receipt; None if there is none.
+        receipt: The newest receipt of the request; None if there is none.
         traceparent: The request's W3C trace context; None if there is none.
     """
     if account.request is None or account.stages is None or account.request_at is None:
@@ -102,7 +103,7 @@ def trace_of(account: Account, sent_at: int | None, receipt: Detached | None, tr
 
 
 def is_sampled(traceparent: str | None) -> bool:
-    """Return whether a ``traceparent`` has the sampled flag; true for None."""
+    """Return whether the sampled flag of a ``traceparent`` is set. Without a ``traceparent``, return True."""
     return traceparent is None or bool(int(traceparent[-2:], 16) & 1)
 
 

@@ -1,4 +1,4 @@
-"""The actions ``find``, ``export``, ``verify``, ``rejudge`` and ``forget`` of ``railbus audit``."""
+"""Functions that run ``railbus audit find``, ``export``, ``verify``, ``rejudge`` and ``forget``."""
 
 import argparse
 import subprocess
@@ -35,7 +35,7 @@ END_MS: Final = 2**47
 
 
 def find(args: argparse.Namespace) -> int:
-    """Print the matching requests. Return 0, or 1 if there are none."""
+    """Print the requests that the arguments describe. Return 0, or 1 if no request is found."""
     from_ms, to_ms = _times(args)
     wanted = Wanted(
         from_ms=from_ms, to_ms=to_ms, tenant=args.tenant, outcome=args.outcome, rule=args.rule,
@@ -60,7 +60,7 @@ def export(args: argparse.Namespace) -> int:
 
 
 def verify(args: argparse.Namespace) -> int:
-    """Verify an archive and print its changes. Return 0 if there are none, else 1."""
+    """Print the changes that were made to an archive after it was written. Return 1 if there are any, else 0."""
     archive = open_archive(args.archive)
     keys = Verifier.load(args.public_key) if args.public_key else Verifier([archive.public_pem])
     anchors = [anchor for path in args.anchors or () for anchor in _anchors(path)]
@@ -92,9 +92,9 @@ def verify(args: argparse.Namespace) -> int:
 
 
 def rejudge(args: argparse.Namespace) -> int:
-    """Evaluate recorded requests with another policy. Return 0 if all results are as recorded, 1 if any differ.
+    """Judge recorded prompts and answers with another policy. Print how the results differ from the recorded ones.
 
-    If a subprocess fails, return its exit code.
+    Return 1 if any result differs, else 0. Two subprocesses do the work. If one of them fails, return its exit code.
     """
     require_governance(instead="")
     if args.html is not None:
@@ -131,7 +131,7 @@ def rejudge(args: argparse.Namespace) -> int:
 
 
 def forget(args: argparse.Namespace) -> int:
-    """Destroy the encryption keys of a request or a tenant. Return 0, or 1 if there were none."""
+    """Destroy the encryption keys of a request or a tenant. Return 0, or 1 if there were no keys."""
     check_request_id(args.request)
     keys = KeyStore(args.keys)
     count = keys.forget(request_id=args.request, tenant=args.tenant)

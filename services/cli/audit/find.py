@@ -18,10 +18,9 @@ class Wanted:
     """Search conditions, all of which must be met. A condition of None is ignored.
 
     Attributes:
-        from_ms: Start of the time range for the request's first record, in milliseconds since the epoch.
-        to_ms: End (exclusive) of this time range.
-        text: Text to find in the prompt or the answer, ignoring case.
-        most: Maximum number of results.
+        from_ms: Only records with this timestamp or a later one are searched, in milliseconds since the epoch.
+        to_ms: The request's first searched record must have a timestamp before this, in milliseconds since the epoch.
+        text: Text that the prompt or the answer contains, ignoring case.
     """
 
     from_ms: int
@@ -35,14 +34,13 @@ class Wanted:
 
 
 class ArchivedRequest(NamedTuple):
-    """A found request.
+    """A request that was found by a search.
 
     Attributes:
-        first_ms: Timestamp of its first record, in milliseconds since the epoch.
+        first_ms: Timestamp of the request's first searched record, in milliseconds since the epoch.
         outcome: None if the request is not closed.
-        events: Number of its events.
-        rules: The rules of its recalls.
-        categories: The categories of its recalls.
+        rules: Field ``rule`` of the request's ``Recall`` events, without duplicates.
+        categories: Field ``category`` of the request's ``Recall`` events, without duplicates.
     """
 
     first_ms: int
@@ -90,7 +88,7 @@ ORDER BY first_ms, request_id LIMIT $most
 
 
 def find_in_archive(archive: Archive, wanted: Wanted) -> list[ArchivedRequest]:
-    """Search the files of an archive. Texts that are encrypted there are not found."""
+    """Search the files of an archive. Encrypted texts are not searched."""
     dataset = need("pyarrow.dataset")
     files = [archive.store.path(file.path) for file in archive.files(from_ms=wanted.from_ms)]
     if not files:

@@ -57,10 +57,12 @@ class ReceiptCheck(NamedTuple):
     """The result of comparing a receipt with the log.
 
     Attributes:
-        resumed_from: The ``op_id`` after which the client resumed; None if it did not resume.
-        matches: Whether the receipt's hash agrees with the log; None if the check would take too long.
-        first: Index of the first op that the connection was sent, among all ops of the request.
-        shortened: Whether the connection was sent a history without the text that was already taken back.
+        resumed_from: The ``op_id`` after which the client resumed the answer; None if the client did not resume.
+        matches: Whether the receipt's hash equals the hash of the recomputed ops; None if the check would take too
+            long.
+        first: Number of ops of the request that precede the first op sent on this connection.
+        shortened: Whether the client joined a running answer and was sent a shortened history, without the text that
+            was already taken back.
     """
 
     receipt: Detached
@@ -79,8 +81,8 @@ def check_receipts(records: Sequence[Received], ops: Sequence[FoldedOp]) -> list
 def refold_as_sent(request_id: str, records: Sequence[Received]) -> tuple[list[FoldedOp], list[ReceiptCheck]]:
     """Compute the ops of a request and check its receipts.
 
-    The ops depend on two settings of the edge that are not on the log. Likely values are tried, and the ones with which
-    most receipts match are used.
+    The ops depend on the edge's settings for the input gate and the output check, which are not on the log. The ops are
+    computed with both settings off and with both on. The result with more matching receipts is returned.
     """
     found = []
     for governance in (AS_STARTED, Governance()):

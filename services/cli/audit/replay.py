@@ -28,7 +28,10 @@ def replay_lines(ops: Sequence[FoldedOp], zero_ms: int) -> Iterator[str]:
 
 
 async def play(ops: Sequence[FoldedOp], zero_ms: int, speed: float) -> None:
-    """Print a line for each op, with the original pauses divided by ``speed``, up to ``LONGEST_WAIT_S`` each."""
+    """Print a line for each op. Before each line, wait for the original pause divided by ``speed``.
+
+    A wait is never longer than ``LONGEST_WAIT_S``.
+    """
     before_ms = zero_ms
     for folded, line in zip(ops, replay_lines(ops, zero_ms), strict=True):
         await asyncio.sleep(min(max(0, folded.at_ms - before_ms) / 1_000 / speed, LONGEST_WAIT_S))

@@ -1,4 +1,4 @@
-"""The actions ``show`` and ``replay`` of ``railbus audit``."""
+"""Functions that run ``railbus audit show`` and ``railbus audit replay``."""
 
 import argparse
 import sys

@@ -1,6 +1,7 @@
-"""Run a batch job on a cascade of models (tiers) within a budget.
+"""Run a batch job on a cascade of models, called tiers, within a budget.
 
-The first tier answers all lines. Each later tier answers only the lines that scored best in the previous tier.
+The first tier answers every line of the input file. The answers are scored. Each further tier answers only the lines
+whose answers from the previous tier had the best scores.
 """
 
 from collections.abc import Callable, Iterable
@@ -47,7 +48,7 @@ async def run_cascade(
     """Run all tiers. Return the number of lines without an answer.
 
     Raises:
-        UserError: The input is invalid, or no answer of a tier has a score.
+        UserError: The input is invalid, or none of the answers of a tier could be scored.
     """
     spent = _Spent()
     write_all = partial(_write_first, write, tiers.tier[0].model)

@@ -31,10 +31,12 @@ SHOW_S: Final = 0.5
 
 
 def job_store() -> FolderStore:
-    """Return the folder of batch job files, from the environment or from the ``railbus up`` that runs in this folder.
+    """Return the folder with the files of all batch jobs.
+
+    If the environment variable ``RAILBUS_BATCH_DIR`` is not set, it is the folder of the running ``railbus up``.
 
     Raises:
-        UserError: The environment names no folder, and no ``railbus up`` with a batch service runs here.
+        UserError: The variable is not set, and no ``railbus up`` with a batch service is running.
     """
     found = find_running_tree(state_dir())
     folder = os.environ.get(DIR_VARIABLE) or (found.batch_dir if found is not None else None)

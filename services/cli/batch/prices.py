@@ -29,7 +29,7 @@ def token_prices(name: str | None, file: Path | None) -> TokenPrices:
     """Return the token prices of an API.
 
     Args:
-        name: Name of the API in the price list; None returns empty prices.
+        name: Name of the API in the price list. With None, every price in the result is unknown.
         file: The price list; None for the built-in one.
 
     Raises:

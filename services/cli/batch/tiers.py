@@ -30,8 +30,8 @@ class Score(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         regex: A regular expression. The first group of its last match is the score.
         json: Path of the score in an answer that is JSON, such as ``rating.total``.
         cel: An expression in the Common Expression Language whose value is the score (see ``cel_scorer``).
-        sample: Number of lines that each later tier answers first, to measure how well its scores agree with those of
-            the previous tier.
+        sample: The second and further tiers first answer a sample of this number of lines. The command prints how well
+            the scores of the sample agree with the scores of the previous tier.
     """
 
     regex: str | None = None
@@ -52,8 +52,8 @@ class Tier(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
     Attributes:
         model: The model's name in requests.
-        keep: Share of all lines that this model answers: those with the best scores in the previous tier. It must be 1
-            for the first tier.
+        keep: Share of all lines of the job that this model answers. The lines with the best scores in the previous tier
+            are chosen. It must be 1 for the first tier.
         price: Name of an API in the price list of ``railbus plan batch``; None if there is no price.
     """
 

@@ -93,14 +93,15 @@ def abba_order(which: Sequence[BenchArm], rounds: int) -> tuple[BenchArm, ...]:
 
 
 def catalogue_entry(engine: str, env: Mapping[str, str], flags: Mapping[str, str | None]) -> dict[str, str]:
-    """Return what the planner needs to predict the results: GPU, models, precision, and prefill tokens per step.
+    """Return what the planner needs to predict the measurements: GPU, models, precision, and prefill tokens per step.
 
-    If the GPU or the target model is unknown, the result is empty.
+    If the GPU or the target model is unknown, return an empty dict.
 
     Args:
         engine: Name of the engine.
         env: Environment variables of the engine.
-        flags: Values by field. For None, the environment variable or the engine's default is used.
+        flags: Values from the command line, by key of the returned dict. If a value is None, the environment variable
+            is used, or else the engine's default.
     """
     usual = {
         name: env.get(variable, "") or value for name, (variable, value) in _ENGINE_DEFAULTS.get(engine, {}).items()

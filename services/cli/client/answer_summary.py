@@ -22,16 +22,12 @@ _EXIT_CODES: Final[dict[Outcome, int]] = {
 
 @dataclass(slots=True, kw_only=True)
 class AnswerSummary:
-    """Outcome, times and tokens of one answer, updated with each op. All times are in seconds of the same clock.
+    """Outcome, times and tokens of one answer, updated with each op. All times are in seconds of a monotonic clock.
 
     Attributes:
-        asked_at: Time of the request.
-        request_id: Id of the request; empty until it is known.
-        first_at: Time of the first text; None before it.
-        last_at: Time of the last text.
-        first_tokens: Number of tokens in the first text.
-        tokens: Total number of tokens.
-        close: The op that ended the answer; None before it.
+        first_at: Time at which the first text was received; None until then.
+        first_tokens: Number of tokens in the first op that had text.
+        close: The op that ended the answer; None until it was received.
     """
 
     asked_at: float

@@ -1,4 +1,4 @@
-"""``railbus demo``: play scenes that show an answer beside the events on its log."""
+"""``railbus demo``: play scenes, each of which shows an answer beside its events on the log."""
 
 import argparse
 import os

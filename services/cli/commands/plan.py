@@ -1,4 +1,4 @@
-"""``railbus plan``: run the planner in a separate process."""
+"""``railbus plan``: compute latency budgets, the cost of a batch, or the number of GPUs, in a separate process."""
 
 import argparse
 import subprocess
@@ -13,7 +13,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Return the planner's exit code: 0, or 2 for a usage error."""
+    """Return 0, or 2 for a usage error."""
     return run_planner(args.what, *args.flags)
 
 

@@ -22,7 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Return 0, or 1 if a policy has a fault."""
+    """Return 0, or 1 if a policy is invalid or fails one of its tests."""
     need_policies()
     from services.policy import DEFAULT_POLICY  # not at the top: an installation without extras has no Rego
 

@@ -160,7 +160,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Return 0 after a clean stop, 1 after a crash, or 2 for a usage error.
 
-    With ``--once``, return the exit code of the answer.
+    With ``--once``, return the exit code that ``railbus ask`` has for the same answer.
     """
     check_engine_flags(args)
     check_counts(args)

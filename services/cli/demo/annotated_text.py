@@ -14,7 +14,7 @@ class TextSegment:
 
     Attributes:
         row: Row of the timeline in which the text was first shown.
-        style: ``void`` marks text that is no longer part of the answer.
+        style: ``void`` means that the text was withdrawn or replaced.
     """
 
     row: int
@@ -26,7 +26,7 @@ class AnnotatedText:
     """One answer as segments, updated with each op.
 
     Args:
-        mark_void: Whether to put dashes around withdrawn text, for output that cannot strike it out.
+        mark_void: Whether to put dashes around withdrawn text, because the output cannot show text as struck out.
     """
 
     def __init__(self, *, mark_void: bool = False) -> None:

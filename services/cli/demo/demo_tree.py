@@ -49,9 +49,10 @@ class SceneRun:
     """The progress of one scene.
 
     Attributes:
-        records: Records of the scene's request, in the order of reading.
-        ops: Received ops, by partition and offset of their event on ``railbus.streams``.
-        trace: All received ops in order. At the end of the scene, the events of ``records`` are added.
+        records: Records about the scene's request, in the order in which they were read.
+        ops: Ops that the client received. The key of an op is the partition and offset of the event on
+            ``railbus.streams`` from which the op was computed.
+        trace: The same ops in the order of their receipt, and after the end of the scene the events of ``records``.
         failure: Why the scene failed; empty if it did not fail.
     """
 

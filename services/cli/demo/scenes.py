@@ -24,17 +24,15 @@ class Scene:
     """One request and its expected result.
 
     Attributes:
-        name: Value of ``--scene``.
-        title: Short description of the scene.
-        prompt: The prompt.
-        script: Script of the simulated engine; see ``services.generator.engines.simulated.fault_script``.
+        script: What the simulated engine does. For example, ``n60-stall6`` means 60 tokens with a stall after 6 steps
+            (see ``services.generator.engines.simulated.fault_script``).
         fallback: What happens if the first token misses its deadline.
         ttft_ms: Deadline of the first token, in milliseconds.
         stall_ms: Maximum pause between two chunks, in milliseconds.
         outcome: Expected outcome.
-        cutover: ``trigger`` and ``how`` of the expected ``Cutover``; None if none is expected.
-        stopped: Reason of the expected ``Cancel``; None if none is expected.
-        recall: Action of the expected recall; None if none is expected.
+        cutover: Expected fields ``trigger`` and ``how`` of the event ``Cutover``. None if no cutover may happen.
+        stopped: Expected field ``reason`` of an event ``Cancel``. None if ``Cancel`` events are not checked.
+        recall: Expected field ``action`` of the event ``Recall``. None if nothing may be recalled.
     """
 
     name: str
@@ -97,7 +95,7 @@ class SceneTrace:
 
 
 def find_mismatches(scene: Scene, trace: SceneTrace) -> list[str]:
-    """Return the differences from the expected result, each as one sentence."""
+    """Compare what happened in a scene with what the scene expects. Return each difference as one sentence."""
     fold = _fold(trace.events)
     outcome = None if fold.screen.closed is None else fold.screen.closed.outcome
     wanted = [] if scene.cutover is None else [scene.cutover]

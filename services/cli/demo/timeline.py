@@ -62,7 +62,7 @@ def written_us(record: Received) -> int:
 
 
 def in_order(records: Sequence[Received]) -> list[Received]:
-    """Sort records by time, without changing the order of the records of ``railbus.streams``."""
+    """Sort records by time, except that records of ``railbus.streams`` keep their order among each other."""
     keyed: list[tuple[int, int, Received]] = []
     newest = 0
     for number, record in enumerate(records):
@@ -85,13 +85,14 @@ def group_rows(records: Sequence[Received]) -> list[TimelineRow]:
 def render_timeline(
     records: Sequence[Received], ops: Mapping[StreamPosition, Sequence[Op]], columns: int, *, mark_void: bool = False
 ) -> list[StyledLine]:
-    """Return the lines of the table.
+    """Return the table of a scene as lines.
 
     Args:
-        records: Records of the scene's request.
-        ops: Received ops, by partition and offset of their event on ``railbus.streams``.
+        records: Records about the scene's request.
+        ops: Ops that the client received. The key of an op is the partition and offset of the event on
+            ``railbus.streams`` from which the op was computed.
         columns: Width of a line in characters.
-        mark_void: Whether to put dashes around withdrawn text, for output that cannot strike it out.
+        mark_void: Whether to put dashes around withdrawn text, because the output cannot show text as struck out.
     """
     rows = group_rows(records)
     if not rows:

@@ -7,16 +7,15 @@ State = Literal["ok", "change", "unknown", "note"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostFinding:
-    """A setting of the host or of a GPU, and its value.
+    """A setting of the host or of a GPU, its present value, and its recommended value.
 
     Attributes:
-        name: Name of the setting.
-        found: The present value, or why it cannot be read.
+        found: The present value, or the reason why the value cannot be read.
         wanted: The recommended value.
-        why: Disadvantage of another value.
-        command: Command that sets the recommended value; empty if nothing has to be changed.
-        state: ``ok``: the value is as recommended. ``change``: it should be changed. ``unknown``: it cannot be read.
-            ``note``: whether to change it depends on the use.
+        why: What happens if the value is not the recommended one.
+        command: Command that sets the recommended value; empty if there is none to run.
+        state: ``ok`` means that the present value is the recommended one, ``change`` that it should be changed, and
+            ``unknown`` that it cannot be read. ``note`` means that it should be changed only for some uses.
     """
 
     name: str

@@ -14,11 +14,11 @@ CPU: Final = "sys/devices/system/cpu"
 
 
 def host_findings(root: Path, open_files: tuple[int, int] | None, *, cores: int, allowed: int) -> list[HostFinding]:
-    """Check all settings.
+    """Check the settings of the Linux host, such as CPU governor, swapping and open-file limit.
 
     Args:
         root: The folder that contains ``proc`` and ``sys``.
-        open_files: Soft and hard limit of open files of this process; None if the system has no such limit.
+        open_files: Soft and hard limit of this process for open files; None if the system has no such limit.
         cores: Number of cores of the machine.
         allowed: Number of cores that this process may run on.
     """

@@ -15,10 +15,10 @@ class AnswerPrinter:
     """Prints the ops of one answer.
 
     Args:
-        terminal: Renders the ops; None prints each op as a JSON line.
+        terminal: Renders the ops as text. With None, each op is printed as one line of JSON.
 
     Attributes:
-        result: Outcome, times and tokens so far.
+        result: Outcome, times and tokens of the answer so far.
     """
 
     def __init__(self, terminal: Terminal | None) -> None:
@@ -56,7 +56,7 @@ class AnswerPrinter:
 async def print_answer(answer: Awaitable[None], printer: AnswerPrinter) -> int:
     """Wait for the end of an answer, print a closing line or an error, and return the exit code.
 
-    ``answer`` must pass its ops to ``printer``.
+    ``answer`` itself must call ``printer.take`` with each op.
     """
     try:
         await answer

@@ -21,20 +21,14 @@ HEX_ROW: Final = 16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeadLetterRecord:
-    """One record that could not be read, as stored on ``railbus.dead``.
+    """A dead letter. Topic, partition, offset, key, value and headers are those of the record that could not be read.
 
     Attributes:
         number: Offset of the dead letter on ``railbus.dead``.
         at_us: Time at which the dead letter was written, in microseconds since the epoch.
-        source: The process that wrote it.
-        topic: Original topic.
-        partition: Original partition.
-        offset: Original offset.
+        source: The process that wrote the dead letter.
         reason: Why the record could not be read.
-        key: Original key.
-        value: Original value.
-        headers: Original headers.
-        cut: Whether the original record was truncated.
+        cut: Whether bytes of the record are missing here, because the record was too long.
     """
 
     number: int
@@ -51,7 +45,7 @@ class DeadLetterRecord:
 
     @property
     def request_id(self) -> str | None:
-        """The request id in the original key; None if the key is not a request id."""
+        """The key as text; None if the key is not a request id."""
         text = (self.key or b"").decode("ascii", "replace")
         return text if is_uuid7(text) else None
 
@@ -61,9 +55,9 @@ class DeadLetterFilter:
     """Conditions for dead letters, all of which must be met. A condition of None is ignored.
 
     Attributes:
-        topic: Original topic.
-        reason: Text to find in the reason, ignoring case.
-        request_id: Request id in the original key.
+        topic: Topic of the record that could not be read.
+        reason: Text that the dead letter's reason contains, ignoring case.
+        request_id: Key of the record that could not be read.
         numbers: Offsets on ``railbus.dead``.
     """
 
@@ -84,7 +78,7 @@ class DeadLetterFilter:
 def parse_dead_letter(record: Received | UnreadableRecord) -> DeadLetterRecord | None:
     """Parse a record of ``railbus.dead``; return None if it is not a dead letter.
 
-    A record that cannot be decoded is returned as a dead letter of the topic ``railbus.dead``.
+    If ``record`` is an ``UnreadableRecord``, return a dead letter that describes ``record`` itself.
     """
     if isinstance(record, UnreadableRecord):
         return DeadLetterRecord(
@@ -147,7 +141,7 @@ def original_record(record: DeadLetterRecord, partitions: int) -> RawRecord:
     """Restore the original record, to be written again.
 
     Raises:
-        ValueError: The record was truncated, was read from ``railbus.dead`` itself, or has neither key nor value.
+        ValueError: Bytes of the record are missing, its topic is ``railbus.dead``, or it has neither key nor value.
     """
     if record.cut:
         original = f"{record.topic} {record.partition}:{record.offset}"

@@ -30,8 +30,7 @@ class Child:
     """A child process.
 
     Attributes:
-        ready: Set when the process has printed its ready line.
-        last: The last lines of its output.
+        ready: Set when the process has printed a line that contains ``spec.ready``.
     """
 
     def __init__(self, spec: ProcessSpec, process: asyncio.subprocess.Process, say: LineSink) -> None:

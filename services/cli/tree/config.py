@@ -134,7 +134,7 @@ def engine_options(args: argparse.Namespace) -> dict[str, str]:
 
 
 def tree_config(args: argparse.Namespace, folder: Path, say: LineSink) -> TreeConfig:
-    """Create the configuration. Unusual ports are reported with ``say``.
+    """Create the configuration. If a default port is in use, choose another port and report it with ``say``.
 
     Raises:
         UserError: A port or a folder cannot be used.
@@ -194,9 +194,9 @@ def archive_settings(location: str, folder: Path, env: Mapping[str, str]) -> dic
 
     Args:
         location: Folder or URI of the archive.
-        folder: Folder for the archiver's key and anchors if the archive is a URI. Those of a local archive are stored
-            beside the archive.
-        env: Environment variables that override the paths of key and anchors.
+        folder: Folder for the archiver's key and anchors. It is used only if the archive is a URI. Key and anchors of a
+            local archive are stored beside the archive.
+        env: Present environment. If it has the variables for the paths of key and anchors, they are kept.
     """
     if "://" in location:
         chosen, beside, name = location, folder, "archive"

@@ -60,10 +60,10 @@ def need_policies() -> None:
 
 
 def require_governance(*, instead: str) -> None:
-    """Check the packages of rails and safety.
+    """Check that the packages of the services ``rails`` and ``safety`` are installed.
 
     Raises:
-        UserError: A package is not installed. The message ends with ``instead``.
+        UserError: A package is not installed. ``instead`` is appended to the message.
     """
     _require(GOVERNANCE_MODULES, f"rails and safety need %s: {install('governance')}{instead}")
 

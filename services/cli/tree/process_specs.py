@@ -30,25 +30,19 @@ class TreeConfig:
     """Configuration of the processes of one ``railbus up``.
 
     Attributes:
-        engine: Engine of the generator.
         edge_port: Port of the first edge.
         kafka: The brokers, ``HOST:PORT``, separated by commas.
         broker_port: Port of the embedded broker; None if another broker is used.
-        log_dir: Folder of the broker's log.
         redis_port: Port of the Redis server to start; None if none is started.
-        redis_program: Program of the Redis server to start; None if none is started.
-        redis_url: Address of Redis; None if there is none.
-        health_ports: Port of the health endpoint, by process name. Edges use their HTTP port instead.
-        governed: Whether rails and safety run.
-        cloud: Where late and failed requests fall back to.
-        traced: Whether the tracer runs.
+        redis_program: Path of the Redis server to start; None if none is started.
+        redis_url: Address of the Redis server that the services use; None if they use none.
+        health_ports: Port of the health endpoint, by process name. Edges are left out: they use their HTTP port.
+        governed: Whether the services ``rails`` and ``safety`` run.
+        cloud: Whether late and failed requests fall back to Vertex AI, to its emulator, or not at all.
         emulator_port: Port of the Vertex AI emulator; None if it does not run.
-        options: Environment variables of every service, from the operator's flags.
-        generator_python: Python interpreter of the generator.
-        counts: Number of processes, by service. A missing service has one.
+        options: Environment variables for every service, made from the operator's flags.
+        counts: Number of processes of each service. A service that is not in the mapping has one process.
         more_edge_ports: Ports of the second and further edges.
-        kafka_nodes: Number of Apache Kafka nodes to start; 0 for none.
-        ledger: Whether the ledger runs.
         archive: Environment variables of the archiver; empty if it does not run.
         batch_dir: Folder of the files of batch jobs; None if the batch service does not run.
     """
@@ -85,15 +79,14 @@ class ProcessSpec:
     """Command and environment of one process.
 
     Attributes:
-        name: Name of the service, with a number from its second process on.
-        stage: Processes of stage 0, such as the broker, must be ready before any other is started. Processes are
-            stopped in descending order of their stages.
-        command: Program and arguments.
-        env: Additional environment variables.
-        ready: Text in the line that the process prints once it serves.
-        ready_s: Maximum time from start to that line, in seconds.
-        nice: Nice level, 0 to 19.
-        awaited: Whether ``railbus up`` needs this process. Other processes are started last, and may fail.
+        name: Name of the service. The second and further processes of a service have a number, such as ``edge-2``.
+        stage: Processes of stage 0, such as the broker, must be ready before processes of higher stages are started.
+            When all processes are stopped, those of the highest stage are stopped first.
+        env: Environment variables in addition to those of ``railbus up``.
+        ready: When the process serves, it prints a line that contains this text.
+        ready_s: Maximum time from the start of the process to this line, in seconds.
+        awaited: Whether ``railbus up`` fails if this process fails. If false, the process is started after those for
+            which it is true.
     """
 
     name: str
@@ -161,7 +154,7 @@ answers that end later, and because each stage has only five seconds."""
 def service_names(
     *, governed: bool, cloud: CloudMode = "off", archived: bool = False, traced: bool = False
 ) -> tuple[str, ...]:
-    """Return the names of the services that run with these options, without edge, batch and ledger."""
+    """Return the names of the services that run with these options, except ``edge``, ``batch`` and ``ledger``."""
     return (
         CORE_SERVICES
         + (GOVERNANCE_SERVICES if governed else ())

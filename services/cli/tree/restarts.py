@@ -19,10 +19,10 @@ class RestartPolicy:
     """Limits for restarts. Times are in seconds.
 
     Attributes:
-        first_s: Delay of the first restart. The delay doubles with each further exit within ``within_s``.
-        longest_s: Maximum delay.
-        most: Number of exits within ``within_s`` after which the service is not restarted.
-        within_s: Period in which exits are counted.
+        first_s: Delay before the first restart. The delay doubles with each further exit within ``within_s``.
+        longest_s: Maximum delay before a restart.
+        most: A service that has exited this many times within ``within_s`` is not restarted.
+        within_s: Only exits in the last ``within_s`` seconds are counted.
     """
 
     first_s: float = 0.2
@@ -31,7 +31,7 @@ class RestartPolicy:
     within_s: float = 60.0
 
     def decide(self, ends: list[float], now: float) -> RestartAfter | GiveUp:
-        """Decide whether and when to restart a service. ``ends`` has the times of all its exits up to ``now``."""
+        """Decide whether and when to restart a service. ``ends`` has the times of all exits of the service."""
         recent = sum(1 for end in ends if now - end < self.within_s)
         if recent >= self.most:
             return GiveUp(recent, self.within_s)

@@ -1,6 +1,6 @@
-"""The state files of a running ``railbus up``, from which other subcommands read its addresses.
+"""Read and write the state files of ``railbus up``, which have the addresses of its processes.
 
-``up.json`` is for the subcommands, ``scrape.json`` for Prometheus.
+Other subcommands read ``up.json``. Prometheus reads ``scrape.json``.
 """
 
 import errno
@@ -32,11 +32,9 @@ class RunningTree:
         pid: Process id of the supervisor.
         url: Address of the first edge.
         kafka: The brokers, ``HOST:PORT``, separated by commas.
-        partitions: Number of partitions of the request topics.
+        partitions: Number of partitions of each topic that is partitioned by request id.
         redis_url: Address of Redis; None if there is none.
-        pids: Process ids, by process name.
         health: Addresses of the servers for ``/healthz``, ``/readyz`` and ``/metrics``, by process name.
-        edges: Addresses of all edges.
         batch_dir: Folder of the files of batch jobs; None if no batch service runs.
     """
 

@@ -56,7 +56,7 @@ class Supervisor:
         """Keep all processes running while the block runs. The block starts when all awaited processes serve.
 
         Raises:
-            UserError: An awaited process reports a usage error, ends too often, or is never ready.
+            UserError: An awaited process exits with a usage error, exits too often, or is not ready in time.
         """
         try:
             async with asyncio.TaskGroup() as tasks:

@@ -1,4 +1,4 @@
-"""Scripts for emulated answers. A request passes its script as the model name. No I/O, no clock.
+"""Parse scripts, which say how the emulator answers. The model name of a request is its script. No I/O, no clock.
 
 Example: ``emulated-n50-ttft300`` generates 50 words and sends the first after 300 ms. The parts may be in any order::
 
@@ -69,7 +69,7 @@ class EmulatorScript:
 
 
 def parse_script(model: str, default: EmulatorScript) -> EmulatorScript:
-    """Parse the script in a model name. A name without a script returns ``default``.
+    """Parse a model name as a script. If it is not a script, return ``default``.
 
     Raises:
         ValueError: The script has an unknown part.

@@ -1,4 +1,4 @@
-"""HTTP server of the Vertex AI emulator. Counters of the calls are at ``/stats``."""
+"""HTTP server of the Vertex AI emulator. ``GET /stats`` returns counters of the calls."""
 
 import asyncio
 import contextlib
@@ -19,11 +19,13 @@ _MODEL = "/{version}/projects/{project}/locations/{location}/publishers/google/m
 
 
 class VertexEmulator:
-    """HTTP server that answers according to scripts and counts the calls.
+    """HTTP server that emulates Vertex AI and counts the calls.
+
+    The model name in a request can be a script, which says how the server answers (see ``parse_script``).
 
     Args:
-        default: Script for model names that contain no script.
-        seed: Seed of the random delays.
+        default: Script for requests whose model name is not a script.
+        seed: Seed of the random delays of answers.
     """
 
     def __init__(self, default: EmulatorScript, seed: int = 0) -> None:

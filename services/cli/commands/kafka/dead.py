@@ -76,7 +76,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Return 0, or 1 if ``replay`` finds no dead letter or is not confirmed."""
+    """Return 0, or 1 if ``replay`` finds no dead letter or the user does not confirm the replay."""
     settings = bus_settings(args.kafka)
     match args.action:
         case "list":
