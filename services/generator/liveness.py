@@ -18,10 +18,10 @@ class MonitoredEngine(Protocol):
 
 
 async def run_while_alive(work: Coroutine[Any, Any, None], engine: object) -> None:
-    """Run ``work`` until it ends or the engine dies.
+    """Run ``work``. If the engine dies, wait up to ``GRACE_S`` for ``work`` to end, and then cancel ``work``.
 
     Raises:
-        EngineDied: The engine died, and ``work`` did not end within ``GRACE_S``.
+        EngineDied: ``work`` was cancelled because the engine died.
     """
     if not isinstance(engine, MonitoredEngine):
         await work

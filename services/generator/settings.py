@@ -14,9 +14,9 @@ class GeneratorSettings:
         engine: Name of the engine that generates the answers.
         generator_slots: Maximum number of answers generated at the same time. 0 means the engine's capacity.
         generator_batch_slots: Maximum number of slots that the batch lane may use. 0 means three quarters of the slots.
-            If there is more than one slot, batch requests never take the last free one.
-        generator_queue: Maximum number of accepted requests that wait for a slot. While this number is reached, the
-            generator reads no more requests.
+            If there are several slots, a batch request starts only if another slot stays free.
+        generator_queue: Maximum number of accepted requests that wait for a slot. The generator stops reading
+            requests when this many wait, and reads on when fewer wait.
         generator_drain_ms: Maximum time that running answers may take to finish after the generator was told to stop.
             Requests that have not started are handed to another generator at once.
         generator_instance: A name that no other generator has. A restart under the same name within the consumer

@@ -1,6 +1,8 @@
 """Run the test cases of a policy: ``railbus policy test``.
 
-The cases are in ``golden/*.jsonl``. Each line is a JSON object. Only the fields in ``expect`` are compared::
+The cases are in ``golden/*.jsonl``. Each line is a JSON object. ``admit`` and ``finding`` are inputs for Rego; fields
+of Rego's answer that ``expect`` does not name are not compared. ``input`` is a prompt and ``output`` an answer in which
+the patterns are searched. ``broken`` names a rail that fails::
 
     {"name": ..., "admit": {"tenant": "acme", "max_tokens": 9000}, "expect": {"allow": false, "reasons": ["tokens"]}}
     {"name": ..., "finding": {"tenant": "acme", "side": "output", "category": "email"}, "expect": {"action": "redact"}}
@@ -62,7 +64,7 @@ def cases(policy: Policy) -> list[GoldenCase]:
 
 
 def run_case(policy: Policy, case: GoldenCase) -> PolicyFault | None:
-    """Run a test case. Return None if it passes, otherwise a fault that names the policy's answer."""
+    """Run a test case. Return None if the case passes, otherwise what is wrong."""
     expected = case.body.get("expect")
     try:
         answer = _answer(policy, case.body)
@@ -78,7 +80,7 @@ def run_case(policy: Policy, case: GoldenCase) -> PolicyFault | None:
 
 
 def rego_questions(policy: Policy, case: GoldenCase) -> list[tuple[str, AdmissionRequest | Finding]]:
-    """Return the inputs that this test case passes to Rego, each with its entry point."""
+    """Return what a test case asks Rego: for each question, the name of the rule and the input."""
     body = case.body
     if "admit" in body:
         return [(ADMISSION, _admission_request(body))]

@@ -42,7 +42,7 @@ class Policy:
         document: The content of ``policy.toml``.
         classes: The classes of requests, including the built-in classes.
         rules: The patterns of ``patterns/*.toml``, sorted by name.
-        automaton: The rules, ready to match. It must not be used from two threads at once.
+        automaton: The automaton of the rules. Two threads must not use it at the same time.
         folded: The words that are found even if they are disguised.
         rego: The compiled ``rego/*.rego``, with the data of ``rego/data.json``.
         files: The content of the files, by relative path.
@@ -93,7 +93,7 @@ class Policy:
         return own or rails.on_broken
 
     def listen(self, listener: DecisionListener) -> None:
-        """Call ``listener`` with every later decision of Rego, also if the decision comes from the cache."""
+        """Call ``listener`` with each decision of Rego from now on, including decisions from the cache."""
         self._listeners.append(listener)
 
     def _ask(self, entry_point: str, asked: dict[str, Any], read: Callable[[Any], T]) -> T:
@@ -134,7 +134,9 @@ class Policy:
 
 
 def tighten(asked: Delivery, bounds: DeliveryBounds, floor: DeliveryFloor) -> Delivery:
-    """Return the least strict delivery that all arguments allow. If they allow no mode, the mode is ``gated``.
+    """Return the requested delivery, made stricter where the policy's bounds or Rego require it.
+
+    If no mode in ``bounds`` is strict enough, the mode is ``gated``.
 
     Args:
         asked: The requested delivery.

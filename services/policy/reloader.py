@@ -45,9 +45,9 @@ class PolicyReloader:
                 await self._adopt(policy)
 
     def poll(self) -> Policy | None:
-        """Return a new policy if the files have changed; None if they have not, or if the new policy is rejected.
+        """Return the new policy if the files have changed. Return None if they have not, or if the policy has faults.
 
-        Changed files are read once they are the same at two successive calls, so that unfinished edits are not read.
+        A change is noticed only if the files are the same at two successive calls. Unfinished edits are thus not read.
         """
         return self._read() if self._change.poll(fingerprint(self._root)) else None
 

@@ -1,4 +1,4 @@
-"""The types of Rego's input and answers."""
+"""What a policy's Rego is asked, and what it answers."""
 
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, NamedTuple, Self, TypeVar
@@ -28,7 +28,7 @@ class FoundSpan(NamedTuple):
 
     Attributes:
         rule: The name of the rule or recognizer, such as ``presidio/phone_number``.
-        category: The category that Rego decides on.
+        category: The category of the finding, such as ``email``.
         start: Offset of the first code point.
         end: Offset of the last code point, plus one.
     """
@@ -117,7 +117,8 @@ class Admission(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     Attributes:
         allow: Whether the request may be answered.
-        reasons: If the request may not be answered, the keys of refusal texts, most important first.
+        reasons: Why the request may not be answered, most important reason first. Each reason is a key of ``refusals``
+            in ``policy.toml``.
         delivery: The least strict delivery allowed.
         egress: Whether the prompt may leave the premises.
     """

@@ -1,6 +1,6 @@
-"""The fold: it computes what a reader may see from the stream log of one request. It has no I/O and no clock.
+"""The fold: from the events of one request on the stream log, compute the text that a reader may see.
 
-All programs that read the stream log use this code.
+All programs that read the stream log use this code. It does no I/O and reads no clock.
 """
 
 from services.stream.catchup import catch_up

@@ -1,4 +1,4 @@
-"""Compute the ops for a reader who resumes, without text that was taken back."""
+"""For a client that connects again: compute the ops that it has missed, without text that was recalled since."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -9,13 +9,11 @@ _Unsent = list[Show | Replace]
 
 
 def catch_up(visible_length: int, ops: Sequence[Op]) -> tuple[Op, ...]:
-    """Return ops with the same result as ``ops``, but without recalled text.
-
-    If no op takes text back, ``ops`` is returned unchanged.
+    """Return ops that lead to the same visible text as ``ops``, but never show text that ``ops`` removes later.
 
     Args:
-        visible_length: Number of code points that the reader already has.
-        ops: The ops that the reader has not got yet.
+        visible_length: Number of code points of the text that the client shows.
+        ops: The ops that the client has missed.
     """
     if not any(isinstance(op, Replace | Withdraw | Restart | Refuse) for op in ops):
         return tuple(ops)

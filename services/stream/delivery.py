@@ -6,14 +6,14 @@ from services.stream.transcript import Transcript
 
 
 def releasable_chunks(text: Transcript, delivery: Delivery, check: OutputCheck, cleared: int, log_ms: int) -> int:
-    """Return how many of the run's chunks may be shown now, including those that are shown already.
+    """Return how many of the voice's chunks may be shown now, including chunks that are shown already.
 
     Args:
-        text: The run's text so far.
-        delivery: The delivery settings in force.
+        text: The voice's text so far.
+        delivery: The delivery settings of the request, which the verdict may have replaced.
         check: ``off`` means that no safety service checks the text. In ``optimistic`` mode, all text may then be shown.
-        cleared: ``seq`` of the last cleared chunk; -1 if there is none.
-        log_ms: Newest timestamp on the log, in milliseconds.
+        cleared: ``seq`` of the last cleared chunk; -1 if no chunk is cleared.
+        log_ms: The newest broker timestamp of the request's events so far, in milliseconds.
     """
     known = len(text.chunks)
     if check == "off" and delivery.mode == "optimistic":

@@ -1,7 +1,7 @@
-"""Divide the time that a client waited for a request into consecutive parts, computed from the log.
+"""Divide the time from the receipt of a request to the last byte sent into consecutive parts.
 
-Times are append times by the broker's clock. Only the time of the request's receipt and the time of the last byte sent
-are by the edge's clock.
+The edge's clock gives the time of the receipt and the time of the last byte. All other times are append times, which
+the broker's clock gives.
 """
 
 from collections.abc import Iterable, Sequence
@@ -44,18 +44,19 @@ class Latency:
     """How the time of one request was spent, in milliseconds.
 
     Attributes:
-        parts: Name and duration of each part of the time, in order.
-        total_ms: Sum of all parts. It ends with the last byte sent or, if no client took the whole answer, with
-            ``Closed``.
-        first_text_ms: Time from receipt to the first visible text; None if no text was shown.
-        governance_first_text_ms: Delay of the first visible text that rails and safety caused.
-        governance_total_ms: Delay of the last visible text that rails and safety caused.
-        hidden_rails_ms: Time in which the rails ran and the answer did not wait for them.
-        plain_decode_ms: Estimate of ``decode_ms`` without speculative decoding; None if unknown.
-        decode_ms: Time from the first chunk of the answer to the last.
+        parts: Name and duration of each part of the time, in the order in which the parts happened.
+        total_ms: Time from the receipt of the request to the last byte sent. If no client received the whole answer,
+            the time from the receipt to ``Closed``.
+        first_text_ms: Time from the receipt to the first visible text; None if no text was shown.
+        governance_first_text_ms: How much later the first text was shown because of the rails and the safety service.
+        governance_total_ms: How much later the last text was shown because of the rails and the safety service.
+        hidden_rails_ms: Time for which the rails ran without delaying the answer.
+        decode_ms: Time from the first chunk of the answer to the last chunk.
+        plain_decode_ms: Estimate of what ``decode_ms`` would be without speculative decoding; None if unknown.
         tokens: Number of tokens of the answer.
-        later_tokens: Number of tokens after the first chunk of the answer.
-        clock_skew_ms: The least difference between the clocks of edge and broker that explains the recorded times.
+        later_tokens: Number of tokens of the answer without its first chunk.
+        clock_skew_ms: Number of milliseconds to add to the edge's times. It is the smallest correction with which no
+            event comes before its cause.
     """
 
     parts: tuple[tuple[Part, float], ...]
@@ -72,7 +73,7 @@ class Latency:
 
     @property
     def earned_ms(self) -> float | None:
-        """Time that speculative decoding saved; None if unknown."""
+        """Estimate of the time that speculative decoding saved; None if unknown."""
         return None if self.plain_decode_ms is None else self.plain_decode_ms - self.decode_ms
 
 
@@ -82,7 +83,7 @@ def latency(request_id: str, events: Iterable[LogEvent], *, plain_token_ms: floa
     Args:
         request_id: Id of the request.
         events: All events of the request. The events of one topic must be in the order of the log.
-        plain_token_ms: Time between two tokens without speculative decoding; None if unknown.
+        plain_token_ms: Milliseconds that a token would take without speculative decoding; None if unknown.
     """
     recorder = StageRecorder(Screen(request_id))
     received_ms: float | None = None
@@ -110,8 +111,8 @@ def measure(
     Args:
         recorder: The recorder to which all events of the request were fed.
         received_ms: When the edge received the request, by the edge's clock.
-        sent_ms: When the edge had sent the last byte, by the edge's clock; None if no client took the whole answer.
-        plain_token_ms: Time between two tokens without speculative decoding; None if unknown.
+        sent_ms: When the edge sent the last byte, by the edge's clock; None if no client received the whole answer.
+        plain_token_ms: Milliseconds that a token would take without speculative decoding; None if unknown.
     """
     stretches, clock_skew_ms = recorder.stretches(received_ms, sent_ms)
     parts = tuple((name, end - begin) for name, begin, end in stretches)
@@ -151,14 +152,14 @@ def _field(part: Part) -> str:
 
 
 def settle(parts: Sequence[int], waited: int) -> list[int]:
-    """Divide the time that a client waited into the parts of an account and the delivery time.
+    """Correct the durations of a request's parts so that, with the delivery time, they add up to ``waited``.
 
     Args:
-        parts: Durations of the parts, in the order of ``StageTimes``.
-        waited: Time from the receipt of the request to the last byte sent, in the unit of ``parts``.
+        parts: Durations of the parts until the request was closed, in the order of ``StageTimes``, in any unit.
+        waited: Time from the receipt of the request to the last byte sent, in the same unit.
 
     Returns:
-        The corrected parts, followed by the delivery time. Their sum is ``waited``.
+        The corrected durations, followed by the delivery time.
     """
     # The difference between the clocks is corrected as in ``measure``.
     excess = max(0, min(sum(parts) - waited, parts[0]))  # the edge's clock is behind the broker's

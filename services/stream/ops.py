@@ -41,13 +41,14 @@ class Show:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replace:
-    """Replace a span: ``visible[start:end]`` becomes ``text``.
+    """Replace a span of the visible text: ``visible[start:end]`` becomes ``text``.
 
     Attributes:
         start: Offset of the span's first code point.
-        end: One past the offset of the span's last code point. It is equal to ``start`` if the text was never shown.
+        end: Offset of the span's last code point, plus one. If the recalled text was never shown, ``end`` is equal to
+            ``start``.
         text: The text that replaces the span.
-        rule: Name of the policy's rule that found something.
+        rule: Name of the policy's rule that caused the recall.
         category: Category of the finding, such as ``email``.
         policy_version: Content hash of the policy.
         recall_id: Id of the ``Recall`` event.
@@ -65,12 +66,12 @@ class Replace:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Withdraw:
-    """Replace the whole answer permanently.
+    """Replace the whole visible text, because the answer was withdrawn. No other text of the answer will be shown.
 
     Attributes:
-        end: Number of code points that were visible.
+        end: Number of code points that were visible before.
         text: The text that is shown instead.
-        rule: Name of the policy's rule that found something.
+        rule: Name of the policy's rule that caused the recall.
         category: Category of the finding, such as ``email``.
         policy_version: Content hash of the policy.
         recall_id: Id of the ``Recall`` event.
@@ -115,7 +116,7 @@ class Refuse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finish:
-    """The answer is complete. Only ``close`` or the ops of a recall can follow.
+    """The answer is complete. Its text can still change, by a recall or, if there is no gate, by a later verdict.
 
     Attributes:
         attempt: Number of the attempt that answered.

@@ -10,13 +10,14 @@ MAX_WAITING: Final = 1_024
 
 
 class ChunkOrder:
-    """Puts the chunks of one run in ``seq`` order, each once.
+    """Puts the chunks of one run in the order of ``seq``, and drops duplicates.
 
-    A chunk after a gap waits until the missing chunks come. A chunk with a wrong ``start`` is dropped.
+    If a chunk arrives before an earlier chunk, it waits until the earlier chunk arrives. A chunk is dropped if its
+    ``start`` is not the total length of the earlier chunks.
 
     Attributes:
-        next_seq: The ``seq`` of the next chunk.
-        length: Number of code points in the chunks so far.
+        next_seq: ``seq`` of the first chunk that is missing.
+        length: Number of code points in the chunks before the missing chunk.
     """
 
     __slots__ = ("_waiting", "length", "next_seq")
@@ -27,7 +28,10 @@ class ChunkOrder:
         self._waiting: dict[int, Chunk] = {}
 
     def take(self, chunk: Chunk) -> bool:
-        """Take a chunk if it is the next one and no other chunk waits. Otherwise return False; then call ``add``."""
+        """Accept a chunk if it is the next in order and no other chunk waits. Return whether it was accepted.
+
+        If it was not accepted, the caller must pass it to ``add``.
+        """
         seq, start = chunk.seq, chunk.start
         if seq != self.next_seq or start != self.length or self._waiting:
             return False
@@ -36,7 +40,7 @@ class ChunkOrder:
         return True
 
     def add(self, chunk: Chunk) -> Sequence[Chunk]:
-        """Add a chunk that may be out of order. Return the chunks that now follow without a gap."""
+        """Add a chunk that may be out of order. Return the chunks that are now next in order."""
         if chunk.seq != self.next_seq:
             if chunk.seq > self.next_seq and len(self._waiting) < MAX_WAITING:
                 self._waiting.setdefault(chunk.seq, chunk)
@@ -52,7 +56,7 @@ class ChunkOrder:
 
 
 class FirstRuns:
-    """The first run of each attempt, by the order of ``Started`` on the log. Other runs are ignored."""
+    """The first run of each attempt, that is, the run whose ``Started`` comes first. Later runs are ignored."""
 
     __slots__ = ("by_attempt",)
 

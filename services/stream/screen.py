@@ -1,7 +1,7 @@
 """The fold of one request: compute the visible text from the events on the stream log. It follows six rules.
 
-1. Voice: only the text of one run counts.
-2. Order: chunks are shown in ``seq`` order, each once.
+1. Voice: only the text of one run is shown.
+2. Order: chunks are shown in the order of ``seq``, each of them once.
 3. Gate: no model text is shown before the policy allows it.
 4. Delivery: the amount of unchecked text is limited.
 5. Recall: withdrawn text is never shown again.
@@ -40,9 +40,10 @@ class Governance:
     """The checks that a reader requires.
 
     Attributes:
-        input_gate: ``hold`` means that nothing is shown before the verdict. With ``off``, ``Started`` decides.
-        output_check: ``on`` means that text beyond the exposure limit waits for the safety service. With ``off``,
-            ``Started`` decides.
+        input_gate: ``hold`` means that nothing is shown before the verdict. With ``off``, the field ``input_gate`` of
+            ``Started`` applies.
+        output_check: ``on`` means that text beyond the exposure limit waits for the safety service. With ``off``, the
+            field ``output_check`` of ``Started`` applies.
     """
 
     input_gate: InputGate = "hold"
@@ -145,14 +146,14 @@ class Screen:
     def visible_at(self, offset: int) -> int:
         """Convert an offset in the voice's text to an offset in the visible text.
 
-        Text that is not shown yet is mapped to the end of the visible text.
+        If the text at ``offset`` is not shown yet, return the end of the visible text.
         """
         text = self._text
         return text.visible_at(offset) if offset < text.released_chars else text.visible_length
 
     @property
     def conclusion(self) -> Conclusion | None:
-        """How the answer ended before ``Closed``; None if the answer has not ended."""
+        """How the answer ended; None if it has not ended. It is defined only until the request is closed."""
         if (verdict := self.verdict) is not None and verdict.decision == "deny":
             return "denied"
         if self.stopped is not None:
@@ -162,7 +163,10 @@ class Screen:
 
     @property
     def gate_open(self) -> bool:
-        """Whether the policy lets text be shown. A ``mask`` verdict also needs a ``Cutover`` to the masked prompt."""
+        """Whether text of a model may be shown.
+
+        After a ``mask`` verdict, the gate opens when a ``Cutover`` starts an attempt with the masked prompt.
+        """
         if self.verdict is not None and self.verdict.decision != "mask":
             return self.verdict.decision == "allow"
         voice = self._voice_state.voice
@@ -170,7 +174,7 @@ class Screen:
 
     @property
     def delivery(self) -> Delivery | None:
-        """The delivery that the verdict sets, or else the requested delivery. None if both are unknown."""
+        """The delivery that the verdict sets, otherwise the requested delivery; None if there is no voice yet."""
         if self.verdict is not None and self.verdict.delivery is not None:
             return self.verdict.delivery
         voice = self._voice_state.voice
@@ -180,11 +184,12 @@ class Screen:
         """Apply one event. Return the ops that a client must apply.
 
         Args:
-            event: The next event.
-            log_ms: The broker's timestamp of the record. Without it, ``hold_ms`` holds text back until it is cleared.
+            event: The next event of the request on the log.
+            log_ms: The broker's timestamp of the event, in milliseconds. If the caller never passes timestamps, no time
+                passes, and text that ``hold_ms`` holds back is not shown until it is cleared.
 
         Raises:
-            ValueError: If the event is about another request.
+            ValueError: The event is about another request.
         """
         if event.request_id != self.request_id:
             msg = f"an event of request {event.request_id} cannot be folded into {self.request_id}"

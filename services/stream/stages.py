@@ -1,4 +1,4 @@
-"""Record when a request passes each stage."""
+"""Record the append times of the events that mark the progress of a request."""
 
 from collections.abc import Sequence
 from typing import Final, Literal
@@ -40,8 +40,8 @@ class RunTimes:
         first_tokens: Number of tokens in the first chunk.
         queue_ms: How long the run waited in the engine's queue, as the worker reports.
         longest_pause_ms: Longest time between two chunks before ``Closed``.
-        first_chunk_at: Time of the first chunk by the worker's clock, in microseconds.
-        last_chunk_at: Time of the newest chunk by the worker's clock, in microseconds.
+        first_chunk_at: Time of the first chunk by the worker's clock, in microseconds since the epoch.
+        last_chunk_at: Time of the newest chunk by the worker's clock, in microseconds since the epoch.
     """
 
     __slots__ = (
@@ -98,20 +98,20 @@ class RunTimes:
 
 
 class StageRecorder:
-    """Feeds the events of a request to its ``Screen``, and records the append times of the events that mark a stage.
+    """Feeds the events of a request to a ``Screen``, and records when important events were appended to the log.
 
     Args:
-        screen: The request's screen. Only the recorder may feed events to it.
+        screen: The screen of the request. The caller must feed no events to the screen itself.
 
     Attributes:
-        posted_ms: Append time of the ``Request``. The caller must set it.
+        posted_ms: Append time of the ``Request``. The caller must set this attribute.
         opened_ms: Append time of the last effective ``Cutover``.
         verdict_ms: Append time of the verdict.
-        rails_ms: Duration of the rails.
-        first_shown_ms: Append time of the event after which the first text could be shown.
-        last_shown_ms: Append time of the event after which the newest text could be shown.
+        rails_ms: How long the rails took, as the verdict reports.
+        first_shown_ms: Append time of the event that made the first text visible.
+        last_shown_ms: Append time of the event that made the newest text visible.
         closed_ms: Append time of the effective ``Closed``.
-        runs: The first run of each attempt.
+        runs: Times of the first run of each attempt, by the number of the attempt.
     """
 
     __slots__ = (
@@ -181,7 +181,7 @@ class StageRecorder:
         return ops
 
     def run(self, attempt: int) -> RunTimes:
-        """Return the times of an attempt's first run. They are empty before the run has started."""
+        """Return the times of an attempt's first run. If no run has started, return an empty ``RunTimes``."""
         found = self.runs.get(attempt)
         if found is None:
             found = self.runs[attempt] = RunTimes()
@@ -197,7 +197,15 @@ class StageRecorder:
         return self.runs.get(voice.attempt)
 
     def stretches(self, received_ms: float, sent_ms: float | None = None) -> tuple[Sequence[Stretch], float]:
-        """Return the parts of the request's time, and the correction of the edge's clock in milliseconds."""
+        """Divide the time of a closed request into parts.
+
+        Args:
+            received_ms: When the edge received the request, by the edge's clock.
+            sent_ms: When the edge sent the last byte, by the edge's clock; None if no client received the whole answer.
+
+        Returns:
+            The parts, and the number of milliseconds that must be added to the edge's times.
+        """
         ends = [end for end in self._ends() if end[1] is not None]
         first = ends[0][1] or received_ms
         last = max(end or 0.0 for _, end in ends)

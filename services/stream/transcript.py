@@ -1,6 +1,7 @@
-"""The text of one run: its chunks in order, how many of them are shown, and which spans are redacted.
+"""The text of one run: the chunks in order, how many chunks are shown, and which spans are redacted.
 
-Recalls use offsets in the whole text of the run. Ops use offsets in the visible text. All offsets are code points.
+``Recall`` events have offsets in the whole text of the run. Ops have offsets in the visible text. All offsets count
+code points.
 """
 
 from bisect import insort
@@ -63,7 +64,7 @@ class Transcript:
         return self._tokens_upto[end] - self._tokens_upto[first] if first < end else 0
 
     def add(self, chunk: Chunk, log_ms: int) -> None:
-        """Add a chunk, and the later chunks that waited for it."""
+        """Add a chunk that may be out of order. If an earlier chunk is missing, the new chunk waits for it."""
         if self._order.take(chunk):
             self._add(chunk, log_ms)
         else:
@@ -78,9 +79,9 @@ class Transcript:
         return ops
 
     def redact(self, recall: Recall) -> list[Op]:
-        """Redact the recalled span. Return the ops for the part that is shown already.
+        """Redact a recalled span. Return the ops that replace the part of the span that is shown already.
 
-        Text of the span that is released later is replaced, too. Text that is redacted already keeps its replacement.
+        The other part is replaced when ``release`` reaches it. Text that an earlier recall has redacted stays as it is.
         """
         ops: list[Op] = []
         text = recall.replacement
@@ -94,9 +95,10 @@ class Transcript:
         return ops
 
     def visible_at(self, offset: int) -> int:
-        """Convert an offset of the run's text to an offset of the visible text. The text before it must be shown.
+        """Convert an offset in the run's text to an offset in the visible text.
 
-        An offset in a redacted span becomes the end of the replacement.
+        Call this method only if all text before ``offset`` has been released. If ``offset`` is in a redacted span,
+        return the end of the text that replaces the span.
         """
         shift = sum(
             len(span.text) - (min(span.end, offset) - span.start) for span in self._redactions if span.start < offset

@@ -8,14 +8,15 @@ from services.stream.order import FirstRuns
 
 @dataclass(slots=True)
 class VoiceState:
-    """The attempts that may be the voice.
+    """The attempts that may become the voice, and the voice.
 
     Attributes:
-        candidates: The attempts that may be the voice. There are several while a race is undecided.
-        has_spoken: Whether a candidate has sent a chunk. From then on, it is the only candidate.
+        candidates: The numbers of the attempts that may become the voice. There are several if attempts race for the
+            first token.
+        has_spoken: Whether a candidate has sent a chunk. That attempt is then the only candidate.
         last_attempt: Number of the newest attempt.
         runs: The first run of each attempt.
-        voice: The ``Started`` of the voice; None if there is no voice yet.
+        voice: The ``Started`` event of the voice; None if there is no voice yet.
     """
 
     candidates: frozenset[int]
@@ -43,13 +44,13 @@ class VoiceState:
         self._find_voice()
 
     def drop(self, attempt: int) -> None:
-        """Remove a candidate that ended without text, unless it is the only one."""
+        """Remove a candidate that has ended without text. Do nothing if it is the only candidate."""
         if not self.has_spoken and len(self.candidates) > 1:
             self.candidates -= {attempt}
             self._find_voice()
 
     def effective(self, cutover: Cutover, last_seq: int) -> bool:
-        """Return whether the cutover is for the next attempt and no earlier event refutes its trigger."""
+        """Return whether the cutover starts the next attempt and no earlier event contradicts its trigger."""
         if cutover.attempt != self.last_attempt + 1:
             return False
         if cutover.trigger == "ttft":
@@ -59,7 +60,7 @@ class VoiceState:
         return True
 
     def hand_over(self, cutover: Cutover) -> None:
-        """Open the cutover's attempt. In a race for the first token, the earlier candidates remain candidates."""
+        """Make the cutover's attempt the only candidate or, in a race for the first token, one more candidate."""
         self.last_attempt = cutover.attempt
         racing = cutover.how == "race" and cutover.trigger == "ttft"
         self.candidates = self.candidates | {cutover.attempt} if racing else frozenset({cutover.attempt})

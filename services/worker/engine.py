@@ -13,15 +13,13 @@ EngineName = Literal["llama", "openai", "simulated", "vllm"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """One execution of a request on an engine.
+    """What an engine must know to answer a request.
 
     Attributes:
-        request_id: Id of the request.
-        run: Unique id of the execution.
-        model: The model's name, as the engine's ``resolve`` returned it.
-        messages: The conversation, oldest first.
-        sampling: Sampling parameters.
-        lane: If the engine has priorities, ``interactive`` jobs run before ``batch`` jobs.
+        run: Id of the run.
+        model: The model's name, as ``Engine.resolve`` returned it.
+        messages: The conversation, oldest message first.
+        lane: Lane of the request. Engines that support priorities run ``interactive`` jobs before ``batch`` jobs.
         priority: Priority within the lane; 0 is the highest.
         expires_us: When the request's total deadline passes, in microseconds since the epoch.
     """
@@ -38,12 +36,12 @@ class Job:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineStep:
-    """The output of one engine step.
+    """The output of one engine step for one answer.
 
     Attributes:
-        text: The generated text. It is empty while a character is incomplete.
-        tokens: Number of tokens generated.
-        drafted: Number of tokens that the draft model proposed.
+        text: The text that the step generated. It is empty if the step generated only a part of a character.
+        tokens: Number of tokens that the step generated.
+        drafted: Number of tokens that were proposed to the target model.
         accepted: Number of proposed tokens that the target model accepted.
     """
 
@@ -61,7 +59,7 @@ class GenerationResult:
         finish_reason: ``stop`` or ``length``.
         usage: Token counts.
         timings: Durations in milliseconds.
-        speculation: Totals of speculative decoding; None if it is off or the engine does not report them.
+        speculation: Totals of speculative decoding; None if the engine does not use it or reports no totals.
     """
 
     finish_reason: FinishReason
@@ -75,8 +73,9 @@ class NegativeLogLikelihood:
     """The negative log-likelihood of a text under a model.
 
     Attributes:
-        nats: Sum over the tokens of minus the natural logarithm of each token's probability.
-        tokens: Number of tokens that were scored.
+        nats: The sum of ``-log(p)`` over the scored tokens, where ``p`` is the probability of the token and ``log`` is
+            the natural logarithm.
+        tokens: Number of scored tokens.
     """
 
     nats: float
@@ -84,15 +83,15 @@ class NegativeLogLikelihood:
 
 
 class EngineError(Exception):
-    """An execution failed. The message never contains prompt text.
+    """The error of a job that failed. The message never contains prompt text.
 
-    If the error class is ``engine_dead``, the engine can run no more jobs. The worker then fails all its requests and
-    ends its process.
+    If the error class is ``engine_dead``, the engine can run no more jobs. The worker's process then ends, and all
+    requests that it runs fail.
 
     Attributes:
         error_class: The kind of failure.
         retryable: Whether another attempt could succeed.
-        param: The field of the request that is wrong; None if no field is.
+        param: The field of the request that is wrong; None if no field is wrong.
     """
 
     def __init__(self, error_class: ErrorClass, message: str, *, retryable: bool, param: str | None = None) -> None:
@@ -106,7 +105,7 @@ def only_model(asked: str, served: str) -> str:
     """Return ``served``, the name of the only model that an engine serves.
 
     Raises:
-        EngineError: ``asked`` is neither this name nor ``default``.
+        EngineError: ``asked`` is neither ``served`` nor ``default``.
     """
     if asked in {"default", served}:
         return served
@@ -133,9 +132,9 @@ class Engine(Protocol):
 
     Attributes:
         name: Name of the engine, such as ``llama``.
-        model: The model that answers requests for ``default``.
-        capacity: Maximum number of concurrent jobs. If ``preempts`` is true, this is the maximum in each lane.
-        preempts: Whether an interactive job preempts a batch job if there is no free slot.
+        model: Name of the model that answers the requests whose model is ``default``.
+        capacity: Maximum number of concurrent jobs. If ``preempts`` is true, this is the maximum for each lane.
+        preempts: Whether the engine pauses a batch job if an interactive job finds no free slot.
     """
 
     name: str
@@ -144,10 +143,10 @@ class Engine(Protocol):
     preempts: bool
 
     async def start(self) -> None:
-        """Load the model, or connect to it. Return when ``generate`` can be called.
+        """Load the model, or connect to its server. Return when ``generate`` can be called.
 
         Raises:
-            UserError: The operator must change something. The message says what.
+            UserError: The engine cannot start. The message says what the operator must change.
         """
 
     def resolve(self, model: str) -> str:
@@ -160,8 +159,9 @@ class Engine(Protocol):
     def generate(self, job: Job) -> AsyncGenerator[EngineStep | GenerationResult, None]:
         """Yield the steps of an answer, and then a ``GenerationResult``.
 
-        ``aclose()``, or cancellation of the task that waits for a step, aborts the job within one token. The generator
-        may still run for a short time after its result, and uses the job's slot until it ends.
+        To abort the job, call ``aclose()`` on the iterator, or cancel the task that waits for a step. The engine then
+        generates at most one more token. The job keeps its slot until the iterator is exhausted or closed. This may
+        happen a short time after the ``GenerationResult``.
 
         Raises:
             EngineError: The job failed.
@@ -174,10 +174,10 @@ class Engine(Protocol):
 
 @runtime_checkable
 class ScoringEngine(Protocol):
-    """An engine that can compute the likelihood of a text. Only benchmarks need this."""
+    """An engine that can compute the negative log-likelihood of a text. Only benchmarks use this protocol."""
 
     async def score(self, text: str) -> NegativeLogLikelihood | None:
-        """Return the likelihood of a text; None if the engine cannot compute it. The chat template is not applied.
+        """Return the negative log-likelihood of a text, without a chat template; None if the engine cannot compute it.
 
         Raises:
             EngineError: The text could not be scored.

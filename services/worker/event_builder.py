@@ -20,19 +20,19 @@ BATCH_CHUNK_CHARS: Final = 4_096
 
 
 class EventBuilder:
-    """Builds the events of one execution.
+    """Builds the events of one run.
 
     For an interactive request, each engine step with text becomes a chunk. For a batch request, several steps become
-    one chunk, and ``rest`` must be called at the end of the answer.
+    one chunk. After the last step, the caller must call ``rest``.
 
     Args:
         ticket: The accepted request.
-        source: Name of the service and id of the instance.
+        source: Name of the service and id of its instance, such as ``generator/3fa4c1``.
 
     Attributes:
         seq: Sequence number of the next chunk.
-        length: Number of code points in the chunks so far.
-        tokens: Number of tokens in the steps so far.
+        length: Number of code points in all chunks built so far.
+        tokens: Number of tokens in all steps so far, including steps whose text is not in a chunk yet.
     """
 
     __slots__ = ("_envelope", "_pending", "_since_us", "_ticket", "length", "seq", "tokens")
@@ -61,7 +61,7 @@ class EventBuilder:
         )
 
     def chunks(self, step: EngineStep, now_us: int) -> Iterator[Chunk]:
-        """Yield the chunks that are complete after this step. A long text becomes several chunks."""
+        """Add a step, and yield the chunks that are now complete. A text that is too long for one chunk is divided."""
         self.tokens += step.tokens
         if self._pending is not None:
             step = _merged(self._pending, step)
@@ -74,7 +74,7 @@ class EventBuilder:
         yield from self._split(step, now_us)
 
     def rest(self, now_us: int) -> Iterator[Chunk]:
-        """Yield the text that ``chunks`` has collected and not yet yielded."""
+        """Yield the last chunks, with the text that ``chunks`` has not yielded yet."""
         step, self._pending = self._pending, None
         if step is not None and step.text:
             yield from self._split(step, now_us)

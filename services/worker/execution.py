@@ -27,8 +27,9 @@ class ExecutionRunner:
         engine: A started engine.
         producer: A started producer.
         config: The worker's configuration.
-        source: Name of the service and id of the instance, for the events.
-        on_taken: Called once per request, when the broker has acknowledged or refused the request's first event.
+        source: Name of the service and id of its instance. The events contain this text.
+        on_taken: Called once per request, when the broker has acknowledged the first event of the run, or when this
+            event could not be written.
     """
 
     def __init__(
@@ -46,10 +47,10 @@ class ExecutionRunner:
         self._on_taken = on_taken
 
     async def run(self, ticket: Ticket) -> Finished | Failed:
-        """Run a request, write its events, and return the last one.
+        """Run a request, write the events of the run, and return the last event.
 
-        To stop the run, set ``ticket.stopped``. If ``ticket.begun`` is true and ``ticket.over`` is false, cancel the
-        task too.
+        To stop the run, set ``ticket.stopped``. Then cancel the task that runs this method, but only if
+        ``ticket.begun`` is true and ``ticket.over`` is false.
         """
         # A cancellation before ``begun`` would skip this code. A cancellation after ``over`` could lose the last event.
         events = EventBuilder(ticket, self._source)

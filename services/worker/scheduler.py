@@ -32,13 +32,14 @@ class WorkerConfig:
         name: Name of the service and of its consumer group.
         topic: Topic of interactive requests.
         batch: Topic of batch requests; None if there is none.
-        slots: Maximum number of concurrent executions; 0 means the engine's capacity.
-        batch_slots: Maximum number of these slots for the batch lane; 0 means three quarters.
-        queue: Maximum number of accepted requests that wait for a slot. At this number, reading pauses.
-        drain_s: Maximum time for running executions to finish when the process is asked to stop, in seconds.
-        input_gate: With ``off``, each ``Started`` event says that text may be shown before any verdict.
+        slots: Maximum number of concurrent runs; 0 means the engine's capacity.
+        batch_slots: Maximum number of concurrent runs of batch requests; 0 means three quarters of the slots.
+        queue: Maximum number of accepted requests that wait for a slot. The worker stops reading requests when this
+            many wait, and reads on when fewer wait.
+        drain_s: How many seconds the current runs may take to finish after the process was told to stop.
+        input_gate: With ``off``, each ``Started`` event says that text may be shown before the verdict.
         output_check: With ``off``, each ``Started`` event says that no safety service checks the answer.
-        instance: Id for static group membership, unique within the group; None for dynamic membership.
+        instance: Id for static membership in the consumer group; None for dynamic membership.
     """
 
     name: RoleName
@@ -55,7 +56,7 @@ class WorkerConfig:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """The reason why a request failed. The fields are those of the event ``Failed``."""
+    """The reason for a ``Failed`` event. The fields have the same meaning as in ``Failed``."""
 
     error_class: ErrorClass
     message: str
@@ -82,20 +83,19 @@ class RecordPlace(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class Ticket:
-    """One accepted request and the state of its execution.
+    """One accepted request and the state of its run.
 
     Attributes:
-        request: The request.
-        run: Unique id of the execution.
+        run: Id of the run.
         traceparent: W3C Trace Context of the request.
-        batch: Whether it was read from the batch topic.
+        batch: Whether the request was read from the batch topic.
         accepted_us: When this worker accepted the request, in microseconds since the epoch.
         received_us: When an edge received the request, in microseconds since the epoch. Deadlines count from this time.
-        begun: Whether the execution has started. Its task may be cancelled only after that.
-        stopped: Why the execution must stop; None if it may continue.
-        over: Whether the last event is being written or was written. After that, the execution cannot be stopped.
+        begun: Whether the run's task has started. Before that, the task must not be cancelled.
+        stopped: Why the run must stop; None if the run may continue.
+        over: Whether only the last event of the run is still to be written. From then on, the run cannot be stopped.
         place: Topic, partition and offset of the request's record; None only in tests.
-        taken: Whether the broker has acknowledged or refused the first event of the execution.
+        taken: Whether the broker has acknowledged the first event of the run, or the event could not be written.
     """
 
     request: Request
@@ -132,7 +132,7 @@ class Ticket:
 
 
 class RecentKeys(Generic[RecentKey]):
-    """The ``limit`` keys that were added last, each with its time."""
+    """Remembers the ``limit`` keys that were added last, and when each of them was added."""
 
     __slots__ = ("_limit", "_seen")
 
@@ -158,17 +158,19 @@ class RecentKeys(Generic[RecentKey]):
 
 
 class Scheduler:
-    """The accepted requests that wait for a slot, and the running executions.
+    """Queues accepted requests, and decides when each of them starts.
 
-    Interactive requests start first. Batch requests use at most ``batch_slots`` of the remaining slots. If there are
-    several slots, batch requests leave one free for the next interactive request.
+    An interactive request starts when a slot is free. A batch request starts only if no interactive request waits, and
+    if another slot stays free afterwards. If there is only one slot, a batch request may use it.
 
     Args:
-        slots: Maximum number of concurrent executions.
-        batch_slots: Maximum number of these slots for the batch lane; 0 means three quarters.
-        preempts: Whether an interactive request may start although batch executions use all slots.
-        output_check: Whether a safety service checks the answers.
-        resolve: The engine's ``resolve``.
+        slots: Maximum number of concurrent runs.
+        batch_slots: Maximum number of concurrent runs of batch requests; 0 means three quarters of ``slots``.
+        preempts: Whether the engine can pause a batch run to free its slot. If so, batch runs do not count when an
+            interactive request needs a slot.
+        output_check: ``on`` means that a safety service checks the answers. With ``off``, a request is refused unless
+            its delivery mode is ``optimistic``.
+        resolve: Called with the model of a request. If it raises ``EngineError``, the request is refused.
     """
 
     def __init__(
@@ -195,7 +197,7 @@ class Scheduler:
 
     @property
     def unacknowledged(self) -> Collection[Ticket]:
-        """The requests that were started or refused, and whose first event the broker has not acknowledged yet."""
+        """The requests that were started, refused or cancelled, and not passed to ``acknowledged`` yet."""
         return self._unacknowledged
 
     @property
@@ -217,11 +219,12 @@ class Scheduler:
         return len(self._running) - (self._running_batch if self._preempts else 0) < self._slots
 
     def accept(self, ticket: Ticket, now_us: int) -> Refusal | Literal["waits", "known", "unacknowledged"]:
-        """Queue a request, unless it is refused or was accepted before.
+        """Queue a request, unless it must be refused or this method was called for the same attempt before.
 
         Returns:
-            ``waits`` if the request is queued; the reason if it is refused; ``known`` if the same attempt was accepted
-                before; ``unacknowledged`` if it was accepted before and its offset must not be committed yet.
+            A ``Refusal`` if the request must be refused; ``waits`` if it was queued. If this method was called for the
+                same attempt before: ``unacknowledged`` if the same record is still in ``Scheduler.unacknowledged``,
+                otherwise ``known``. The offset of an ``unacknowledged`` record must not be committed yet.
         """
         request = ticket.request
         key = (request.request_id, request.attempt)
@@ -238,13 +241,14 @@ class Scheduler:
         return "waits"
 
     def next(self, now_us: int, *, batch: bool = True) -> tuple[Ticket, Refusal | None] | None:
-        """Return the next request to start; None if no request can start now.
+        """Take the next request from the queue. Return None if no request can start now.
 
-        If the request has expired, the second item says why it must be refused; otherwise it is None.
+        The second item of the result is None if the caller must start the request. If the request has expired, the
+        second item is the reason with which the caller must refuse the request.
 
         Args:
             now_us: The current time in microseconds.
-            batch: Whether requests of the batch lane may start.
+            batch: Whether batch requests may start.
         """
         if self._waiting and self._interactive_may_start:
             ticket = self._waiting.popleft()
@@ -261,7 +265,7 @@ class Scheduler:
         return ticket, None
 
     def acknowledged(self, ticket: Ticket) -> None:
-        """Note that the broker has the first event of a request."""
+        """Remove a request from ``unacknowledged``, because its offset may be committed now."""
         self._unacknowledged.discard(ticket)
 
     def release(self, ticket: Ticket) -> None:
@@ -269,10 +273,12 @@ class Scheduler:
         self._running_batch -= ticket.batch
 
     def cancel(self, event: Cancel, now_us: int) -> tuple[list[Ticket], list[Ticket]]:
-        """Apply a ``Cancel`` event, and remember it in case its request is read later.
+        """Apply a ``Cancel`` event, and remember it, because the cancelled request may be read later.
 
         Returns:
-            The waiting requests that were removed from the queue, and the executions that the caller must stop.
+            Two lists of cancelled requests, with ``Ticket.stopped`` set. The requests in the first list were waiting:
+                they are no longer in the queue, and the caller must refuse them. The requests in the second list are
+                running: the caller must cancel the tasks of those whose ``Ticket.begun`` is true.
         """
         self._cancelled.add((event.request_id, event.attempt), now_us)
         refusal = _cancelled(event.reason)
@@ -290,10 +296,10 @@ class Scheduler:
         return dropped, stopped
 
     def hand_back(self, other: Callable[[Ticket], bool]) -> list[Ticket]:
-        """Remove waiting requests that other workers will read, and return them.
+        """Remove those waiting requests that another worker will run, and return them.
 
         Args:
-            other: Returns whether other workers will read this request.
+            other: Called with each waiting request. Returns whether another worker will run it.
         """
         dropped = [each for each in (*self._waiting, *self._waiting_batch) if other(each)]
         for ticket in dropped:
@@ -302,7 +308,10 @@ class Scheduler:
         return dropped
 
     def stop_all(self, refusal: Refusal) -> list[Ticket]:
-        """Mark all executions that can be stopped as stopped, and return them. The caller must cancel their tasks."""
+        """Set ``Ticket.stopped`` of all running requests that can be stopped, and return these requests.
+
+        The caller must then cancel the tasks of those whose ``Ticket.begun`` is true.
+        """
         stopped = [each for each in self._running.values() if each.stoppable]
         for ticket in stopped:
             ticket.stopped = refusal

@@ -66,11 +66,11 @@ class EngineDied(Exception):
 
 
 class WorkerService:
-    """One worker process.
+    """A worker: reads requests, runs them on an engine, and writes the events of the runs.
 
-    The offset of a request is committed after the broker has the first event of its execution. If a worker is killed,
-    another worker reads again the requests whose execution had not started. For requests whose execution had started,
-    the router decides about another attempt.
+    The worker commits the offset of a request after the broker has acknowledged the first event of the run. If a worker
+    is killed, another worker therefore reads the requests that had not started. If a request had started, the router
+    decides whether another attempt answers it.
 
     Args:
         config: The worker's configuration.
@@ -108,7 +108,8 @@ class WorkerService:
     def ready(self) -> bool:
         """Whether this worker can process requests.
 
-        It must be a member of the group and not be stopping, and the broker and the engine must work.
+        This is true if the worker has joined the consumer group and is not stopping, the broker answers, and the engine
+        has not died.
         """
         fresh = time.monotonic() - self._answered_s < STALE_S
         return self._reader.joined and fresh and not self._closing and not self._died.is_set()
@@ -116,11 +117,12 @@ class WorkerService:
     async def run(self, ready: Callable[[], None]) -> None:
         """Process requests until cancelled. Call ``ready`` when the worker has joined the consumer group.
 
-        After cancellation, running executions may finish within ``drain_s``. Executions that do not finish end with a
-        ``Failed`` event, and the router retries them on another worker. Waiting requests are left to other workers.
+        After cancellation, runs may finish within ``drain_s``. A run that does not finish ends with a ``Failed`` event,
+        and the router starts another attempt, which another worker runs. Requests that have not started are left to
+        other workers.
 
         Raises:
-            EngineDied: The engine died. The error is raised inside an exception group.
+            EngineDied: The engine died. This error is raised inside an exception group.
         """
         await self._producer.start()
         control = TailReader(

@@ -46,9 +46,9 @@ class Driver:
             raise EngineError("internal", f"the first request failed: {record.error}", retryable=False)
 
     async def cells(self, cells: Sequence[ClosedLoop]) -> list[list[Repetition]]:
-        """Run the closed loops, and return the measurements of each loop's batches.
+        """Run closed loops. Return one list for each loop, with the measurements of the loop's batches.
 
-        After the workload's time limit, no batch is started.
+        No batch is started after ``Workload.limit_s``.
         """
         # Loops with equal prompt lengths use the same texts, because the acceptance rate depends more on the text than
         # on the batch size. Only the first word of each text differs, so that no prefix cache has hits.
@@ -74,7 +74,7 @@ class Driver:
     async def stream(self, stream: OpenLoop) -> list[RequestRecord]:
         """Run an open loop, and return the measurements of its requests.
 
-        After the workload's time limit, no request is sent.
+        No request is sent after ``Workload.limit_s``.
         """
         seed = self._workload.seed
         if stream.cache == "warm":
@@ -94,9 +94,9 @@ class Driver:
         return list(await asyncio.gather(*tasks))
 
     async def sample(self, loop: SampleLoop) -> list[RequestRecord]:
-        """Run a loop over given prompts, and return the measurements of its requests.
+        """Send the given prompts, and return the measurements of the requests.
 
-        After the workload's time limit, no request is sent.
+        No request is sent after ``Workload.limit_s``.
         """
         began, found = time.monotonic(), []
         coming = iter(loop.prompts)

@@ -9,11 +9,12 @@ class RequestRecord:
     """The measurements of one request.
 
     Attributes:
-        due_ms: When the request was due to be sent, in milliseconds since its loop started.
-        steps: For each engine step: milliseconds since the request was due, and number of generated tokens.
+        due_ms: When the request was due, in milliseconds since the start of the loop; 0 in a closed loop.
+        steps: For each engine step: milliseconds since the request was due, and number of tokens that this step
+            generated.
         total_ms: Milliseconds from the time when the request was due until the answer ended or failed.
         usage: The engine's token counts; None if the request failed.
-        speculation: Numbers of drafted and accepted tokens; None if the engine does not report them.
+        speculation: Totals of speculative decoding; None if the engine does not report them.
         error: Why the request failed; None if it did not fail.
     """
 

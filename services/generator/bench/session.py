@@ -43,8 +43,6 @@ class RunAnswers(msgspec.Struct, frozen=True, tag="answers", forbid_unknown_fiel
 
 
 class RunScores(msgspec.Struct, frozen=True, tag="scores", forbid_unknown_fields=True):
-    """Compute the likelihood of texts. The result is null if the engine reports no log-probabilities."""
-
     texts: Annotated[tuple[str, ...], msgspec.Meta(max_length=1_000)]
 
 

@@ -23,12 +23,12 @@ SHARED_PREFIX_SHARE: Final = 0.8
 
 
 class ClosedLoop(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A loop that sends ``batch`` requests at once, and the next batch when all of them have ended.
+    """A closed loop: send several requests at once, wait until all of them have ended, and repeat.
 
     Attributes:
-        batch: Number of concurrent requests.
+        batch: Number of requests that are sent at once.
         prompt: Approximate number of tokens of each prompt.
-        repeats: Number of batches.
+        repeats: How many times the loop sends ``batch`` requests.
     """
 
     batch: Annotated[int, msgspec.Meta(ge=1, le=256)]
@@ -37,11 +37,11 @@ class ClosedLoop(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 
 class OpenLoop(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A loop that sends requests at random times, even if the engine is busy.
+    """An open loop: send requests at random times, whether or not earlier requests have ended.
 
     Attributes:
-        cache: With ``warm``, the prompts share a prefix that is already in the engine's KV cache. With ``cold``, they
-            do not.
+        cache: With ``warm``, the prompts share a prefix that is already in the engine's KV cache. With ``cold``, the
+            prompts share no prefix.
         rate: Mean number of requests per second. The intervals are exponentially distributed.
         requests: Number of requests.
         prompt: Approximate number of tokens of each prompt.
@@ -57,7 +57,6 @@ class SampleLoop(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """A loop over given prompts. Whenever a request ends, the next prompt is sent.
 
     Attributes:
-        prompts: The prompts.
         at_once: Number of concurrent requests.
         output: Maximum number of tokens of each answer.
     """
@@ -68,18 +67,17 @@ class SampleLoop(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 
 class Workload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The workload of one benchmark run.
+    """What one benchmark sends to an engine.
 
     Attributes:
-        engine: Name of the engine.
-        cells: Closed loops.
-        streams: Open loops.
+        cells: The closed loops.
+        streams: The open loops.
+        samples: The loops over given prompts.
         output: Maximum number of tokens of each answer.
         temperature: Sampling temperature; 0 is greedy.
         seed: Seed for prompts, arrival times and sampling.
         request_s: Timeout of a request, in seconds.
-        limit_s: Time limit of the run, in seconds. After it, no request is sent.
-        samples: Loops over given prompts.
+        limit_s: For how many seconds after the start of the benchmark requests may be sent.
     """
 
     engine: str
@@ -112,7 +110,7 @@ def prompts(stream: OpenLoop, seed: int) -> Iterator[str]:
 
 
 def arrivals_s(stream: OpenLoop, seed: int) -> Iterator[float]:
-    """Yield the arrival times of a Poisson process, in seconds since the start of the loop."""
+    """Yield when each request of an open loop is due, in seconds since the start of the loop (a Poisson process)."""
     rng = random.Random(f"{seed}:{stream.rate}:arrivals")  # noqa: S311 - it must be repeatable
     at = 0.0
     for _ in range(stream.requests):

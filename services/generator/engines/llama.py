@@ -1,6 +1,7 @@
 """The engine ``llama``: llama.cpp's server inside this process, on the CPU, without a network port.
 
-The server listens on a Unix socket in a directory that only this user may enter, and requires a random key.
+The server listens on a Unix socket, and requires a random key. Only the generator's user may enter the directory of
+the socket.
 """
 
 import asyncio
@@ -66,14 +67,15 @@ class LlamaSettings:
     """Settings of the engine ``llama``, which runs a GGUF model on the CPU, inside the generator's process.
 
     Attributes:
-        model: Name of the model in requests; ``default`` works too. If not set, it is the file's name without suffix.
+        model: Name of the model in requests; ``default`` works too. If not set, the file's name without suffix.
         model_path: A GGUF file. If not set, the model is SmolLM2-135M, which ``railbus up`` downloads on first use.
         cache: Settings of the folder for downloaded models.
         llama_threads: Number of threads that compute. More threads than free CPU cores make each token slower.
         llama_slots: Maximum number of answers generated at the same time.
         llama_context: Maximum number of tokens of prompt and answer together. A longer prompt is refused.
         llama_speculation: ``ngram`` drafts tokens from the text so far, without a draft model. ``off`` drafts nothing.
-        llama_batch: Maximum number of prompt tokens computed in one step. A cancellation takes effect between steps.
+        llama_batch: Maximum number of prompt tokens computed in one step. If an answer is cancelled, the server first
+            completes the step that it is computing.
         llama_kv: Data type of the KV cache. ``q8_0`` and ``q4_0`` need less memory than ``f16``, but change the
             answers.
         llama_flash_attention: Whether FlashAttention is used. ``auto`` leaves the choice to llama.cpp.

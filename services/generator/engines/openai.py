@@ -32,13 +32,13 @@ class OpenAISettings:
     Attributes:
         upstream_url: URL of the server, with or without ``/v1``.
         upstream_key: API key, sent as a bearer token. It is never logged.
-        model: Name of the server's model that answers requests for ``default``. If not set, it is the first model that
-            the server lists.
+        model: Name of one of the server's models. It answers the requests whose model is ``default``. If not set, the
+            first model in the server's list answers these requests.
         upstream_connections: Maximum number of answers generated at the same time.
         upstream_connect_timeout_ms: Maximum time to connect to the server.
         upstream_read_timeout_ms: Maximum time without data from the server during an answer.
-        upstream_body: Further fields of each request's body, as a JSON object, such as ``{"cache_prompt": true}`` for
-            llama.cpp's server. They cannot override the fields that Railbus sets.
+        upstream_body: Fields to add to each request's body, as a JSON object, such as ``{"cache_prompt": true}`` for
+            llama.cpp's server. A field that Railbus sets itself is not overridden.
         upstream_step_usage: Whether to request exact token counts in every chunk. vLLM and SGLang support this.
     """
 
@@ -71,10 +71,10 @@ class OpenAISettings:
             raise UserError('RAILBUS_UPSTREAM_BODY must be a JSON object, such as {"cache_prompt": true}') from None
 
     def base(self) -> str:
-        """Return the server's URL, which ends in ``/v1``.
+        """Return the server's URL. Append ``/v1`` if the setting ``upstream_url`` does not end in ``/v1``.
 
         Raises:
-            UserError: The address is missing or not an HTTP address.
+            UserError: ``upstream_url`` is not set or not an HTTP URL.
         """
         if not self.upstream_url:
             raise UserError("engine openai needs RAILBUS_UPSTREAM_URL, such as http://127.0.0.1:8000")
@@ -138,10 +138,10 @@ class OpenAIEngine:
         self._metrics: UpstreamMetrics | None = None
 
     async def start(self) -> None:
-        """Find the name of the served model. While the server cannot be reached, wait.
+        """Open the connection pool. If no model is set, ask the server for its models until it answers.
 
         Raises:
-            UserError: The server lists no model, or refuses the request for the list.
+            UserError: No model is set, and the server lists no models or refuses the key.
         """
         settings = self._settings
         key = settings.upstream_key
@@ -167,7 +167,7 @@ class OpenAIEngine:
         await self._metrics.start()
 
     def resolve(self, model: str) -> str:
-        """Replace ``default`` by the name of the served model. Other names are returned unchanged."""
+        """Replace ``default`` by the name of the default model. Return any other name unchanged."""
         return self.model if model == "default" else model
 
     def generate(self, job: Job) -> AsyncGenerator[EngineStep | GenerationResult, None]:

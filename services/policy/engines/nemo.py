@@ -61,12 +61,13 @@ def add_rail(flow: str, side: Side, target: str) -> None:
 
 
 async def build_engine(files: Files, side: Side, custom: Mapping[str, Any]) -> IORails:
-    """Build and start an engine with the rails of one side. The caller must stop the engine.
+    """Build and start a NeMo engine. The caller must stop the engine.
 
     Args:
         files: The policy's files, with ``nemo/config.yml``.
-        side: Which rails are loaded: those for prompts (``input``) or those for answers (``output``).
-        custom: Values that actions find in ``config.custom_data``.
+        side: Which rails of the configuration are loaded: those for prompts (``input``) or those for answers
+            (``output``).
+        custom: Values to add to ``config.custom_data``, where a rail's function can read them.
 
     Raises:
         BrokenPolicy: NeMo rejects the configuration.

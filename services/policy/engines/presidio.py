@@ -54,10 +54,10 @@ OVERLAP_CHARS: Final = 64
 
 
 def slices(text: str) -> Iterator[tuple[int, int, bool]]:
-    """Yield the begin and the end of each slice of a text, and whether the slice has many digits.
+    """Divide a text into slices. For each slice, yield its begin, its end, and whether it has many digits.
 
-    Neighbouring slices share ``OVERLAP_CHARS`` characters. A slice with many digits is shorter, because it takes longer
-    to check.
+    Neighbouring slices share ``OVERLAP_CHARS`` characters. A slice with many digits is shorter than other slices,
+    because it takes longer to check.
     """
     begin = end = 0
     while end < max(len(text), 1):
@@ -88,8 +88,8 @@ class Presidio:
 
         Args:
             text: The text.
-            turn: Returns a context manager that is entered for each step of the work. With a lock, several texts take
-                turns.
+            turn: Called before each step of the work. The step runs inside the returned context manager. If all calls
+                of ``find`` get the same lock from ``turn``, their steps alternate.
         """
         found: list[FoundSpan] = []
         for begin, end, is_dense in slices(text):
@@ -104,7 +104,7 @@ class Presidio:
 
 
 def without_contained(spans: Iterable[FoundSpan]) -> Iterator[FoundSpan]:
-    """Yield the spans that are not inside another span of the same rule."""
+    """Yield each span once, without the spans that lie inside a longer span of the same rule."""
     # A number may be found for several countries, and its end again in the next slice.
     ends: dict[str, int] = {}
     for one in sorted(set(spans), key=lambda one: (one.start, -one.end)):

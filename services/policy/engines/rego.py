@@ -23,8 +23,8 @@ class Rego:
 
         Args:
             modules: Rego v1 source by file name.
-            data: The content of ``data`` in Rego, without the modules.
-            entry_points: Rules to evaluate, such as ``data.railbus.admission.decision``.
+            data: The content of ``rego/data.json``. The modules read it as ``data``.
+            entry_points: Rules that ``ask`` can evaluate, such as ``data.railbus.admission.decision``.
 
         Raises:
             BrokenPolicy: A module does not compile. The error names file and line.
@@ -36,7 +36,7 @@ class Rego:
         self._local = threading.local()
 
     def ask(self, entry_point: str, document: Mapping[str, Any]) -> Any:
-        """Return the value of a rule for an input; None if the value is undefined.
+        """Evaluate a rule with ``document`` as Rego's input. Return None if the rule's value is undefined.
 
         Raises:
             RulingError: The evaluation failed.

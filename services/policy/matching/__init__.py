@@ -3,10 +3,10 @@
 ``Automaton`` has the patterns of a policy, and ``Scanner`` the state of one text. The matches do not depend on how the
 text is divided:
 
-* Each pattern is matched independently of the others. Its own matches do not overlap.
-* The guard of a pattern must allow the characters before and after a match, and its validator must accept the match.
-* Of the possible matches of a pattern, the one that starts first is taken. If several start there, the longest is
-  taken; for ``immediate`` rules, the shortest.
+* Each pattern is matched independently of other patterns. Two matches of the same pattern do not overlap.
+* The pattern's guard must allow the characters before and after a match. The pattern's validator must accept the match.
+* If possible matches of a pattern overlap, the one that starts first is taken. If several of them start at the same
+  character, the longest is taken. A ``Scanner`` may be told to take the shortest for some patterns.
 """
 
 from services.policy.matching.automaton import Automaton, Rule

@@ -1,7 +1,4 @@
-"""A deterministic automaton for all patterns of a policy. Its states are built while text is read.
-
-An open match is a match that has started and may still become complete.
-"""
+"""A deterministic automaton for all patterns of a policy. Its states are built when a text first reaches them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,6 +9,7 @@ from services.policy.matching.positions import Positions
 from services.policy.matching.regex import Node, longest
 from services.policy.source.document import Guard, ValidatorName
 
+# An open match is a match that has started and may still become complete.
 MAX_REMEMBERED: Final = 2
 """Maximum number of open matches of a cached ``Config``. Larger ones are rare, but too various to cache."""
 
@@ -42,10 +40,10 @@ class Rule:
 
     Attributes:
         name: The rule's name.
-        category: The category that Rego decides on.
+        category: The category of the rule's findings, such as ``email``.
         node: The pattern's syntax tree.
-        guard: Which characters next to a match forbid it, as in ``PatternSpec``.
-        validator: A further check of matched text.
+        guard: Which characters may not be next to a match, as in ``PatternSpec``.
+        validator: A check that a match must pass, such as a check digit; None if there is no such check.
     """
 
     name: str
@@ -136,13 +134,13 @@ class Config(dict[str, Next]):
 
 
 class Automaton:
-    """The rules of a policy as one automaton. All scanners in one thread may share it."""
+    """The rules of a policy as one automaton. Several scanners may share it, if they run in the same thread."""
 
     def __init__(self, rules: Sequence[Rule]) -> None:
         """Build the automaton.
 
         Raises:
-            BadPattern: A rule matches the empty text or has too many positions.
+            BadPattern: A rule matches the empty text, or its repeats are too large.
         """
         self.rules = tuple(rules)
         self.max_chars = max((rule.max_chars for rule in rules), default=0)

@@ -63,7 +63,10 @@ class FoldedWords:
             self._automaton.make_automaton()
 
     def find(self, text: str) -> list[FoundSpan]:
-        """Return the words in a text, disguised or not. A word inside a longer word is ignored."""
+        """Return the words in a text, disguised or not.
+
+        A word is ignored if it is part of a longer word of the text, that is, if a letter or digit is next to it.
+        """
         if self._empty:
             return []
         hits = list(self._automaton.iter(fold(text)))

@@ -1,4 +1,4 @@
-"""Number the positions at which patterns read a character (Glushkov's construction)."""
+"""Convert patterns to Glushkov automata, whose states are the places of a pattern that read one character."""
 
 from dataclasses import dataclass, field
 from typing import Final
@@ -24,12 +24,13 @@ class Positions:
     _begun: int = 0
 
     def add(self, node: Node) -> tuple[set[int], set[int]]:
-        """Add a pattern. Return the positions at which a match may begin, and those at which it may end.
+        """Add a pattern. Return the positions at which a match may begin, and the positions at which it may end.
 
-        A position is a place in a pattern that reads one character (Glushkov's construction).
+        A position is the number of a place that reads one character. The places of all added patterns are numbered
+        together.
 
         Raises:
-            BadPattern: The pattern matches the empty text, or its repeats have too many positions.
+            BadPattern: The pattern matches the empty text, or its repeats have more than ``MAX_POSITIONS`` positions.
         """
         self._begun = len(self.chars)
         nullable, first, last = self._part(node)

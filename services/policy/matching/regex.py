@@ -1,8 +1,9 @@
 r"""Parse patterns in a subset of Python's ``re`` in which the length of a match is limited.
 
 Supported are literals, ``.``, classes ``[a-z]`` and ``[^...]``, ``\d \w \s`` (ASCII) and their negations, escapes,
-groups, alternation, and the quantifiers ``?``, ``{n}`` and ``{n,m}``. Not supported are ``*``, ``+`` and ``{n,}``,
-because a match could be endless. Anchors and look-around are replaced by a rule's ``guard``.
+groups, alternation, and the quantifiers ``?``, ``{n}`` and ``{n,m}``. The quantifiers ``*``, ``+`` and ``{n,}`` are not
+supported, because a match could be endless. Anchors and look-around are not supported either; the field ``guard`` of a
+``PatternSpec`` says which characters may not be next to a match.
 """
 
 from collections.abc import Iterable

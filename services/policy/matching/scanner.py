@@ -47,11 +47,13 @@ class Scanner:
 
     Args:
         automaton: The rules.
-        immediate: Indexes of the rules whose shortest match is reported, as soon as it is known.
+        immediate: Indexes of the rules of which the shortest match is returned, as soon as it is complete. Of other
+            rules, the longest match is returned.
 
     Attributes:
         position: Number of code points that were read.
-        work: Number of table look-ups beyond one per character. The caller may reset it.
+        work: Effort that the text caused in addition to one table look-up per character, counted in such look-ups. The
+            caller may set it to 0.
     """
 
     __slots__ = (
@@ -86,11 +88,11 @@ class Scanner:
 
     @property
     def undecided(self) -> int:
-        """All matches that start before this offset are known."""
+        """The offset up to which the text is decided: all matches that start before it have been returned."""
         return self._starts[0] if self._starts else self.position
 
     def feed(self, text: str) -> list[Match]:
-        """Read more text, and return the matches that have become certain."""
+        """Read more text, and return the matches that no further text can change."""
         self._tail += text
         config, starts, waiting, invalid = self._config, self._starts, self._waiting, self._invalid_before
         found: list[Match] = []
@@ -121,7 +123,7 @@ class Scanner:
         return found
 
     def finish(self) -> list[Match]:
-        """End the text, and return the remaining matches."""
+        """Tell the scanner that the text has ended, and return the matches that were not returned yet."""
         found: list[Match] = []
         for start, state in zip(self._starts, self._config.states, strict=True):
             if state.final is not None:

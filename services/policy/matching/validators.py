@@ -1,4 +1,4 @@
-"""Further checks of matched text, such as check digits."""
+"""Checks that a pattern's match must pass, such as check digits."""
 
 import math
 from collections.abc import Callable
@@ -35,10 +35,10 @@ MAX_CARD_DIGITS: Final = 19
 
 
 class Luhn:
-    """Finds a payment card number in groups of digits, by its check digit (ISO/IEC 7812-1, annex B).
+    """Accepts text that contains a payment card number with a correct check digit (ISO/IEC 7812-1, annex B).
 
-    The number consists of whole groups, and other groups may come before it. A number whose digits are all equal is not
-    accepted.
+    The number may be divided into groups of digits, as in ``4111 1111 1111 1111``. Other groups may come before and
+    after the number, but the number cannot begin or end inside a group. Its digits must not all be equal.
     """
 
     __slots__ = ("_found", "_in_group", "_open", "least_chars")
@@ -155,7 +155,7 @@ class IncrementalValidator(Protocol):
     """A validator of a text that grows.
 
     Attributes:
-        least_chars: Minimum number of characters of a valid text, given the text so far.
+        least_chars: The text cannot become valid before it has this many characters.
     """
 
     least_chars: int

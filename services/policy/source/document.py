@@ -1,4 +1,4 @@
-"""The types of ``policy.toml`` and ``patterns/*.toml``."""
+"""What ``policy.toml`` and ``patterns/*.toml`` may contain."""
 
 from typing import Annotated, Final, Literal
 
@@ -26,11 +26,13 @@ class RailSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """An input rail.
 
     Attributes:
-        name: The kind of rail, which is also its name in verdicts.
+        name: The kind of rail. Verdicts use it as the rail's name.
         on_broken: What happens to the request if the rail fails or times out; None means ``rails.on_broken``.
-        deadline_ms: The rail's deadline in milliseconds after the rails start; None means ``rails.deadline_ms``.
+        deadline_ms: Maximum time for the rail, in milliseconds since all rails of the request were started; None means
+            ``rails.deadline_ms``.
         threshold: Minimum score at which a classifier's answer is a finding.
-        max_windows: Maximum number of windows of a long prompt that a classifier reads.
+        max_windows: Maximum number of windows of a prompt that a classifier reads. Of a longer prompt, it reads only a
+            selection of windows.
     """
 
     name: RailKind
@@ -44,7 +46,8 @@ class InputRails(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The input rails. They run concurrently.
 
     Attributes:
-        deadline_ms: Deadline of rails that set no ``deadline_ms``, in milliseconds after the rails start.
+        deadline_ms: Maximum time for each rail that sets no ``deadline_ms``, in milliseconds since all rails of the
+            request were started.
         on_broken: What happens to the request if a rail that does not set ``on_broken`` fails or times out.
         recognizers: Recognizers of personal data in addition to the patterns. The only name is ``presidio``.
         rail: The rails, the most important first.
@@ -57,15 +60,15 @@ class InputRails(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class WindowSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The windows of an answer's text that a check reads, in characters (code points).
+    """The windows in which a check reads an answer. Windows may overlap. All lengths are in code points.
 
     Attributes:
-        first_chars: Offset at which the first window ends. Each further window ends at twice the offset of the window
-            before, until ``stride_chars`` is reached.
-        stride_chars: Later windows end at the multiples of this number.
-        context_chars: Length of a window.
-        hold_chars: In gated delivery, the number of characters at a window's end that are not cleared yet, because a
-            phrase may continue.
+        first_chars: Offset at which the first window ends. The next windows end at twice this offset, four times this
+            offset and so on, up to ``stride_chars``.
+        stride_chars: After that, a window ends at each multiple of this number.
+        context_chars: Maximum length of a window.
+        hold_chars: Number of characters at the end of a window that are cleared only with the next window, because a
+            forbidden phrase may continue there. This applies only to gated delivery.
         timeout_ms: Time limit of one check of a window.
         retries: How often a failed check is repeated before the window counts as unchecked.
     """
@@ -82,11 +85,12 @@ class OutputChecks(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     """The output checks.
 
     Attributes:
-        windows: The windows of tier 1, the NeMo output rails.
-        classifiers: The names of the classifiers of tier 2. If there are none, there is no tier 2.
-        classifier_windows: The windows of tier 2.
-        max_findings: An answer with more findings is stopped.
-        max_waiting_chars: If more characters than this wait for a check, the check's window counts as unchecked.
+        windows: The windows in which the NeMo output rails (tier 1) read an answer.
+        classifiers: The names of the classifiers (tier 2). If the list is empty, no classifier reads answers.
+        classifier_windows: The windows in which the classifiers read an answer.
+        max_findings: An answer with more findings than this is stopped.
+        max_waiting_chars: If a check takes so long that more characters than this follow its window, the window counts
+            as unchecked.
     """
 
     windows: WindowSpec = field(default_factory=WindowSpec)
@@ -157,16 +161,16 @@ class PatternSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
 
     Attributes:
         name: The rule's name, unique in the policy.
-        category: The category that ``findings.rego`` decides on.
+        category: The category of the findings, such as ``email``. It is part of the input of ``findings.rego``.
         regex: A pattern in the language of ``services.policy.matching.regex``; None if ``words`` are given.
         words: Literal texts; empty if ``regex`` is given.
         max_chars: Maximum length of a match. A pattern that can match a longer text is refused.
         ignore_case: Whether upper and lower case are the same.
         folded: Whether ``words`` are also found if they are disguised (``services.policy.matching.folding``).
-        guard: Which neighbouring characters forbid a match. ``digit``: digits. ``word``: letters, digits and ``_``.
-            ``token``: those of ``word``, and before the match also ``.%+-``. ``start``: those of ``word``, but only
-            before the match.
-        validator: A further check of matched text.
+        guard: Which characters may not be next to a match. ``digit``: no digit before and after the match. ``word``: no
+            letter, digit or ``_`` before and after it. ``token``: as ``word``, and none of ``.%+-`` before it.
+            ``start``: no letter, digit or ``_`` before it; any character may follow. ``none``: any characters.
+        validator: A check that a match must pass, such as ``luhn`` for check digits.
         examples: Texts, each of which must be matched as a whole.
         counterexamples: Texts in which nothing may be matched.
     """

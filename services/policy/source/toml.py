@@ -18,7 +18,7 @@ def read_toml(name: str, content: bytes, cls: type[T]) -> T:
     """Parse the content of a TOML file as an object of ``cls``.
 
     Raises:
-        BrokenPolicy: The file is not UTF-8, not TOML, or not of that type. The error names the line.
+        BrokenPolicy: The file is not UTF-8 or not TOML, or its content does not fit ``cls``. The error names the line.
     """
     try:
         text = content.decode("utf-8")
@@ -33,9 +33,14 @@ def read_toml(name: str, content: bytes, cls: type[T]) -> T:
 
 
 def line_of(text: str, where: str) -> int:
-    """Return the number of the line at a path such as ``$.pattern[2].regex``.
+    """Return the number of the line that sets a value in a TOML text.
 
-    If the text does not contain the last part of the path, return the line of the part before it.
+    Args:
+        text: The TOML text.
+        where: The path of the value, such as ``$.pattern[2].regex``.
+
+    Returns:
+        The number of the line; the line of the enclosing table if the text does not set the value.
     """
     lines = text.splitlines()
     at = 0

@@ -24,9 +24,9 @@ class Endpoint:
 
     Attributes:
         url: URL of ``/chat/completions``.
-        step_usage: Whether to request token counts in every chunk, which vLLM and SGLang support. With speculation, the
-            number of tokens per step is exact only with these counts.
-        extra: Further fields of each request's body. They cannot override the fields that Railbus sets.
+        step_usage: Whether to request the number of tokens in every chunk. vLLM and SGLang support this. Otherwise,
+            each chunk is counted as one token, which is wrong with speculative decoding.
+        extra: Fields to add to each request's body. A field that Railbus sets itself is not overridden.
     """
 
     url: str
@@ -35,7 +35,7 @@ class Endpoint:
 
 
 def request_body(job: Job, endpoint: Endpoint, *, usage: bool) -> bytes:
-    """Return the JSON body of a request. With ``usage``, token counts are requested, which some servers refuse."""
+    """Return the JSON body of a request. If ``usage`` is true, the server is asked for token counts."""
     sampling = job.sampling
     body: dict[str, Any] = {
         **endpoint.extra,

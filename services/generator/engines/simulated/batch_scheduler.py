@@ -1,8 +1,8 @@
 """Simulate continuous batching: choose the sequences of each step, and compute how long the step takes.
 
-A step has all sequences that decode, and parts of prompts up to a token budget (chunked prefill). Interactive sequences
-come before those of the batch lane. If an interactive sequence finds no free slot, it preempts the newest batch
-sequence, which loses its KV cache and goes back to its queue.
+In each step, all sequences with a complete prefill decode, and other sequences prefill up to a token budget (chunked
+prefill). Interactive sequences come before sequences of the batch lane. An interactive sequence that finds no free slot
+preempts the newest batch sequence. The preempted sequence loses its KV cache, and waits at the head of the batch queue.
 """
 
 from collections import deque
@@ -49,8 +49,9 @@ class CostModel:
 
     Attributes:
         pair: Target model, draft model and GPU.
-        gamma: Number of tokens drafted in a step, or its maximum if ``adaptive``. 0 turns speculation off.
-        adaptive: Whether the draft length of each step is chosen from load and measured acceptance.
+        gamma: Number of tokens drafted for each sequence in a step; 0 turns speculation off. If ``adaptive`` is true,
+            this is the maximum.
+        adaptive: Whether the number of drafted tokens is chosen for each step from load and measured acceptance.
         alpha: Probability that a drafted token is accepted.
         batch: Maximum number of sequences in a step.
         budget: Maximum number of prompt tokens in a step.
@@ -70,8 +71,8 @@ class CostModel:
 
         Args:
             decodes: Number of sequences that decode.
-            context: Mean number of tokens in their KV caches.
-            prefills: The sequences that prefill, each with its number of tokens.
+            context: Mean number of tokens in the KV caches of the sequences that decode.
+            prefills: The sequences that prefill, each with its number of prompt tokens in this step.
             gamma: Number of tokens drafted for each decoding sequence.
         """
         pair = self.pair
@@ -144,14 +145,14 @@ class BatchScheduler:
         return StepPlan(decodes, tuple(prefills), gamma, cost.step_ms(len(decodes), context, prefills, gamma))
 
     def wake_ms(self) -> float | None:
-        """Return when the next paused sequence continues; None if there is no such sequence."""
+        """Return the earliest time at which a paused sequence continues; None if none will continue."""
         held = [each.held_until_ms for each in self._running.values() if each.held_until_ms != float("inf")]
         return min(held, default=None)
 
     def complete(self, plan: StepPlan, now_ms: float) -> Iterator[StepOutput]:
-        """End a step, and yield the output of its sequences.
+        """Update the sequences at the end of a step, and yield what each of them generated.
 
-        A sequence that was removed during the step has no output.
+        Sequences that were removed during the step are ignored.
         """
         for sequence, tokens in plan.prefills:
             if id(sequence) in self._running:

@@ -58,10 +58,10 @@ class SimulatedEngine:
         self._stepper.add_done_callback(self._on_stepper_end)
 
     def resolve(self, model: str) -> str:
-        """Return the model's name, including the fault script if ``model`` ends with one.
+        """Return the name of the simulated model, followed by the fault script if ``model`` has one.
 
         Raises:
-            EngineError: Another model was requested, or the script is invalid.
+            EngineError: ``model`` does not begin with the name of the simulated model, or the script is invalid.
         """
         if model in {"default", self.model}:
             return self.model

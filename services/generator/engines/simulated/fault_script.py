@@ -1,6 +1,8 @@
-"""Scripts for simulated answers in load and fault tests, written as a suffix of the model's name.
+"""Scripts that say how a simulated answer behaves, for load and fault tests.
 
-``simulated-n50-die10`` generates an answer of 50 tokens that fails after 10 steps. The parts may come in any order::
+A request appends its script to the model's name. The model ``simulated-n50-die10`` generates an answer of 50 tokens
+that fails after 10 steps. A step generates one token; with speculation, it may generate more. The parts of a script may
+come in any order::
 
     n<k>      generate k tokens, or max_tokens if that is less
     slow<ms>  delay the first token by this time
@@ -14,7 +16,7 @@
     mail<k>   make token k an e-mail address
     leak<k>   make token k the example code name in the blocklist of the default policy
 
-Tokens are counted from 0.
+The number of the first token is 0.
 """
 
 import random
@@ -29,7 +31,7 @@ _LOMAX_SHAPE: Final = 1.5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FaultScript:
-    """A parsed script. Parts that the script does not have are None."""
+    """A parsed script. Each field has the number in the part of the same name; None if the script has no such part."""
 
     n: int | None = None
     slow: int | None = None
@@ -50,7 +52,7 @@ class FaultScript:
         return delay
 
     def word(self, position: int) -> str | None:
-        """Return the scripted word for the token at this position, counted from 0; None if the script has none."""
+        """Return the word that the script sets for the token at this position; None if it sets no word."""
         words = (
             (self.poison, "FORBIDDEN"),
             (self.mail, "anna.berg@example.org"),
@@ -59,7 +61,7 @@ class FaultScript:
         return next((word for scripted, word in words if scripted == position), None)
 
     def silent_from(self) -> int | None:
-        """Return the number of steps after which generation stops; None if the script sets no such number."""
+        """Return after how many steps the answer stalls for ever; None if the script makes no answer stall."""
         return 0 if self.mute is not None else self.stall
 
 
@@ -68,10 +70,10 @@ _KNOWN: Final = frozenset(field.name for field in fields(FaultScript))
 
 @lru_cache(maxsize=64)
 def parse_script(text: str) -> FaultScript:
-    """Parse the suffix of a model's name.
+    """Parse a script, such as ``n50-die10``.
 
     Raises:
-        ValueError: A part is unknown. The message names it.
+        ValueError: The message names the part of the script that is not valid.
     """
     parts: dict[str, int] = {}
     for part in filter(None, text.split("-")):

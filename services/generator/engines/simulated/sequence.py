@@ -25,17 +25,17 @@ class SimulatedSequence:
 
     Attributes:
         prompt: Number of tokens of the prompt.
-        length: Number of tokens of the complete answer.
+        length: Number of tokens that the answer will have when it is complete.
         truncated: Whether ``max_tokens`` made the answer shorter.
-        script: Faults to simulate.
         batch: Whether the request is in the batch lane.
-        held_until_ms: The answer pauses until this time; for ever if it is infinite.
-        prefilled: Number of tokens that were prefilled.
-        generated: Number of answer tokens generated.
-        recomputed: Number of answer tokens whose KV cache was lost. They are prefilled again, together with the prompt.
+        held_until_ms: When the answer continues after a pause; infinite if it never continues.
+        prefilled: Number of tokens of prompt and answer that were prefilled since the sequence last got a slot.
+        generated: Number of tokens of the answer so far.
+        recomputed: Number of tokens that the answer had when the sequence was last preempted. These tokens must be
+            prefilled again.
         steps: Number of steps that generated tokens.
         drafted: Number of tokens drafted in all steps.
-        admitted_ms: When the sequence first joined the batch.
+        admitted_ms: When the sequence got the slot in which it generated its first token.
         first_ms: When the first token was generated.
         accepted: Entry j is the number of steps in which j drafted tokens were accepted.
     """
@@ -70,9 +70,9 @@ class SimulatedSequence:
         self.recomputed, self.prefilled = self.generated, 0
 
     def advance(self, gamma: int, alpha: float, now_ms: float) -> list[OutputItem]:
-        """Run one step. Return its output, and also the result if the answer is complete.
+        """Run one step. Return what it generated, followed by the result if the answer is complete.
 
-        The list is empty if the script makes the answer stall.
+        If the script makes the answer fail, return only the error. If the script makes it stall, return nothing.
 
         Args:
             gamma: Number of tokens drafted in this step.

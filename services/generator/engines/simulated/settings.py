@@ -17,22 +17,23 @@ class SimulatedSettings:
     """Settings of the engine ``simulated``. It runs no model, and generates words at the pace of a model on a GPU.
 
     Attributes:
-        model: Name of the model in requests. A request may append a script, as in ``simulated-n50-die10``.
+        model: Name of the model in requests. A request may append a script to the name, as in ``simulated-n50-die10``.
+            The module ``fault_script`` lists the parts of a script.
         sim_gpu: Name of the GPU in the catalogue in ``services/physics``.
         sim_target: Name of the target model in the catalogue.
         sim_draft: Name of the draft model in the catalogue. ``none`` turns speculation off.
         sim_precision: Numeric precision of the linear layers.
         sim_gamma: Number of tokens drafted in a step.
-        sim_adaptive: With ``on``, the draft length of each step is chosen from load and measured acceptance, up to
-            ``RAILBUS_SIM_GAMMA``.
+        sim_adaptive: With ``on``, the number of drafted tokens is chosen for each step from load and measured
+            acceptance. ``RAILBUS_SIM_GAMMA`` is then the maximum.
         sim_alpha: Probability that a drafted token is accepted.
         sim_batch: Maximum number of answers generated at the same time.
         sim_prefill_budget: Maximum number of prompt tokens in a step.
         sim_time_scale: Factor by which the modelled duration of a step is multiplied. A factor below 1 makes the engine
             faster.
-        sim_script: Script for answers to requests without a script. For example, ``n50-die10`` means an answer of 50
-            tokens that fails after 10 steps.
-        sim_script_rate: Probability that ``sim_script`` is applied to a request without a script.
+        sim_script: Script for requests that append no script. For example, ``n50-die10`` means an answer of 50 tokens
+            that fails after 10 steps.
+        sim_script_rate: Probability that ``sim_script`` is applied to a request that appends no script.
     """
 
     model: str = field(default="simulated", metadata={"help": "name of the model"})

@@ -19,7 +19,8 @@ def engine_arguments(settings: VllmSettings, target: Path, *, gemma_drafts_gemma
     Args:
         settings: The operator's settings.
         target: Folder of the target model.
-        gemma_drafts_gemma: Whether the draft model is a Gemma model with sliding-window layers.
+        gemma_drafts_gemma: Whether the draft model is a Gemma model with sliding-window layers. If so, a
+            ``vllm_hybrid_kv`` of ``auto`` means ``off``.
     """
     speculation = speculative_config(settings)
     found: dict[str, Any] = {
@@ -88,7 +89,7 @@ def speculative_config(settings: VllmSettings) -> dict[str, Any] | None:
 
 
 def engine_environment(settings: VllmSettings, env: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment variables to set before vLLM is imported. Variables in ``env`` are left out."""
+    """Return the environment variables to set before vLLM is imported, without those that ``env`` sets already."""
     variables = {
         "VLLM_NO_USAGE_STATS": "1",  # without this, vLLM sends usage statistics to its developers
         "DO_NOT_TRACK": "1",

@@ -1,4 +1,7 @@
-"""An executor for vLLM that fetches draft tokens only after a step that drafted. Only vLLM imports it."""
+"""An executor for vLLM that does not ask the workers for draft tokens after a step in which no tokens were drafted.
+
+Only vLLM imports this module.
+"""
 
 from typing import Any
 

@@ -19,12 +19,15 @@ POLL_INTERVAL_S: Final = 1.0
 
 
 def mark_as_parent() -> None:
-    """Mark this process as the parent of worker processes. Workers that start later exit when this process ends."""
+    """Set the environment variable in which ``watch_parent`` finds the id of this process."""
     os.environ[PARENT_PID_VARIABLE] = str(os.getpid())
 
 
 def watch_parent() -> None:
-    """Start a thread that ends this process when the marked parent ends. Do nothing if no parent is marked."""
+    """Start a thread that ends this process when the process that called ``mark_as_parent`` ends.
+
+    Do nothing if no process has called ``mark_as_parent``.
+    """
     parent = os.environ.get(PARENT_PID_VARIABLE)
     if parent is not None:
         threading.Thread(target=_exit_with, args=(int(parent),), name="parent", daemon=True).start()

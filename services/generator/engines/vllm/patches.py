@@ -1,6 +1,6 @@
-"""Fix a defect of vLLM 0.32 on the CPU: with speculation, it samples with a wrong temperature, top-k and top-p.
+"""Fix a defect of vLLM 0.32: with speculation on the CPU, vLLM samples with a wrong temperature, top-k and top-p.
 
-Greedy sampling and GPUs are not affected.
+The defect affects neither greedy sampling nor GPUs.
 """
 
 from typing import Any, Final, Self
@@ -15,14 +15,14 @@ SKIP_DRAFT_EXECUTOR: Final = "services.generator.engines.vllm.executor.SkipDraft
 
 
 def expand_batch_to_tokens(values: Any, ends: Any, total: int, replace_from: int = 0, replace_to: int = 0) -> Any:
-    """Repeat the value of each request once per token of the request.
+    """Return one value for each token: the value of the request to which the token belongs.
 
     Args:
-        values: One value per request.
+        values: One value for each request.
         ends: For each request, the index after its last token.
         total: Number of tokens of all requests.
-        replace_from: The value to replace before repeating.
-        replace_to: The new value.
+        replace_from: A value that is replaced by ``replace_to`` in the result.
+        replace_to: The value to return instead of ``replace_from``.
     """
     replaced = values.masked_fill(values == replace_from, replace_to)
     counts = ends.long().diff(prepend=ends.new_zeros(1).long())
@@ -38,7 +38,7 @@ def apply_patches() -> None:
 
 
 class PatchedWorker(ExitWithParentWorker):
-    """A vLLM worker extension that corrects sampling on the CPU. The worker ends when the generator ends."""
+    """A vLLM worker extension that repairs the defect described in this module."""
 
     def __new__(cls, *_args: object, **_kwargs: object) -> Self:
         apply_patches()

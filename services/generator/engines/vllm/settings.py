@@ -48,9 +48,9 @@ class VllmSettings:
         vllm_kv_gib: Size of the KV cache in GiB. 0 means the part of ``RAILBUS_VLLM_MEMORY`` that
             weights and activations do not need. On a CPU, 0 means 1 GiB.
         vllm_block_size: Number of tokens in a block of the KV cache. 0 lets vLLM choose.
-        vllm_runner: Version of vLLM's model runner. The versions support different kinds of draft models.
-        vllm_hybrid_kv: Whether sliding-window layers get smaller caches. ``auto`` means on, except if the draft model
-            is a Gemma model with such layers.
+        vllm_runner: Version of vLLM's model runner. The two versions support different kinds of draft models.
+        vllm_hybrid_kv: Whether sliding-window layers get smaller caches than other layers. ``auto`` means ``off`` if
+            the draft model is a Gemma model with sliding-window layers, and otherwise ``on``.
         vllm_eager: Whether to run without compilation and CUDA graphs. The engine then starts sooner and is slower.
         vllm_optimization: vLLM's optimisation level. 0 starts soonest, and 3 compiles most. ``auto`` lets vLLM choose.
         vllm_cpu_cores: CPU cores for the threads of vLLM's CPU build, such as ``0-1``. If not set, vLLM chooses.
@@ -118,8 +118,8 @@ class VllmSettings:
         """Return the method of drafting. Replace ``auto`` by the method that is used.
 
         Raises:
-            UserError: ``vllm_draft`` is missing although the method needs a draft model, or is set although it needs
-                none.
+            UserError: The method needs a draft model and ``vllm_draft`` is not set, or the method needs no draft model
+                and ``vllm_draft`` is set.
         """
         method = self.vllm_method
         if method == "auto":
@@ -131,9 +131,9 @@ class VllmSettings:
         return method
 
     def schedule(self) -> list[tuple[int, int, int]] | None:
-        """Return the number of drafted tokens by batch size; None if all batch sizes have the same number.
+        """Return the number of drafted tokens for each range of batch sizes; None if the number is always the same.
 
-        Each entry has the first batch size, the last batch size, and the number of tokens. The first range begins at 1.
+        Each entry has the smallest and the largest batch size of a range, and the number of drafted tokens.
 
         Raises:
             UserError: ``vllm_speculative_tokens_by_batch`` is invalid.

@@ -27,13 +27,13 @@ INSTALL: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadedVllm:
-    """A running engine, and the classes of vLLM that are needed to use it.
+    """A running vLLM engine, and the classes of vLLM that are needed to use it.
 
     Attributes:
         engine: A running ``AsyncLLM``.
-        sampling: Creates a ``SamplingParams`` with the output kind ``DELTA``.
-        dead_error: Exception that every answer raises after the engine has died.
-        request_error: Exception that an answer raises if its request is invalid.
+        sampling: Function that creates a ``SamplingParams`` with the output kind ``DELTA``.
+        dead_error: Exception that ``engine`` raises if its processes have died.
+        request_error: Exception that ``engine`` raises if a request is invalid.
     """
 
     engine: Any
@@ -115,10 +115,10 @@ def _engine(settings: VllmSettings, arguments: dict[str, Any]) -> LoadedVllm:
 
 
 async def in_thread(work: Callable[[], Returned], *, timeout_s: float) -> Returned:
-    """Run a blocking call in a daemon thread. After a timeout, the call continues in its thread.
+    """Run a blocking function in a daemon thread, and return its result.
 
     Raises:
-        UserError: The call took longer than ``timeout_s``.
+        UserError: The function took longer than ``timeout_s``. It continues in its thread.
     """
     loop = asyncio.get_running_loop()
     result: asyncio.Future[Returned] = loop.create_future()

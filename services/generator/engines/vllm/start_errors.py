@@ -85,7 +85,7 @@ MAX_REASON_CHARS: Final = 300
 
 
 def start_failure_reason(lines: Sequence[str]) -> str:
-    """Return one sentence that says why vLLM did not start. ``lines`` are its last lines of output, newest last."""
+    """Find in the last lines of vLLM's output why vLLM did not start, and return the reason as one sentence."""
     text = "\n".join(lines)
     for pattern, sentence in _KNOWN:
         found = pattern.search(text)

@@ -14,13 +14,14 @@ OWN_LOG_MARKER: Final = b" railbus."
 
 
 class StderrCapture:
-    """A context manager that captures stderr of this process and of processes started in the block.
+    """A context manager for the start of an engine. It keeps what is written to stderr.
 
-    Inside the block, only lines of Railbus's own log are forwarded to stderr. If the block ends without an error, all
-    later output of the started processes is forwarded.
+    Inside the ``with`` block, the output of this process and of the processes that it starts is captured. Only lines of
+    Railbus's own log still appear on stderr. After the block has ended without an error, all further output of the
+    started processes appears on stderr.
 
     Args:
-        verbose: Whether to forward everything immediately.
+        verbose: Whether all output appears on stderr, even inside the block.
     """
 
     def __init__(self, *, verbose: bool) -> None:
