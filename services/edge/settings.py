@@ -29,9 +29,9 @@ class Settings:
             timeout causes no rebalance.
         api_keys_file: TOML or JSON file with a table ``keys``, which maps the SHA-256 of each key, in hex, to a
             tenant's name. If not set, no key is needed, and every request belongs to the tenant ``local``.
-        metrics_tenants: Tenants whose keys may read ``/metrics``, separated by commas. If not set, every key may. The
-            metrics are sums over all tenants. At ``/ledger`` these tenants see the sums of every tenant, and any other
-            tenant sees only its own sums.
+        metrics_tenants: Tenants whose keys may read ``/metrics``, separated by commas. If not set, every key may read
+            it. The metrics are sums over all tenants. At ``/ledger``, the tenants in this list see the sums of every
+            tenant, and any other tenant sees only its own sums.
         input_gate: ``hold`` means that no text is shown before the verdict of a rails service, even if the worker's
             ``Started`` event requires no verdict. Set ``off`` only where no rails service runs, and set it for the
             router and the workers too.
@@ -43,27 +43,28 @@ class Settings:
         redis_url: ``redis://HOST:PORT`` of the Redis in which several edges share rate limits and idempotency keys. If
             not set, each edge has its own.
         allowed_origins: Web origins whose pages may use this edge, in addition to its own page, separated by commas.
-        client_buffer_bytes: Maximum number of bytes that wait in the edge for one client to read them. A client that
-            exceeds it is disconnected, and can resume the stream.
+        client_buffer_bytes: Maximum number of bytes that wait in the edge for one client to read them. If more bytes
+            wait, the client is disconnected. It can resume the stream.
         max_streams: Maximum number of open streams. A stream is the delivery of one answer to one client.
         max_tenant_streams: Maximum number of open streams of one tenant on this edge. 0 means that only ``max_streams``
             limits them.
         max_socket_streams: Maximum number of unfinished requests on one websocket.
         max_connections: Maximum number of open connections, idle ones included. Beyond the limit, a new connection
-            replaces the one that has waited longest for its client to send something. If none waits, the new one is
-            answered with 503, except for health checks.
+            replaces the connection that has waited longest for its client to send something. If no connection waits,
+            requests on the new connection are answered with 503, except for health checks.
         max_address_connections: Maximum number of open connections of one client address, or of one IPv6 network of 64
-            bits. Beyond it, the same happens as for ``max_connections``, with 429.
-        body_memory_mb: Maximum size, in MiB, of all bodies and messages that are arriving or not on the log yet. Beyond
-            it, the incomplete ones whose first bytes came earliest are dropped with 503. The process may need twice
-            this memory for them.
+            bits. Beyond the limit, the same happens as for ``max_connections``, but only among the connections of this
+            address, and with 429.
+        body_memory_mb: Maximum total size, in MiB, of all request bodies and websocket messages that are not on the log
+            yet. Beyond the limit, incomplete bodies and messages are dropped with 503, beginning with the one that
+            began to arrive first. The process may need twice this memory.
         trusted_proxies: Addresses or networks of the proxies in front of this edge, separated by commas. A connection
             from a proxy counts towards ``max_address_connections`` of the client's address, which the request names in
             the header ``proxy_header``. If not set, all clients of a proxy count under the proxy's address.
         proxy_header: The header to which the proxies append the address of their client.
         request_timeout_ms: Maximum time for a client to send the head of its first request, and to send each body.
-        hello_timeout_ms: Maximum time for a client to send the first valid message on a websocket. Where keys are
-            needed and the handshake had none, that message is ``hello`` with a key.
+        hello_timeout_ms: Maximum time for a client to send the first valid message on a websocket. If a key is needed
+            and the handshake had none, this message must be ``hello`` with a key.
         idle_timeout_ms: Maximum time that a connection may stay open between two requests.
         rate_per_minute: Maximum number of a tenant's requests per minute. 0 means no limit.
         rate_burst: Maximum number of requests that a tenant may send at one moment. ``rate_per_minute`` limits the

@@ -1,8 +1,4 @@
-"""Call Vertex AI through Google's client library.
-
-It uses private methods of ``google-genai``, because the public ones need ten times as much CPU, and do not close the
-connection when the caller abandons a stream.
-"""
+"""Call Vertex AI through Google's client library."""
 
 import contextlib
 import re

@@ -1,4 +1,4 @@
-"""Translate Google's errors into engine errors, and decide on retries.
+"""Translate Google's errors into engine errors, and decide whether a request is sent again.
 
 The messages of the engine errors contain no text of the prompt or of the server's response.
 """
@@ -19,12 +19,12 @@ _SECONDS: Final = re.compile(r"(\d{1,6}(?:\.\d{1,9})?)s?")
 
 
 class StatusMeaning(NamedTuple):
-    """The meaning of an HTTP status.
+    """What an HTTP status of Vertex AI means.
 
     Attributes:
         error_class: The error class for the event ``Failed``.
-        retryable: Whether another attempt could succeed.
-        retry_same_server: Whether the same request may be sent to Vertex AI again.
+        retryable: Whether another attempt, perhaps on another server, could succeed.
+        retry_same_server: Whether this attempt may send its request to Vertex AI again.
     """
 
     error_class: ErrorClass
@@ -59,10 +59,10 @@ def status_error(status: int) -> EngineError:
 
 
 def retry_wait_us(tries: int, headers: Any, details: Any, now_us: int, expires_us: int) -> int | None:
-    """Return the wait before the next try, in microseconds, or None if the request must not be sent again.
+    """Return the microseconds to wait before the request is sent again, or None if it must not be sent again.
 
     Args:
-        tries: Number of requests sent so far.
+        tries: How often the request was sent so far.
         headers: Headers of the error response. A ``Retry-After`` in seconds sets the wait.
         details: Body of the error response. Without ``Retry-After``, its ``google.rpc.RetryInfo`` sets the wait.
         now_us: The current time, in microseconds since the epoch.

@@ -21,7 +21,7 @@ _ENDS: Final[dict[str, FinishReason]] = {"STOP": "stop", "MAX_TOKENS": "length"}
 
 
 def request_body(messages: Sequence[Message], sampling: Sampling, thinking_tokens: int) -> dict[str, Any]:
-    """Return the body of a request.
+    """Return the JSON body of a request to Vertex AI.
 
     Raises:
         EngineError: There are more than ``MAX_STOP_SEQUENCES`` stop strings.
@@ -54,7 +54,7 @@ def request_body(messages: Sequence[Message], sampling: Sampling, thinking_token
 
 
 class CandidatePart(msgspec.Struct):
-    """A piece of generated text. If ``thought`` is true, it does not belong to the answer."""
+    """A piece of generated text. If ``thought`` is true, the piece does not belong to the answer."""
 
     text: str = ""
     thought: bool = False

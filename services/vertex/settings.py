@@ -23,7 +23,7 @@ class VertexSettings:
         vertex_instance: A name that no other Vertex worker has. A restart under the same name within the consumer
             group's session timeout causes no rebalance.
         vertex_slots: Maximum number of answers generated at the same time.
-        vertex_queue: Maximum number of accepted requests that wait for a slot. While this maximum is reached, the
+        vertex_queue: Maximum number of accepted requests that wait for a slot. As long as so many requests wait, the
             worker reads no more requests.
         vertex_drain_ms: Maximum time that running answers may take to finish after the worker was told to stop.
         input_gate: ``hold`` means that no text is shown before the verdict of a rails service. Set ``off`` only where
@@ -56,7 +56,7 @@ class VertexSettings:
 
     @property
     def emulated(self) -> bool:
-        """Whether ``vertex_url`` is on this machine. If so, no Google credentials are looked up or sent."""
+        """Whether ``vertex_url`` is on this machine. If so, Google credentials are neither looked up nor sent."""
         if self.vertex_url is None:
             return False
         return is_loopback(urlsplit(self.vertex_url).hostname or "")

@@ -30,11 +30,11 @@ _log = logger("edge")
 
 
 class JobService:
-    """Keeps the files of tenants in a folder, and their batch jobs on the topic ``railbus.batches``.
+    """Keeps the files of tenants in a folder, and the batch jobs of tenants on the topic ``railbus.batches``.
 
     Args:
         folder: Folder of the files; None turns files and batches off.
-        source: Name of this edge, for the events of jobs.
+        source: Name of this edge, which its events about jobs contain.
         file_bytes: Maximum size of a file, in bytes.
         tenant_files: Maximum number of files of a tenant.
         tenant_jobs: Maximum number of unfinished jobs of a tenant.
@@ -60,7 +60,10 @@ class JobService:
         self._uploads: dict[str, int] = {}
 
     async def run(self) -> None:
-        """Read the topic ``railbus.batches`` until cancelled. Reading starts with the first call that needs jobs."""
+        """Read the topic ``railbus.batches`` until cancelled.
+
+        Reading starts only when a method is called that needs the jobs.
+        """
         while True:
             await self._asked.wait()
             self._reader = JobReader(self._bus, "edge")
@@ -146,7 +149,8 @@ class JobService:
         """Submit the job that the JSON object ``body`` describes.
 
         Raises:
-            ApiError: 400, if a field is not valid; 404, if there is no such file; 429, if the tenant has too many jobs.
+            ApiError: 400, if a field is not valid; 404, if the tenant has no such input file; 429, if the tenant has
+                too many unfinished jobs.
         """
         self.store  # noqa: B018 - raises where batches are off
         if body.get("endpoint") != ENDPOINT:

@@ -1,4 +1,4 @@
-"""Convert files and batches to and from the objects of OpenAI's API."""
+"""Convert files and batches to the objects of OpenAI's API, and check the fields of a new batch."""
 
 import re
 from collections.abc import Mapping
@@ -53,10 +53,13 @@ def batch_object(job: JobState) -> dict[str, Any]:
 
 
 def page_of(objects: list[dict[str, Any]], query: Mapping[str, str]) -> dict[str, Any]:
-    """Return one page of a list: at most ``limit`` objects, beginning after the object with the id ``after``.
+    """Return one page of a list, in the format of OpenAI's API.
+
+    The query parameter ``limit`` is the maximum number of objects on the page. The page begins after the object whose
+    id is the query parameter ``after``.
 
     Raises:
-        ApiError: 400, if the parameter ``limit`` or ``after`` in ``query`` is not valid.
+        ApiError: 400, if ``limit`` or ``after`` is not valid.
     """
     limit = query.get("limit", "20")
     if not limit.isascii() or not limit.isdigit() or not 1 <= int(limit[:9]) <= 10_000:
@@ -78,10 +81,10 @@ def page_of(objects: list[dict[str, Any]], query: Mapping[str, str]) -> dict[str
 
 
 def parse_window(text: Any) -> int:
-    """Convert a completion window, such as ``24h``, to milliseconds.
+    """Convert the field ``completion_window`` of a new batch, such as ``24h``, to milliseconds.
 
     Raises:
-        ApiError: 400, if the text is not a window of at most 30 days.
+        ApiError: 400, if the field is malformed, or is longer than 30 days.
     """
     match = _WINDOW.fullmatch(text) if isinstance(text, str) else None
     found = int(match[1]) * _UNIT_MS[match[2]] if match else 0

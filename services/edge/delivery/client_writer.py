@@ -24,7 +24,7 @@ class ClientWriter:
 
     Args:
         limit: Maximum number of bytes that the transport may buffer for the client.
-        wrap: Frames the bytes of each write, for example as an HTTP chunk.
+        wrap: Converts the data of each write to the bytes to send, for example to an HTTP chunk.
         head: Head of the response. It is sent together with the first bytes.
         terminator: End of the body. It is sent together with the last bytes.
     """
@@ -55,12 +55,12 @@ class ClientWriter:
         self._head = b""
 
     def write(self, data: bytes, *, last: bool = False) -> WriteFailure | None:
-        """Write bytes without waiting. ``last`` marks the end of the body.
+        """Write data without waiting. Set ``last`` if the body ends with this data.
 
         Returns:
-            None if all is well. ``gone`` if the client has disconnected; nothing is written. ``slow`` if more than
-                ``limit`` bytes were buffered before this call; ``data`` is written, but the caller must write nothing
-                more.
+            None after a normal write. ``gone`` if the client has disconnected, so that nothing was written. ``slow`` if
+                the data was written, but more than ``limit`` bytes were in the buffer before it. After ``slow``, the
+                caller must write nothing more.
         """
         if self._transport.is_closing():
             return "gone"
@@ -77,7 +77,7 @@ class ClientWriter:
         self._transport.abort()
 
     async def drain(self) -> WriteFailure | None:
-        """Wait until most of the written bytes have left the buffer.
+        """Wait until the transport's buffer has at most ``CATCH_UP_BATCH_BYTES``, or ``limit`` bytes if that is less.
 
         Returns:
             None if this succeeds. ``gone`` if the client has disconnected. ``slow`` if it takes longer than
@@ -92,7 +92,10 @@ class ClientWriter:
         return "slow"
 
     async def close(self) -> None:
-        """Wait until the buffer is empty. Abort the connection if that takes longer than ``CLOSE_TIMEOUT_S``."""
+        """Wait until the transport's buffer is empty. After ``CLOSE_TIMEOUT_S``, abort the connection.
+
+        If the buffer becomes empty in time, the connection stays open.
+        """
         for _ in range(int(CLOSE_TIMEOUT_S / _POLL_S)):
             if not self.unread_bytes or self._transport.is_closing():
                 return

@@ -1,4 +1,4 @@
-"""Keep new events of a request while the ops of earlier events are sent to its client."""
+"""Hold back the new events of a request until the ops of its earlier events have been sent to the client."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -13,10 +13,11 @@ MAX_HELD_EVENTS: Final = 20_000
 
 
 class HeldEvents:
-    """New events of a request that wait until the ops of earlier events have been sent to a client.
+    """The events that are held back for one client, until the ops of earlier events have been sent to the client.
 
     Attributes:
-        recall_pending: Whether one of the waiting events is a recall. If so, stop sending and call ``next_ops``.
+        recall_pending: Whether a held event is a recall. If so, the sender must stop and call ``next_ops``, so that it
+            does not send text that was taken back.
     """
 
     __slots__ = ("_events", "recall_pending")
@@ -26,18 +27,20 @@ class HeldEvents:
         self.recall_pending = False
 
     def hold(self, logged: LoggedEvent) -> bool:
-        """Keep an event. Return False if more than ``MAX_HELD_EVENTS`` are kept now."""
+        """Add an event. Return False if there are now more than ``MAX_HELD_EVENTS`` held events."""
         self._events.append(logged)
         self.recall_pending = self.recall_pending or type(logged.event) is Recall
         return len(self._events) <= MAX_HELD_EVENTS
 
     def next_ops(self, session: DeliverySession, unsent: Sequence[PositionedOp], end_offset: int) -> CatchUpOps | None:
-        """Apply the kept events to the session. Return all ops that must still be sent, or None if there are none.
+        """Remove the held events and apply them to the session. Return all ops that must still be sent.
+
+        Return None if there are neither held events nor unsent ops.
 
         Args:
-            session: The state of the request after the earlier events.
-            unsent: The ops of earlier events that were not sent.
-            end_offset: The offset after the last earlier event. Kept events below this offset are skipped.
+            session: The session to which all earlier events were applied.
+            unsent: The ops of earlier events that have not been sent.
+            end_offset: The offset after the last earlier event. Held events below this offset are skipped.
         """
         events, self._events = self._events, []
         if not (events or unsent):

@@ -34,8 +34,7 @@ class Hub:
     """All open streams of this process.
 
     Attributes:
-        index: The offsets of recent requests and their events.
-        log_time: An estimate of the broker's time.
+        index: The offsets of recent requests and of their events.
     """
 
     def __init__(self) -> None:
@@ -75,11 +74,11 @@ class Hub:
         labelled(STREAMS_ACTIVE, stream.connection.transport).dec()
 
     def wants(self, kind: str, key: bytes | None) -> bool:
-        """Return whether a record of this kind and key must be decoded."""
+        """Return whether the edge needs a record with this kind and this key, which is a request id."""
         return (key in self._streams or key in self.index) and kind in _KINDS
 
     def handle(self, records: Sequence[Received | UnreadableRecord]) -> None:
-        """Pass records to the streams of their requests. Each of these streams then writes once to its client."""
+        """Pass records to the open streams of their requests. Each stream that gets records then writes once."""
         at_us = steady_us()
         touched: dict[Subscription, None] = {}
         for record in records:
@@ -113,7 +112,10 @@ class Hub:
                 stream.end("error", ApiError(504, text, code="expired"))
 
     async def stop(self, drain_ms: int) -> None:
-        """Wait up to ``drain_ms`` for streams to end. End the remaining ones, so that their clients resume."""
+        """Wait up to ``drain_ms`` for streams to end.
+
+        End the remaining streams with an error that asks their clients to resume.
+        """
         for _ in range(drain_ms // 10):
             if not self._count:
                 return

@@ -21,7 +21,8 @@ MAX_WAITING: Final = 20_000
 class ReceiptWriter:
     """Writes the events ``Attached`` and ``Detached``.
 
-    The ``record_`` methods never wait. They queue an event that the producer cannot take at once.
+    The methods ``record_attached`` and ``record_detached`` never wait. If the producer cannot take an event at once,
+    they queue the event.
     """
 
     def __init__(self, producer: Producer, source: str) -> None:
@@ -55,7 +56,7 @@ class ReceiptWriter:
         )
 
     def record_detached(self, stream: Subscription) -> None:
-        """Write the event ``Detached`` of an ended stream, if the stream had an event ``Attached``."""
+        """Write the event ``Detached`` of an ended stream, if ``record_attached`` was called for the stream."""
         if stream.connection.name not in self._attached:
             return
         self._attached.discard(stream.connection.name)

@@ -20,13 +20,13 @@ ANSWER_ENDING_OPS: Final = (Finish, Withdraw, Refuse, Close)
 
 @dataclass(frozen=True, slots=True)
 class CatchUpOps:
-    """The ops of a request so far.
+    """The ops that bring a client up to date with the events of a request so far.
 
     Attributes:
-        already_sent: The ops that the client has, in order.
-        ops: The ops that the client needs, in order.
-        splittable: Whether ``ops`` may be sent one by one. If False, all of them must be sent in one message, with the
-            position of the last op.
+        already_sent: The ops that the client already has, in order.
+        ops: The ops that the client still needs, in order.
+        splittable: Whether each of ``ops`` may be sent in a message of its own. If False, all of them must be sent in
+            one message, which gets the position of the last op.
     """
 
     already_sent: tuple[Op, ...]
@@ -51,11 +51,15 @@ class Encoder(Protocol):
         ...
 
     def catch_up(self, caught_up: CatchUpOps) -> Iterable[EncodedOps]:
-        """Encode ``caught_up.ops``. Each item of the result has some of these ops and the bytes to send for them."""
+        """Encode ``caught_up.ops``. Each item of the result has some of the ops and the bytes that encode them."""
         ...
 
     def encode_end(self) -> bytes:
-        """Encode the error if there is one. Otherwise return the end mark of the format, which may be empty."""
+        """Return the bytes to send at the end of the stream.
+
+        If ``error`` is set, the bytes encode the error. Otherwise they are the whole answer if ``buffered`` is true, or
+        the end mark of the format, which may be empty.
+        """
         ...
 
 
@@ -66,7 +70,7 @@ class DeliverySession:
         failure: The last ``Failed`` event; None if there was none.
         usage: Token counts of the prompt and the answer; None before the op ``finish``.
         refused: Whether the policy denied the prompt.
-        answered: Whether the answer is complete. Only ``close`` and the ops of a recall can follow.
+        answered: Whether the answer is complete. After that, only ``close`` and the ops of recalls can follow.
         closed: Whether the op ``close`` was returned.
     """
 
@@ -96,9 +100,11 @@ class DeliverySession:
         return items
 
     def resume(self, history: Sequence[LoggedEvent], after: OpId | None) -> CatchUpOps:
-        """Apply all events so far. Return the ops up to ``after``, the last op that the client has, and the later ones.
+        """Apply the events of a request so far. Return the ops that the client has, and the ops that it still needs.
 
-        If ``after`` is None, the client has no ops.
+        Args:
+            history: All events so far, in the order of the log.
+            after: Position of the last op that the client has; None if it has none.
 
         Raises:
             ApiError: 400, if no op of this request has the position ``after``.

@@ -15,8 +15,7 @@ class PositionedOp(NamedTuple):
 
     Attributes:
         line: The op as JSON, without a newline.
-        recalled_at: If a recall caused the op, the index of the first recalled character in the visible text; otherwise
-            0.
+        recalled_at: The index in the visible text at which the recalled text begins; 0 if no recall caused the op.
     """
 
     op_id: OpId
@@ -33,14 +32,14 @@ _ShownSpan = tuple[int, int, float]
 
 
 class DeliveryStats:
-    """Statistics of the ops sent on one connection, for its receipt.
+    """Statistics of the ops sent on one connection, for the receipt of the connection.
 
-    They include a SHA-256 hash of the JSON lines of the sent ops.
+    The receipt contains a SHA-256 hash of the sent ops, each as a line of JSON.
 
     Attributes:
         ops: Number of ops sent.
         visible: Number of characters that the client shows now.
-        exposed_tokens: The largest number of tokens that were visible and not yet checked at one moment.
+        exposed_tokens: The largest exposure so far, in tokens.
     """
 
     __slots__ = ("_exposure_us", "_first_text_us", "_hash", "_last", "_recalled_tokens", "_shown", "exposed_tokens",
@@ -66,12 +65,12 @@ class DeliveryStats:
         self.record_applied(item.op, now_us, item.recalled_at)
 
     def record_applied(self, op: Op, at_us: int, recalled_at: int = 0) -> None:
-        """Update the statistics for an op that the client has applied, on this connection or on an earlier one.
+        """Update the statistics of the visible text for an op that was sent, on this connection or on an earlier one.
 
         Args:
             op: The op.
-            at_us: When the client got the op, in microseconds since the epoch.
-            recalled_at: The index of the first recalled character. Used only for ``Withdraw`` and ``Refuse``.
+            at_us: When the op was sent, in microseconds since the epoch.
+            recalled_at: As in ``PositionedOp``. It is used only for ``Withdraw`` and ``Refuse``.
         """
         if type(op) is Show:
             self.visible += len(op.text)

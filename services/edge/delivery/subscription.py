@@ -31,9 +31,10 @@ class ClientConnection:
     """The connection over which a stream is sent.
 
     Attributes:
-        name: A name that is unique for each stream, even on the same websocket.
-        until_closed: Whether the stream ends with the op ``close``. Otherwise it ends when the answer is complete.
-        resumed_from: Position of the last op that the client had before; None if it had none.
+        name: A name for the receipts. Streams on the same websocket have different names.
+        until_closed: Whether the stream ends with the op ``close``. If False, the stream ends when the answer is
+            complete.
+        resumed_from: Position of the last op that the client had before the stream; None if the client had no ops.
     """
 
     name: str
@@ -44,11 +45,11 @@ class ClientConnection:
 
 @dataclass(frozen=True, slots=True)
 class OpenRequest:
-    """The request of an open stream, without the prompt.
+    """The data of a request that its streams need. The prompt is not part of it.
 
     Attributes:
-        at: The time at which the request arrived, in microseconds since the epoch.
-        waited_ms: Milliseconds between the arrival of the request and its write to the log.
+        at: When the request arrived, in microseconds since the epoch.
+        waited_ms: Milliseconds from the arrival of the request until it was written to the log.
         total_ms: The total deadline of the request, in milliseconds.
     """
 
@@ -73,17 +74,17 @@ class Subscription:
     """The stream of one request's ops to one client.
 
     Args:
-        catching_up: Whether ``history`` will be set. If so, new events are kept until the history is sent.
+        catching_up: Whether the caller will set ``history``, the ops to send first. If so, new events are held back
+            until the history has been sent.
         on_end: Called once, when the stream has ended.
         on_detached: Called once, when the last bytes have been written or can no longer be written.
 
     Attributes:
-        history: The ops to send first; None for a new request.
-        on_log: Set when the request is on the log, or when waiting for that is over.
-        reason: Why the stream ended; None while it is open.
-        ended_us: The time of the end of the stream, in microseconds since the epoch; 0 while it is open.
-        quiet_since_us: The time of the last write to the client, by ``steady_us``.
-        opened_us: The time at which the stream was opened, by ``steady_us``.
+        on_log: Set when the request is on the log. Also set when the write to the log has failed, when the stream has
+            ended, or when the broker's acknowledgement has not come in time.
+        ended_us: When the stream ended, in microseconds since the epoch; 0 while the stream is open.
+        quiet_since_us: When bytes were last written to the client, by the clock ``steady_us``.
+        opened_us: When the stream was opened, by the clock ``steady_us``.
     """
 
     __slots__ = ("_buffered", "_held", "_is_on_log", "_on_detached", "_on_end", "_out", "_staged", "_writer",
@@ -115,7 +116,7 @@ class Subscription:
 
     @property
     def early_error(self) -> ApiError | None:
-        """The error of a stream that ended before it sent anything; None in all other cases."""
+        """The error with which the stream ended, if nothing was sent before it; otherwise None."""
         return None if self.reason is None or self._has_begun else self.encoder.error
 
     @property
@@ -123,15 +124,15 @@ class Subscription:
         return self._writer is not None and self._writer.has_begun
 
     def expired(self, at_us: int) -> bool:
-        """Return whether the total deadline passed at least ``EXPIRY_MARGIN_US`` ago.
+        """Return whether the total deadline passed at least ``EXPIRY_MARGIN_US`` before ``at_us``.
 
-        Always return False while ``history`` is being sent.
+        Always return False as long as a history must still be sent.
         """
         deadline_us = self.opened_us + self.request.total_ms * 1_000
         return self._held is None and at_us >= deadline_us + EXPIRY_MARGIN_US
 
     def push(self, logged: LoggedEvent, at_us: int) -> None:
-        """Take an event of the request. Its ops are sent by a later ``flush``."""
+        """Process an event of the request. A later call of ``flush`` sends the ops of the event."""
         if not self._is_on_log:
             self._is_on_log = True
             self.on_log.set()
@@ -145,7 +146,7 @@ class Subscription:
         self._end_if_over()
 
     def flush(self) -> None:
-        """Send all pending ops in one write. Do nothing while ``history`` is being sent."""
+        """Send all pending ops in one write. Do nothing as long as a history must still be sent."""
         if self._out and self._held is None:
             self._write()
 
@@ -153,7 +154,8 @@ class Subscription:
         """Send ``history``, then the ops of new events. Return when the stream has ended.
 
         Args:
-            writer: Writes to the client; None if the caller sends the whole answer after the end.
+            writer: Writes to the client. If it is None, the caller must send the whole answer after this method
+                returns.
             keepalive: The bytes to send after ``KEEPALIVE_S`` without a write; empty for none.
         """
         if writer is not None and self._writer is None:
@@ -178,7 +180,7 @@ class Subscription:
     async def catch_up(self, caught_up: CatchUpOps, end_offset: int) -> None:
         """Send a history as fast as the client reads it, then the ops of the events that have arrived meanwhile.
 
-        If one of these events is a recall, the text that it takes back is not sent any more.
+        If a recall arrives meanwhile, text that the recall takes back and that has not been sent is left out.
 
         Args:
             caught_up: The ops of the history.
@@ -206,12 +208,13 @@ class Subscription:
     def end(self, reason: DetachReason, error: ApiError | None = None, *, withhold: bool = False) -> None:
         """End the stream. Send the pending ops and the error.
 
-        A second call has no effect, except that it can change the reason from ``complete`` to ``gone``.
+        Only the first call has an effect, with one exception. If the reason was ``complete`` and the client disconnects
+        before the answer has been written, a call with ``gone`` changes the reason.
 
         Args:
             reason: Why the stream ends.
             error: The error to send to the client.
-            withhold: Whether to drop the pending ops.
+            withhold: Whether to drop the pending ops instead of sending them.
         """
         if self.reason is not None:
             # The client has disconnected after its answer was complete and before the answer was written.

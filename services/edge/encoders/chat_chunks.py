@@ -1,7 +1,7 @@
 """Encode ops as OpenAI's chat completion chunks.
 
-Chunks can only append text. An op that takes text back is sent in the extra field ``railbus``, and the
-``finish_reason`` of the answer is then ``content_filter``. If the answer restarts after text was sent, the stream ends
+A chunk can only append text. An op that takes text back is therefore sent in the extra field ``railbus``, and the
+answer gets the ``finish_reason`` ``content_filter``. If another attempt takes over after text was sent, the stream ends
 with an error, unless the request has set ``railbus.restart`` to ``marker``.
 """
 
@@ -164,7 +164,7 @@ class ChatChunkEncoder:
 
 
 def railbus_field(ops: Sequence[Op]) -> Any:
-    """Build the field ``railbus``: a single op itself, or an op ``catch_up`` that contains several ops."""
+    """Build the field ``railbus``. It is the op if there is only one, and otherwise an op ``catch_up`` with all ops."""
     return ops[0] if len(ops) == 1 else {"op": "catch_up", "ops": ops}
 
 

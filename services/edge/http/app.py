@@ -77,7 +77,7 @@ _CLIENT_ERRORS: Final = (HttpProcessingError, web.RequestPayloadError, UnicodeEn
 
 
 class ServerLogger(logging.LoggerAdapter[logging.Logger]):
-    """The web server's logger. It logs errors that clients cause as debug messages, without a traceback."""
+    """The web server's logger. An error that a client caused becomes a debug message without a traceback."""
 
     def exception(self, msg: object, *args: object, exc_info: Any = True, **kwargs: Any) -> None:
         if isinstance(exc_info, _CLIENT_ERRORS):

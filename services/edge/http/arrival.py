@@ -26,9 +26,9 @@ _read_buffer: Final = bytearray(READ_BYTES)
 
 
 def request_timestamps(sockets: Iterable[Any]) -> bool:
-    """Turn on receive timestamps for the connections of these listening sockets.
+    """Turn on the kernel's receive timestamps for all connections to these listening sockets.
 
-    Return whether the kernel supports them.
+    Return whether the kernel supports receive timestamps.
     """
     if sys.platform != "linux":
         return False
@@ -43,9 +43,11 @@ def request_timestamps(sockets: Iterable[Any]) -> bool:
 def unread_since_us(connection: socket.socket, read_us: int) -> int:
     """Return the time at which the first unread byte arrived, in microseconds since the epoch.
 
+    If the kernel has no usable timestamp, return ``read_us``.
+
     Args:
         connection: A connection for which receive timestamps are turned on.
-        read_us: The present time, in microseconds since the epoch. It is returned if there is no usable timestamp.
+        read_us: The present time, in microseconds since the epoch.
     """
     try:
         _, messages, _, _ = connection.recvmsg(1, _CONTROL_BYTES, _PEEK)
@@ -60,7 +62,7 @@ def unread_since_us(connection: socket.socket, read_us: int) -> int:
 
 
 class TimedHandler(Protocol):
-    """An asyncio protocol that also gets the time at which received bytes arrived at this host."""
+    """An asyncio protocol whose method ``bytes_arrived`` gets bytes and the time at which they reached this host."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None: ...
 
@@ -76,7 +78,7 @@ class TimedHandler(Protocol):
 
 
 class TimedProtocol(asyncio.BufferedProtocol):
-    """Passes received bytes to a ``TimedHandler``, with the time at which they arrived at this host."""
+    """Passes received bytes to a ``TimedHandler``, with the time at which they reached this host."""
 
     __slots__ = ("_handler", "_since_us", "_socket")
 

@@ -43,7 +43,7 @@ class BatchEndpoint:
         ]
 
     async def upload(self, request: web.Request) -> web.Response:
-        """Store a file from a form. Its field ``purpose`` must be ``batch``, and come before the field ``file``."""
+        """Store the file in a form. The field ``purpose`` must be ``batch`` and come before the field ``file``."""
         tenant = self._keys.tenant_of(request.headers)
         if request.content_type != "multipart/form-data":
             raise ApiError(415, "Send the file as multipart/form-data.", code="not_a_form")
@@ -72,7 +72,10 @@ class BatchEndpoint:
         raise ApiError(400, "The form has no file.", code="invalid_value", param="file")
 
     async def files(self, request: web.Request) -> web.Response:
-        """List the tenant's files, newest first. ``purpose`` filters them. ``limit`` and ``after`` select a page."""
+        """List the tenant's files, newest first.
+
+        The query parameter ``purpose`` selects files. ``limit`` and ``after`` select a page of the list.
+        """
         found = await self._jobs.files(self._keys.tenant_of(request.headers))
         purpose = request.query.get("purpose")
         shown = [file_object(file) for file in found if purpose in {None, file.purpose}]
@@ -114,7 +117,7 @@ class BatchEndpoint:
             return _json(batch_object(await self._jobs.create(tenant, parse_json(body))))
 
     async def batches(self, request: web.Request) -> web.Response:
-        """List the tenant's batches, newest first. ``limit`` and ``after`` select a page."""
+        """List the tenant's batches, newest first. The query parameters ``limit`` and ``after`` select a page."""
         found = await self._jobs.jobs(self._keys.tenant_of(request.headers))
         return _json(page_of([batch_object(job) for job in found], request.query))
 
@@ -124,7 +127,7 @@ class BatchEndpoint:
         return _json(batch_object(await self._jobs.job(tenant, request.match_info["id"])))
 
     async def cancel(self, request: web.Request) -> web.Response:
-        """Cancel a batch. Results that are already there are kept."""
+        """Cancel a batch. The results so far are kept."""
         tenant = self._keys.tenant_of(request.headers)
         return _json(batch_object(await self._jobs.cancel(tenant, request.match_info["id"])))
 

@@ -1,7 +1,7 @@
 """Limit the memory for request bodies and websocket messages that are not on the log yet.
 
-Beyond the limit, the edge drops the client whose incomplete body or message began to arrive first. The complete bodies
-that are processed at the same time have a smaller limit.
+If their total size exceeds the limit, the edge closes the connection whose incomplete body or message began to arrive
+first. A smaller limit applies to the complete bodies that are processed at the same time.
 """
 
 import asyncio
@@ -35,7 +35,7 @@ TURN_S: Final = 5.0
 
 
 class BodyTurn:
-    """A context manager for the processing of one complete body. Entering it waits until the body may be processed."""
+    """A context manager for the processing of one complete body. Entering it waits until the processing may start."""
 
     __slots__ = ("_aside", "_count", "_room", "_works")
 
@@ -54,28 +54,28 @@ class BodyTurn:
         self._room.count_whole(-self._count)
 
     def set_aside(self) -> None:
-        """Let other bodies be processed while this batch request waits for a free stream.
+        """Let other bodies be processed from now on, because this batch request may wait long for a free stream.
 
         Raises:
-            ApiError: 503, if the bytes of all such requests would exceed ``ASIDE_SHARE``.
+            ApiError: 503, if the share ``ASIDE_SHARE`` of the memory is not enough for all batch requests that wait.
         """
         self._room.reserve_aside(self._count)
         self._aside = self._count
         self.end_work()
 
     def end_work(self) -> None:
-        """Let other bodies be processed while this one waits for the broker. Further calls have no effect."""
+        """Let other bodies be processed from now on. A second call has no effect."""
         if self._works:
             self._works = False
             self._room.end_work(self._count)
 
 
 class BodyRoom(Generic[Key]):
-    """Counts and limits the bytes of bodies and messages on all connections.
+    """Counts and limits the bytes of bodies and messages on all connections. Keys identify the connections.
 
     Args:
-        most: The limit, in bytes.
-        drop: Called with the key of a connection that must be closed.
+        most: Maximum number of bytes.
+        drop: Called with the key of a connection. It must close the connection.
 
     Attributes:
         total: The number of bytes that are counted now.
@@ -93,7 +93,11 @@ class BodyRoom(Generic[Key]):
         self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()  # their bytes are counted
 
     def add(self, key: Key, count: int) -> None:
-        """Count received bytes. Beyond the limit, drop other connections or, if there are none, this one."""
+        """Count received bytes of an incomplete body or message. If ``total`` is then too large, close connections.
+
+        The connection whose incomplete body or message began to arrive first is closed first, and the connection
+        ``key`` last.
+        """
         self._incoming[key] = self._incoming.get(key, 0) + count
         self.total += count
         while self.total > self._most and key in self._incoming:
@@ -128,7 +132,7 @@ class BodyRoom(Generic[Key]):
             raise
 
     def count_whole(self, count: int) -> None:
-        """Count bytes of a complete body, or stop counting them if ``count`` is negative."""
+        """Add the size of a complete body to ``total``. To remove it later, call this with the negative size."""
         self.total += count
 
     def _make_room(self) -> None:
@@ -162,10 +166,12 @@ class BodyRoom(Generic[Key]):
         self._admit()
 
     def reserve_aside(self, count: int) -> None:
-        """Count a batch request of ``count`` bytes that waits for a free stream. A negative ``count`` undoes this.
+        """Reserve memory for a batch request that waits for a free stream.
+
+        To give the memory back, call this with the negative size.
 
         Raises:
-            ApiError: 503, if the bytes of all such requests would exceed ``ASIDE_SHARE``.
+            ApiError: 503, if the share ``ASIDE_SHARE`` of the memory is not enough.
         """
         if count > 0 and self._aside + count > self._most * ASIDE_SHARE:
             raise too_many_bytes()

@@ -32,13 +32,14 @@ PROXIED: Final = ""
 
 @dataclass(frozen=True, slots=True)
 class ConnectionAdmission(Generic[Key]):
-    """The decision about a connection.
+    """What the table has decided about a connection.
 
     Attributes:
-        over: The limit that the connection exceeds; None if it exceeds none.
-        evicted: Another connection that must be closed to make room, and what its client had to send; None if there is
-            none.
-        refusal: The limit because of which the connection serves only health checks; None if it serves all requests.
+        over: The limit that the connection exceeds; None if it exceeds no limit.
+        evicted: Another connection, which the caller must close to make room, and what its client had to send next.
+            None if no connection must be closed.
+        refusal: The limit that the connection still exceeds, because no room could be made. On such a connection, only
+            health checks are served. None if all requests are served.
     """
 
     over: Refusal | None = None
@@ -65,7 +66,8 @@ class _Group(Generic[Key]):
 class ConnectionTable(Generic[Key]):
     """All open connections.
 
-    To make room for a new connection, the table evicts one that waits for its client to send something.
+    If a new connection exceeds a limit, the table evicts the connection that has waited longest for its client to send
+    something.
     """
 
     def __init__(self, most: int, most_per_address: int) -> None:
@@ -80,7 +82,7 @@ class ConnectionTable(Generic[Key]):
         return len(self._entries)
 
     def open(self, key: Key, address: str, deadline_s: float) -> ConnectionAdmission[Key]:
-        """Add a connection whose client must send a request before the deadline.
+        """Add a connection whose client must send a request before ``deadline_s``.
 
         ``address`` is the client's address, or ``PROXIED`` for a connection from a trusted proxy.
         """
@@ -116,7 +118,10 @@ class ConnectionTable(Generic[Key]):
             self._groups[entry.group].waiting[key] = None
 
     def busy(self, key: Key) -> None:
-        """Record that the server handles a request. The connection then has no deadline until ``wait`` is called."""
+        """Record that the server does not wait for the client.
+
+        The connection then has no deadline until ``wait`` is called.
+        """
         entry = self._entries.get(key)
         if entry is not None:
             entry.wait = None
@@ -125,10 +130,11 @@ class ConnectionTable(Generic[Key]):
                 self._groups[entry.group].waiting.pop(key, None)
 
     def move(self, key: Key, address: str) -> ConnectionAdmission[Key]:
-        """Count a trusted proxy's connection under the address of the client whose request the connection carries.
+        """Count a trusted proxy's connection under another address.
 
-        Between requests, ``address`` is ``PROXIED``. The result has a ``refusal`` if the client has too many
-        connections and none of them can be evicted.
+        ``address`` is the address of the client whose request the connection carries, or ``PROXIED`` between two
+        requests. If that client has too many connections and none of them can be evicted, the connection is not moved,
+        and the result has a ``refusal``.
         """
         entry, name = self._entries.get(key), address_group(address)
         if entry is None or entry.refusal is not None or entry.group == name:
@@ -174,7 +180,7 @@ class ConnectionTable(Generic[Key]):
             self._leave(key, entry)
 
     def expire(self, now_s: float) -> list[tuple[Key, Wait]]:
-        """Remove and return the connections whose deadline has passed, each with what its client had to send."""
+        """Remove and return the connections whose deadline has passed, and what each client should have sent."""
         expired = [
             (key, entry.wait)
             for key, entry in self._entries.items()

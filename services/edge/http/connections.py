@@ -46,12 +46,12 @@ _LIMITS: Final[dict[Refusal, tuple[str, str]]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectionTimeouts:
-    """How long a client may take to send something, in seconds.
+    """How long the server waits for a client, in seconds.
 
     Attributes:
-        request_s: For the head of the first request, and for each body.
-        hello_s: For the first valid message on a websocket.
-        next_s: For the next request on the same connection.
+        request_s: Time for the head of the first request after the connection is opened, and time for each body.
+        hello_s: Time for the first valid message on a websocket.
+        next_s: Time from a response until the next request on the same connection.
     """
 
     request_s: float
@@ -97,12 +97,19 @@ class Connections:
         return self._timeouts.request_s
 
     def open(self, handler: "LimitedHandler", address: str, now_s: float) -> None:
-        """Count a new connection. Beyond a limit, close another connection that waits for its client, if any."""
+        """Count a new connection.
+
+        If the connection exceeds a limit, close another connection whose client must still send something, if there is
+        one.
+        """
         counted = PROXIED if self.proxies.trusts(address) else address
         self._make_room(self._table.open(handler, counted, now_s + self._timeouts.request_s), now_s)
 
     def move(self, handler: "LimitedHandler", address: str, now_s: float) -> Refusal | None:
-        """Count a proxy's connection under ``address``. If a limit forbids this, return the limit; otherwise None."""
+        """Count a trusted proxy's connection under ``address`` from now on.
+
+        If a limit forbids this, return the limit. Otherwise return None.
+        """
         admission = self._table.move(handler, address)
         self._make_room(admission, now_s)
         return admission.refusal
@@ -134,7 +141,10 @@ class Connections:
         return self._table.refusal(handler)
 
     def answered(self, handler: "LimitedHandler", now_s: float) -> None:
-        """Start the deadline for the next request. If the connection is closing, abort it after ``CLOSE_TIMEOUT_S``."""
+        """Start the deadline for the next request on the connection.
+
+        If the server has begun to close the connection, abort it after ``CLOSE_TIMEOUT_S``.
+        """
         transport = handler.transport
         if transport is not None and transport.is_closing():
             self._closing[handler] = transport, now_s + CLOSE_TIMEOUT_S
@@ -180,7 +190,7 @@ class Connections:
 
 
 class LimitedHandler(web.RequestHandler):
-    """The web server's protocol for one connection, which is counted in ``Connections``."""
+    """The web server's protocol for one connection. ``Connections`` counts and limits the connection."""
 
     __slots__ = ("_ahead", "_answered_us", "_bytes_us", "_connections", "_peer", "_read_us", "_websocket",
                  "is_websocket")  # fmt: skip
@@ -239,7 +249,7 @@ class LimitedHandler(web.RequestHandler):
 
     @property
     def is_refused(self) -> bool:
-        """Whether the connection exceeds a limit. If so, it is closed after its first response."""
+        """Whether the connection exceeds a limit. If so, the server closes the connection after the first response."""
         return self._connections.refusal(self) is not None
 
     def begin(self, request: web.Request) -> None:
@@ -308,26 +318,29 @@ class LimitedHandler(web.RequestHandler):
             self._connections.bodies.forget(self)
 
     def body_arrived(self, count: int) -> None:
-        """Count received bytes of an incomplete body or message. If that exceeds the limit, connections are closed."""
+        """Count received bytes of an incomplete body or message.
+
+        If the bytes on all connections then exceed the limit, some connections are closed.
+        """
         self._connections.bodies.add(self, count)
 
     def body_failed(self) -> None:
         self._connections.bodies.forget(self)
 
     def body_taken(self, count: int) -> None:
-        """Record that a body or message of ``count`` bytes is complete."""
+        """Record that a body or message of ``count`` bytes has arrived completely."""
         self._connections.bodies.subtract(self, count)
 
     def body_turn(self, count: int) -> BodyTurn:
         return self._connections.bodies.turn(count)
 
     def busy(self) -> None:
-        """Stop the deadline, because the client has sent what it had to send."""
+        """Stop the deadline of the connection. Call this when the client has sent what the server waited for."""
         self._connections.busy(self)
 
 
 class LimitedSite(web.TCPSite):
-    """A listening socket whose connections are counted in ``Connections``."""
+    """A listening socket. ``Connections`` counts and limits the connections to this socket."""
 
     __slots__ = ("_handshake_s", "_is_timed", "_new_handler")
 

@@ -21,7 +21,8 @@ class LedgerEndpoint:
     """The handler of ``/ledger/data``.
 
     Args:
-        readers_of_all: Tenants whose keys may see the sums of every tenant. Other keys see only their tenant's sums.
+        readers_of_all: Tenants whose keys may see the sums of every tenant. Any other key may see only the sums of its
+            tenant.
     """
 
     def __init__(self, reader: WindowReader, keys: ApiKeys, readers_of_all: frozenset[str]) -> None:
@@ -33,10 +34,10 @@ class LedgerEndpoint:
         return [web.get("/ledger/data", self.data)]
 
     async def data(self, request: web.Request) -> web.Response:
-        """Return the ledger's sums of the last hour as JSON. ``minutes``, ``tenant`` and ``class`` restrict them.
+        """Return the ledger's sums of the last hour as JSON.
 
-        If the edge has API keys, a key sees only its tenant's sums, unless ``RAILBUS_METRICS_TENANTS`` names the
-        tenant.
+        The query parameters ``minutes``, ``tenant`` and ``class`` select a part of the sums. If the edge has API keys,
+        a key sees only its tenant's sums, unless ``RAILBUS_METRICS_TENANTS`` names the tenant.
         """
         tenant = self._keys.tenant_of(request.headers)
         sees_all = self._keys.allows_anonymous or tenant in self._readers_of_all

@@ -18,11 +18,11 @@ _WINDOW_BITS: Final = {"gzip": 16 + zlib.MAX_WBITS, "deflate": zlib.MAX_WBITS}
 async def json_body(request: web.Request) -> bytes:
     """Read and decompress the body. ``MAX_BODY_BYTES`` limits its size before and after decompression.
 
-    The caller must parse the result inside the context manager ``LimitedHandler.body_turn``.
+    The caller must parse the body inside the context manager ``LimitedHandler.body_turn``.
 
     Raises:
-        ApiError: 400, if the body cannot be decompressed; 413, if it is too large; 415, if its type is not JSON or its
-            encoding is not supported.
+        ApiError: 400, if the body cannot be decompressed; 413, if the body is too large; 415, if the content type is
+            not JSON or the content encoding is not supported.
     """
     if request.content_type != "application/json":
         raise ApiError(415, "The body must be JSON: send Content-Type: application/json.", code="not_json")

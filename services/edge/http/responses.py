@@ -101,8 +101,8 @@ class EventStreamResponse(web.StreamResponse):
 
     Attributes:
         head: The status line and the headers.
-        is_chunked: Whether the body is chunked. Otherwise, closing the connection ends the body.
-        ended_us: When the last bytes were written, in microseconds since the epoch; None until then.
+        is_chunked: Whether the body is chunked. If not, the body ends when the connection is closed.
+        ended_us: When the last bytes were written, in microseconds since the epoch; None before that.
     """
 
     def __init__(self, request: web.Request, headers: Mapping[str, str]) -> None:

@@ -1,6 +1,6 @@
 """Make the report that the page at ``/ledger`` shows.
 
-A generator makes the report in steps, so that other tasks can run between the steps.
+A report is made by a generator, which yields between the steps of the work. The caller can then let other tasks run.
 """
 
 from collections import Counter
@@ -42,13 +42,13 @@ class Query(NamedTuple):
 
 
 def report_steps(windows: Windows, query: Query, now_us: int, wanted_shares: Mapping[str, float]) -> Steps:
-    """Make a report on the last ``query.minutes``, in steps. The generator returns the report.
+    """Make a report on the last ``query.minutes``. Yield between the steps of the work, and return the report.
 
     Args:
         windows: All windows that the user may see.
         query: The filter of the report.
         now_us: The end of the report, in microseconds since the epoch.
-        wanted_shares: For each class with objectives, the share of its requests that must meet them, from 0 to 1.
+        wanted_shares: For each class, the share of requests that must meet the objectives of the class, from 0 to 1.
     """
     since_at = now_us - query.minutes * 60 * US_PER_S
     seen = [(key, totals) for key, totals in windows if key.end_at > since_at]

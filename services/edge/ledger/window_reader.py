@@ -1,4 +1,4 @@
-"""Read ``railbus.ledger`` and the newest accounts while somebody has the page at ``/ledger`` open."""
+"""Read ``railbus.ledger`` and the newest accounts, and make the reports for the page at ``/ledger``."""
 
 import asyncio
 from collections.abc import Sequence
@@ -56,7 +56,7 @@ class WindowReader:
     """Reads the ledger's windows and makes reports on them.
 
     Args:
-        idle_s: Seconds without a report after which reading stops.
+        idle_s: Reading stops when ``report`` has not been called for this many seconds.
     """
 
     def __init__(self, settings: BusSettings, *, idle_s: float = IDLE_S) -> None:
@@ -79,7 +79,11 @@ class WindowReader:
         return self._asked.is_set()
 
     async def run(self) -> None:
-        """Read the topics while reports are requested, until cancelled."""
+        """Read the topics ``railbus.ledger`` and ``railbus.accounts``, until cancelled.
+
+        A call of ``report`` starts the reading. The reading stops when ``report`` has not been called for ``idle_s``
+        seconds, and the next call starts it again.
+        """
         while True:
             await self._asked.wait()
             try:
@@ -95,7 +99,7 @@ class WindowReader:
                 self._reports.clear()
 
     async def report(self, tenant: str | None, query: Query) -> bytes:
-        """Return a report as JSON. If ``tenant`` is None, the report covers all tenants.
+        """Return a report as JSON. It covers only ``tenant``; if ``tenant`` is None, it covers every tenant.
 
         Raises:
             ApiError: 503, if too many users wait for a report.

@@ -22,12 +22,12 @@ AHEAD_S: Final = 3_600
 
 
 class WindowKey(NamedTuple):
-    """One window of one kind of request.
+    """The window and the group of requests to which sums in the ledger belong.
 
     Attributes:
         start_at: Start of the window, in microseconds since the epoch.
         end_at: End of the window, in microseconds since the epoch.
-        cell: The kind of request: its tenant, lane, model and so on.
+        cell: The values that the requests of the group have in common, such as the tenant, the lane and the model.
     """
 
     start_at: int
@@ -36,7 +36,7 @@ class WindowKey(NamedTuple):
 
 
 def class_of(about: Window | Cell) -> str:
-    """Return the recorded class of the requests, or the default class of their lane if none was recorded."""
+    """Return the recorded class of the requests. If none was recorded, return the default class of their lane."""
     return about.service_class or DEFAULT_NAMES[about.lane]
 
 
@@ -66,10 +66,10 @@ class WindowStore:
         most: Maximum number of window parts that are kept.
 
     Attributes:
-        complete_since: Windows that start before this time, in microseconds since the epoch, may be incomplete or
-            missing.
-        dated_ahead: Number of records that were ignored because their window is too far in the future.
-        wanted_shares: For each class with objectives, the share of its requests that must meet them.
+        complete_since: A time in microseconds since the epoch. Windows that start earlier may have been dropped, so
+            that there are at most ``most`` parts.
+        dated_ahead: Number of records that were ignored because their window starts too far in the future.
+        wanted_shares: For each class, the share of requests that must meet the objectives of the class, from 0 to 1.
         newest_ms: The broker's timestamp of the newest record, in milliseconds; None before the first record.
     """
 
@@ -89,9 +89,10 @@ class WindowStore:
         self.wanted_shares: dict[str, float] = {}
 
     def take(self, window: Window, at_ms: int, now_us: int) -> None:
-        """Add a record of the topic ``railbus.ledger``. ``at_ms`` is its timestamp.
+        """Add a record of the topic ``railbus.ledger``. ``at_ms`` is the record's timestamp.
 
-        Add the records in the order of the log, because a newer record of a window part replaces the older one.
+        Records must be added in the order of the log, because a record replaces the previous one of the same window
+        part.
         """
         self.newest_ms = at_ms
         if window.start_at > now_us + AHEAD_S * US_PER_S:
@@ -121,7 +122,7 @@ class WindowStore:
     def windows(self, tenant: str | None = None) -> list[tuple[WindowKey, Totals]]:
         """Return the windows of one tenant, or of all tenants if ``tenant`` is None.
 
-        Records that are added later change the returned sums.
+        The returned sums change when further records are added.
         """
         return [
             (WindowKey(start_at, sums.end_at, cell), sums.total)

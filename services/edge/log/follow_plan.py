@@ -11,9 +11,10 @@ MAX_TRIES: Final = 512
 
 
 class FollowPlan:
-    """The partitions that an edge follows, that is, reads from their end.
+    """The partitions of the stream log that an edge follows. The edge reads new records of these partitions.
 
-    A partition is followed while it is a home partition, will become one, or is held by a stream.
+    The edge follows its present home partitions, its next home partitions, and the partitions that its open streams
+    hold.
 
     Attributes:
         homes: The present home partitions, into which the edge puts new requests.
@@ -28,14 +29,17 @@ class FollowPlan:
         self._retired = False
 
     def assign(self, wanted: frozenset[int]) -> None:
-        """Set the next home partitions. They become the present ones in ``switch_homes``."""
+        """Set the next home partitions. ``switch_homes`` later makes them the present ones."""
         self._wanted = wanted
 
     def missing(self) -> frozenset[int]:
         return self._wanted - self.followed
 
     def switch_homes(self) -> bool:
-        """Make the next home partitions the present ones, if all of them are followed. Return whether they changed."""
+        """Make the next home partitions the present ones. Return whether ``homes`` has changed.
+
+        Nothing changes if one of the next home partitions is not followed yet, or after ``retire``.
+        """
         if self._retired or self.homes == self._wanted or self.missing():
             return False
         self.homes = self._wanted
@@ -47,7 +51,10 @@ class FollowPlan:
         self.homes = frozenset()
 
     def hold(self, partition: int) -> None:
-        """Keep a partition followed. Each call needs a later call of ``release``."""
+        """Keep a partition followed until ``release`` is called.
+
+        Several streams may hold the same partition. Each call of ``hold`` needs its own call of ``release``.
+        """
         self._holds[partition] += 1
 
     def release(self, partition: int) -> None:
@@ -64,12 +71,12 @@ def new_local_request_id(
 ) -> str | None:
     """Create a request id (UUIDv7) whose partition is a home partition.
 
-    Return None if there is no home partition, or if none of ``MAX_TRIES`` ids belongs to one.
+    If there is no home partition, or if ``MAX_TRIES`` random ids all belong to other partitions, return None.
 
     Args:
         homes: The home partitions.
         partition_of: Returns the partition of a request id.
-        now_ms: Milliseconds since the epoch.
+        now_ms: The present time, in milliseconds since the epoch.
         random_bits: Returns 74 random bits.
     """
     if not homes:
@@ -82,7 +89,7 @@ def new_local_request_id(
 
 
 def home_partitions_for(assigned: frozenset[int], instance: str, partitions: int) -> frozenset[int]:
-    """Return ``assigned``, or one partition chosen by a hash of ``instance`` if ``assigned`` is empty."""
+    """Return ``assigned``. If it is empty, return one partition, chosen by a hash of ``instance``."""
     return assigned or frozenset({fnv1a_32(instance) % partitions})
 
 

@@ -8,9 +8,10 @@ count, because clocks drift or are set."""
 
 
 class LogTime:
-    """The difference between the clocks of this process and of the broker.
+    """An estimate of the difference between the clocks of this process and of the broker.
 
-    It is the smallest difference that was measured in the last two windows of ``WINDOW_MS``.
+    ``note`` measures how much later than its timestamp a record was read. The smallest of the latest measurements is
+    the estimate, because it includes the shortest delay between broker and process.
     """
 
     __slots__ = ("_before_ms", "_least_ms", "_window_ends_ms")
@@ -21,11 +22,13 @@ class LogTime:
         self._window_ends_ms = 0
 
     def note(self, timestamp_ms: int, now_ms: int) -> None:
-        """Measure the difference with a record that was read as soon as the broker had appended it.
+        """Measure the difference with a record that was just read.
+
+        The record must be new, because the time since its append counts as a difference of the clocks.
 
         Args:
-            timestamp_ms: The record's timestamp, in milliseconds.
-            now_ms: When this process read the record, in milliseconds.
+            timestamp_ms: When the broker appended the record, in milliseconds, by the broker's clock.
+            now_ms: When this process read the record, in milliseconds, by its own clock.
         """
         if timestamp_ms <= 0:
             return
@@ -36,6 +39,6 @@ class LogTime:
         self._least_ms = min(self._least_ms, behind_ms)
 
     def now_ms(self, now_ms: int) -> int:
-        """Convert this process's time to the broker's time. Before the first record, return the time unchanged."""
+        """Convert this process's time to the broker's time. Before the first measurement, return the time unchanged."""
         known = [each for each in (self._least_ms, self._before_ms) if each is not None]
         return now_ms - min(known) if known else now_ms

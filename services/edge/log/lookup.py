@@ -53,7 +53,7 @@ _REQUEST_TOPICS: Final = tuple(topic for topic in TOPICS if Request in reads("ed
 
 
 class FoundRequest(NamedTuple):
-    """A ``Request`` event, and the broker's timestamp in milliseconds."""
+    """A ``Request`` event, and the time at which the broker appended it, in milliseconds since the epoch."""
 
     event: Request
     timestamp_ms: int
@@ -84,10 +84,12 @@ class LookupReader:
 
 
 class LogLookup:
-    """Finds requests and their events on the log, with a pool of readers that the tenants use in turn.
+    """Finds requests and their events on the log. The tenants share a pool of readers.
+
+    A look-up is one call of ``find_request`` or ``history``.
 
     Args:
-        index: The known offsets of recent requests and their events.
+        index: The known offsets of recent requests and of their events.
     """
 
     def __init__(self, settings: BusSettings, index: RequestIndex) -> None:
@@ -108,11 +110,11 @@ class LogLookup:
     async def find_request(self, request_id: str, partition: int, tenant: str) -> FoundRequest | None:
         """Find the ``Request`` event. Return None if it is not on the log.
 
-        ``tenant`` is the tenant whose limit of look-ups applies.
+        The number of unfinished look-ups is limited for each tenant, and for all tenants together.
 
         Raises:
-            ApiError: 429, if the tenant has too many look-ups; 503, if there are too many in all, or this one takes too
-                long.
+            ApiError: 429, if ``tenant`` has too many unfinished look-ups; 503, if all tenants together have too many,
+                or if this look-up takes longer than ``LOOKUP_TIMEOUT_S``.
         """
         async with self._admitted(tenant):
             posted = self._index.request(request_id.encode())
@@ -136,16 +138,13 @@ class LogLookup:
     ) -> list[LoggedEvent]:
         """Return a request's events on the stream log with offsets below ``end``.
 
-        Args:
-            request_id: Id of the request.
-            partition: Partition number of the request.
-            end: The first offset that is not read.
-            tenant: The tenant whose limit of look-ups applies.
-            begin: The offset of the request's first event; None if not known.
+        ``begin`` is the offset of the first of these events, or None if it is not known. Without it, the look-up takes
+        longer.
 
         Raises:
-            ApiError: 429, if the tenant has too many look-ups; 503, if there are too many in all, this one takes too
-                long, or a record that may take text back cannot be decoded.
+            ApiError: 429, if ``tenant`` has too many unfinished look-ups; 503, if all tenants together have too many,
+                if this look-up takes longer than ``LOOKUP_TIMEOUT_S``, or if a record that may take text back cannot be
+                decoded.
         """
         async with self._admitted(tenant):
             if begin is None:
@@ -250,11 +249,11 @@ def _in_time() -> Iterator[None]:
 
 
 def is_too_old(found: FoundRequest, readable_ms: int, log_ms: int) -> bool:
-    """Return whether the request's total deadline passed more than ``readable_ms`` ago.
+    """Return whether it is too late to read the answer to a request.
 
     Args:
         found: The request.
-        readable_ms: Milliseconds after the total deadline during which the answer can be read.
+        readable_ms: How long the answer can be read after the total deadline, in milliseconds.
         log_ms: The broker's present time, in milliseconds since the epoch.
     """
     return log_ms > found.timestamp_ms + found.event.deadlines.total_ms + readable_ms

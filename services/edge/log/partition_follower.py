@@ -45,10 +45,10 @@ class PartitionFollower:
         instance: Name of this edge process.
         static_id: The ``group.instance.id`` of this edge, which stays the same when the edge is restarted; None if
             there is none.
-        on_unfollow: Called with the number of a partition that will no longer be read.
+        on_unfollow: Called with the number of a partition just before the edge stops reading it.
 
     Attributes:
-        homes_ready: Set as soon as there are home partitions.
+        homes_ready: Set when this edge gets its first home partitions.
     """
 
     def __init__(
@@ -80,7 +80,10 @@ class PartitionFollower:
             group.create_task(self._update_homes())
 
     def reserve_request_id(self, now_ms: int) -> tuple[str, PartitionHold] | None:
-        """Create a new request's id and hold its partition. Return None if no id for a home partition was found."""
+        """Create the id of a new request, and hold the partition of the id.
+
+        Return None if no id was found that belongs to a home partition.
+        """
         # Without an ``await``, because a rebalance before the hold could unfollow the partition.
         request_id = new_local_request_id(
             self.homes,
@@ -93,7 +96,7 @@ class PartitionFollower:
         return request_id, self._hold(partition_for(request_id, self._settings.partitions))
 
     async def hold(self, partition: int) -> PartitionHold:
-        """Start to read a partition, and hold it.
+        """Hold a partition, and start to read it if the edge does not read it yet.
 
         The handler gets every record that is appended after this call returns.
         """
@@ -111,7 +114,7 @@ class PartitionFollower:
             self._changed.set()
 
     def retire(self) -> None:
-        """Reserve no more request ids. Reading continues."""
+        """Give up the home partitions, so that no request id can be reserved. The edge still reads the partitions."""
         self._plan.retire()
 
     async def reachable(self) -> bool:

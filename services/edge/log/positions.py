@@ -1,4 +1,4 @@
-"""Positions of events and ops on the stream log. Also parses request ids."""
+"""Positions of events and ops on the stream log, and the parsing of positions and request ids."""
 
 import re
 from typing import Final, NamedTuple
@@ -12,7 +12,7 @@ _OP_ID: Final = re.compile(r"(\d{1,6}):(\d{1,18}):(\d{1,6})", re.ASCII)
 
 
 class LoggedEvent(NamedTuple):
-    """An event with its offset in its partition, and the broker's timestamp in milliseconds."""
+    """An event with its offset in its partition, and the time at which the broker appended it, in milliseconds."""
 
     offset: int
     event: StreamEvent
@@ -23,7 +23,7 @@ class OpId(NamedTuple):
     """The position of an op on the log, written ``partition:offset:nth``.
 
     Attributes:
-        nth: Index of the op among the ops of the same record, from 0.
+        nth: Number of the op among the ops that come from the same record. The first op has the number 0.
     """
 
     partition: int

@@ -14,7 +14,7 @@ class RequestPosition(NamedTuple):
 
 
 class EventSpan(NamedTuple):
-    """The offsets from ``begin`` to ``end - 1``, which include all events of a request so far."""
+    """The range of offsets that contains all events of a request so far. ``end`` is the offset after the last event."""
 
     begin: int
     end: int
@@ -41,12 +41,13 @@ class RequestIndex:
         return len(self._entries)
 
     def follow(self, key: bytes, partition: int, *, whole: bool) -> None:
-        """Add a request whose partition is being read from now on.
+        """Add a request. From now on, the edge must read every new record of the request's partition.
 
         Args:
-            key: The key of the request's records, which is its id.
-            partition: The partition number of its records.
-            whole: True if the request has no events yet. If False, call ``add_history`` with the earlier events.
+            key: The key of the request's records, which is the request id.
+            partition: The partition number of the request.
+            whole: Whether the request has no events yet. If False, the caller must later pass the offsets of the
+                earlier events to ``add_history``.
         """
         if key in self._entries:
             return
@@ -70,7 +71,10 @@ class RequestIndex:
         entry.last = offset
 
     def add_history(self, key: bytes, offsets: list[int]) -> None:
-        """Add the offsets, in ascending order, of the events that the request had before ``follow`` was called."""
+        """Add the events that the request had before ``follow`` was called.
+
+        ``offsets`` has their offsets in ascending order.
+        """
         entry = self._entries.get(key)
         if entry is None or entry.whole:
             return
@@ -84,14 +88,14 @@ class RequestIndex:
         return None if entry is None else entry.posted
 
     def span(self, key: bytes) -> EventSpan | None:
-        """Return the offsets of all events of a request so far, or None if some of the offsets may be unknown."""
+        """Return the range of offsets of a request's events so far. If some of them may be unknown, return None."""
         entry = self._entries.get(key)
         if entry is None or not entry.whole:
             return None
         return EventSpan(0, 0) if entry.first is None else EventSpan(entry.first, entry.last + 1)
 
     def history_span(self, key: bytes, after: int | None) -> EventSpan | None:
-        """Return the same as ``span``. If the offset ``after`` is not below the end of the span, return None."""
+        """Return the result of ``span``. If the offset ``after`` is not below ``end`` of the result, return None."""
         span = self.span(key)
         return span if span is not None and (after is None or after < span.end) else None
 

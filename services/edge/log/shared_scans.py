@@ -1,6 +1,8 @@
-"""Schedule look-ups, each of which searches one partition for the records of one request.
+"""Decide which partition each reader reads, and for which look-ups.
 
-Look-ups of the same partition share the records that are read from it.
+A look-up searches one partition for the records of one request. Because there may be more look-ups than readers, the
+readers work in turns. In each turn, a reader reads one partition for a short time, for one look-up. Other look-ups of
+the same partition can use the records that are read in this turn.
 """
 
 from collections import Counter, deque
@@ -24,14 +26,14 @@ class ScanPlace(NamedTuple):
 
 
 class Scan:
-    """The progress of one look-up through a partition.
+    """A look-up: a search of one partition for the records of one request.
 
     Args:
         key: Key of the wanted records.
         kinds: Kinds of the wanted records.
         begin: The first offset to search.
-        end: The offset before which the search ends.
-        first_only: Whether the search ends with the first record found.
+        end: The offset after the last one to search.
+        first_only: Whether the search ends when one record is found.
 
     Attributes:
         position: The next offset to search.
@@ -55,17 +57,19 @@ class Scan:
         return self.position >= self.end or bool(self._first_only and self.found)
 
     def rewind(self, offset: int) -> None:
-        """Drop the found records from this offset on, and search again from there."""
+        """If the search has passed ``offset``, go back to this offset. Drop the records found from this offset on."""
         self.position = max(self._begin, min(self.position, offset))
         self.found = [record for record in self.found if record.offset < offset]
 
 
 class ScanTurn:
-    """A short time in which a reader reads a partition for one look-up (the owner) and for others that join.
+    """A short time in which a reader reads a partition for one look-up, the owner.
+
+    Other look-ups of the partition can join the turn, and then get the same records.
 
     Attributes:
         owner: The look-up for which the turn was started.
-        begin: The offset at which the reader starts.
+        begin: The offset at which the reader should start.
     """
 
     __slots__ = ("_joined", "_last", "_passed", "begin", "owner", "place")
@@ -91,7 +95,7 @@ class ScanTurn:
         return self._passed > self.begin
 
     def join(self, scan: Scan) -> None:
-        """Add a look-up. The reader must not be beyond the look-up's position."""
+        """Add a look-up. Its ``position`` must not be below the offset that the reader reads next."""
         self._joined.setdefault(scan.key, []).append(scan)
 
     def leave(self, scan: Scan) -> None:
@@ -113,7 +117,10 @@ class ScanTurn:
                     scan.found.append(record)
 
     def advance(self, reader_position: int) -> list[Scan]:
-        """Record that the reader is now at this offset. Remove and return the look-ups that are complete."""
+        """Record that the reader has read all records below ``reader_position``.
+
+        Remove the look-ups that are now complete from the turn, and return them.
+        """
         if reader_position < self._passed:
             self._rewind(reader_position)
         self._passed = reader_position
@@ -130,10 +137,12 @@ class ScanTurn:
 
 
 class ScanQueue:
-    """The unfinished look-ups. Tenants take turns, and each partition has at most one turn at a time.
+    """The unfinished look-ups of all tenants, and the turns in which readers work for them.
+
+    The tenants get turns one after the other. A partition has at most one turn at a time.
 
     Args:
-        per_tenant: Maximum number of simultaneous turns of one tenant.
+        per_tenant: Maximum number of turns that one tenant has at the same time.
     """
 
     def __init__(self, per_tenant: int) -> None:
@@ -155,7 +164,7 @@ class ScanQueue:
             turn.leave(scan)
 
     def begin_turn(self) -> ScanTurn | None:
-        """Start and return the next turn, or return None if no look-up may have a turn now."""
+        """Start and return the turn of the next look-up. If no look-up may have a turn now, return None."""
         lent = Counter(turn.owner.tenant for turn in self._turns.values())
         for tenant, scans in self._by_tenant.items():
             owner = next((scan for scan in scans if scan.place not in self._turns), None)
@@ -171,9 +180,10 @@ class ScanQueue:
         return None
 
     def start(self, turn: ScanTurn, reader_position: int) -> list[Scan]:
-        """Record the first offset of a turn's reader. Remove and return the look-ups that are complete.
+        """Record the offset at which a turn's reader has started. Remove and return the look-ups that are complete.
 
-        This offset is above ``turn.begin`` if the log no longer has the records between the two offsets.
+        ``reader_position`` is above ``turn.begin`` if the log no longer has the records between these two offsets.
+        Look-ups that needed such records skip them.
         """
         for scan in self._all():
             if scan.place == turn.place and scan.position >= turn.begin:
@@ -181,9 +191,10 @@ class ScanQueue:
         return self.advance(turn, reader_position)
 
     def advance(self, turn: ScanTurn, reader_position: int) -> list[Scan]:
-        """Record the next offset of a turn's reader. Remove and return the look-ups that are complete.
+        """Record that the reader of a turn has read all records below ``reader_position``.
 
-        A look-up of the same partition joins the turn if the reader has not passed ``Scan.position``.
+        Other look-ups of the partition join the turn, unless their ``position`` is below ``reader_position``. Remove
+        and return the look-ups that are complete.
         """
         for scan in self._all():
             if scan.place == turn.place and scan.position >= reader_position and scan not in turn:

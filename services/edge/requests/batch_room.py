@@ -1,6 +1,7 @@
 """Keep batch requests from using all streams of the edge.
 
-Batch requests may use a share of the streams. Beyond it, they wait in order of arrival before they are put on the log.
+Batch requests may use the share ``BATCH_SHARE`` of the streams. Further batch requests wait, in order of arrival,
+before they are put on the log.
 """
 
 import asyncio
@@ -16,7 +17,7 @@ BATCH_SHARE: Final = 0.75
 
 
 class StreamPlace:
-    """The right of one batch request to use a stream. ``release`` gives it back, and has no effect when called again.
+    """The right of one batch request to use a stream. ``release`` gives the right back. A second call has no effect.
 
     Attributes:
         waited: Whether the request had to wait for this right.
@@ -37,7 +38,7 @@ class BatchRoom:
     """Decides which batch requests may use a stream of this edge.
 
     Args:
-        most_streams: Maximum number of open streams of the edge, and maximum number of waiting batch requests.
+        most_streams: Maximum number of open streams of the edge. At most the same number of batch requests may wait.
         open_streams: Returns how many streams are open.
 
     Attributes:

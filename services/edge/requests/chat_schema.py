@@ -1,4 +1,4 @@
-"""The fields of a chat request's body that are not in ``services.runtime.chat_body``."""
+"""The fields of a chat request's body, except those that it shares with ``services.runtime.chat_body.ChatBody``."""
 
 from typing import Final
 
@@ -29,7 +29,8 @@ class RailbusExtension(Struct, forbid_unknown_fields=True):
             ``Request``.
         deadlines: Deadlines in milliseconds, as in the event ``Request``.
         fallback: What happens when the first token misses its deadline. ``cancel`` replaces attempt 1 by an attempt in
-            the cloud, ``race`` starts the attempt in the cloud as well, and ``off`` starts none.
+            the cloud, ``race`` starts an attempt in the cloud and lets attempt 1 continue, and ``off`` starts no
+            attempt.
         egress: ``forbidden`` means that the prompt is not sent to a cloud model.
         lane: ``batch`` requests use only the capacity that interactive requests leave free.
         service_class: Name of a class in the policy. The class sets the deadlines and objectives of the request.
@@ -53,8 +54,8 @@ class ChatRequestBody(ChatBody):
     Attributes:
         stream: Send the answer while it is generated, as server-sent events.
         stream_options: Options of a streamed answer.
-        service_tier: ``flex`` selects the class ``batch``. ``auto``, ``default``, ``priority`` and ``scale`` select the
-            default class. Any other value is the name of a class.
+        service_tier: ``flex`` selects the class ``batch``, unless the policy has a class ``flex``. ``auto``,
+            ``default``, ``priority`` and ``scale`` select no class. Any other value is the name of a class.
         railbus: The fields that OpenAI's API does not have.
     """
 

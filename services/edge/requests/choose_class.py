@@ -29,6 +29,9 @@ def choose_class(
 ) -> ServiceClass:
     """Return the class of a request.
 
+    If the client names no class, return the policy's default class for ``tenant`` and ``model``. If ``lane`` is given
+    and is not the lane of this class, return the default class of ``lane`` instead.
+
     Args:
         classes: The policy's classes.
         tenant: The tenant that sent the request.

@@ -28,7 +28,7 @@ _NESTED: Final = {"delivery": Delivery, "deadlines": Deadlines}
 
 
 class ArrivalTimes(NamedTuple):
-    """The arrival of a request, as times in microseconds since the epoch.
+    """When a request arrived. Both times are in microseconds since the epoch.
 
     Attributes:
         at_us: When the request reached this host.
@@ -48,7 +48,7 @@ class ParsedRequest:
     """A validated request body.
 
     Attributes:
-        template: The event for the log, with empty id, tenant, time and source.
+        template: The event to put on the log. Its request id, tenant, time and source are still empty.
         include_usage: Whether a stream ends with the token counts.
         on_restart: What an OpenAI-style stream does if another attempt takes over after text was sent.
         ignored: Names of unknown parameters in the body.
@@ -63,8 +63,8 @@ class ParsedRequest:
     def request(self, *, request_id: str, tenant: str, at_us: int, source: str, waited_us: int = 0) -> Request:
         """Build the event to put on the log.
 
-        ``at_us`` is the time at which the request reached this host, in microseconds since the epoch. ``waited_us`` is
-        the time since the edge read the request.
+        ``at_us`` is when the request reached this host, in microseconds since the epoch. ``waited_us`` is the number of
+        microseconds since the edge read the request.
         """
         waited_ms = min(max(0, waited_us) / 1_000, MAX_WAITED_MS)
         return dataclasses.replace(
@@ -98,7 +98,7 @@ def parse_chat_request(
     tenant: str = "",
     class_header: str | None = None,
 ) -> ParsedRequest:
-    """Validate the body of a chat request. The request's class sets default deadlines and their bounds.
+    """Validate the body of a chat request. The class of the request sets the default deadlines and their bounds.
 
     ``class_header`` is the value of the header ``X-Railbus-Class``, if any.
 

@@ -13,13 +13,16 @@ CHARS_PER_TOKEN: Final = 4
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """A limit of ``per_minute`` requests or tokens on average, and of ``burst`` at one moment."""
+    """A limit: ``per_minute`` units on average, ``burst`` units at one moment. A unit is a request or a token."""
 
     per_minute: int
     burst: int
 
     def cost_us(self, units: int = 1) -> int:
-        """Return how many microseconds the units take at the average rate. At most ``burst`` units are counted."""
+        """Return the time in which the average rate allows this many units, in microseconds.
+
+        More than ``burst`` units cost as much as ``burst`` units.
+        """
         return min(units, self.burst) * 60_000_000 // self.per_minute
 
     @property
@@ -55,7 +58,10 @@ def gcra(rate: Rate, arrival_us: int, now_us: int, units: int = 1) -> RateDecisi
 
 
 class LocalLimiter:
-    """A rate limit within this process, for at most ``size`` tenants: those with the latest requests."""
+    """A rate limit within this process. It applies to each tenant separately.
+
+    Only the ``size`` tenants with the latest requests are kept. For any other tenant, the limit begins anew.
+    """
 
     def __init__(self, rate: Rate, size: int = 10_000) -> None:
         self._rate = rate
@@ -63,7 +69,7 @@ class LocalLimiter:
         self._arrivals: OrderedDict[str, int] = OrderedDict()
 
     def wait_us(self, tenant: str, now_us: int, units: int = 1) -> int:
-        """Charge the tenant and return 0 if the units are allowed now. Otherwise return the microseconds to wait."""
+        """If the units are allowed now, charge the tenant and return 0. Otherwise return the microseconds to wait."""
         decision = gcra(self._rate, self._arrivals.pop(tenant, 0), now_us, units)
         self._arrivals[tenant] = decision.arrival_us
         if len(self._arrivals) > self._size:
@@ -71,7 +77,7 @@ class LocalLimiter:
         return decision.wait_us
 
     def give_back(self, tenant: str, cost_us: int) -> None:
-        """Undo a charge. ``cost_us`` is the result of ``Rate.cost_us`` for the charged units."""
+        """Undo a charge or a part of it. ``cost_us`` is the result of ``Rate.cost_us`` for the units to give back."""
         if tenant in self._arrivals:
             self._arrivals[tenant] -= cost_us
 
@@ -83,7 +89,10 @@ def tokens_of(request: Request) -> int:
 
 
 def used_tokens(session: DeliverySession, charged: int) -> int:
-    """Return how many of the charged tokens were used: none for a denied prompt, all if the number is not known."""
+    """Return how many of the charged tokens were used.
+
+    For a denied prompt, this is 0. If the number is not known, all charged tokens count as used.
+    """
     if session.usage is not None:
         return min(charged, session.usage.prompt_tokens + session.usage.completion_tokens)
     return 0 if session.refused else charged

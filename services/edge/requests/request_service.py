@@ -91,7 +91,7 @@ class RequestService:
             parsed: The validated request.
             client: The client that sent the request.
             arrival: When the request arrived.
-            on_posted: Called when the producer has taken the request and only the broker's acknowledgement is missing.
+            on_posted: Called when the producer has taken the request, before the broker acknowledges it.
             idempotency_key: A later request with the same key and body gets the answer to this request.
             traceparent: The client's W3C trace context, if any.
 

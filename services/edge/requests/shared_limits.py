@@ -63,14 +63,14 @@ class IdempotencyRecord:
 
 
 class LocalRecords:
-    """The newest idempotency keys of this process, at most ``size``. Each is kept for ``IDEMPOTENCY_TTL_S``."""
+    """The idempotency records of this process. At most ``size`` are kept, each for ``IDEMPOTENCY_TTL_S``."""
 
     def __init__(self, size: int = MAX_LOCAL_RECORDS) -> None:
         self._size = size
         self._records: OrderedDict[str, tuple[IdempotencyRecord, int]] = OrderedDict()
 
     def claim(self, name: str, record: IdempotencyRecord, now_us: int) -> IdempotencyRecord | None:
-        """Store the record and return None. If the key has a record already, keep and return that record instead."""
+        """If ``name`` has no record, store ``record`` and return None. Otherwise return the stored record."""
         known, expires_us = self._records.get(name, (None, 0))
         if known is not None and now_us < expires_us:
             return known
@@ -96,7 +96,7 @@ class SharedLimits:
         self._redis_down = False
 
     async def wait_us(self, quota: Quota, tenant: str, now_us: int, units: int = 1) -> int:
-        """Charge the tenant and return 0 if it may use ``units`` now. Otherwise return the microseconds to wait."""
+        """If the units are allowed now, charge the tenant and return 0. Otherwise return the microseconds to wait."""
         rate = self._rates.get(quota)
         if rate is None:
             return 0
@@ -123,7 +123,7 @@ class SharedLimits:
         self._limiters[quota].give_back(tenant, rate.cost_us(units))
 
     async def claim(self, tenant: str, key: str, record: IdempotencyRecord, now_us: int) -> IdempotencyRecord | None:
-        """Store the record of a new request and return None. If the key has a record already, return that one."""
+        """If the key has no record, store ``record`` and return None. Otherwise return the stored record."""
         name = _redis_key(tenant, key)
         if self._usable(now_us):
             value = f"{record.request_id} {record.body_hash}"

@@ -23,7 +23,8 @@ class OriginGuard:
     def check(self, host: str | None, origin: str | None) -> None:
         """Refuse requests from web pages whose origin is neither the edge's own nor in ``allowed``.
 
-        If requests need no API key, also refuse a ``Host`` that is not a loopback name. This stops DNS rebinding.
+        If requests need no API key, also refuse requests whose ``Host`` is not a loopback name. This stops DNS
+        rebinding.
 
         Raises:
             ApiError: 403, if the request is refused; 400, if a header is malformed.

@@ -22,8 +22,8 @@ class TrustedProxies:
     """The trusted proxies in front of this edge.
 
     Attributes:
-        header: The header in which a proxy names its client's address. The proxy must append to the header or replace
-            it.
+        header: The header in which a proxy writes the address of its client. The proxy must append the address to the
+            header, or replace the header.
     """
 
     networks: tuple[_Network, ...] = ()
@@ -40,8 +40,10 @@ class TrustedProxies:
     def client(self, peer: str, values: Sequence[str]) -> str:
         """Return the client's address: the last address in the header that does not belong to a trusted proxy.
 
+        If there is no such address, return ``peer``.
+
         Args:
-            peer: The address of the proxy that opened the connection. It is returned if the header names no client.
+            peer: The address of the proxy that opened the connection.
             values: The header's values, in order.
         """
         hops = [hop for value in values for hop in value.split(",")]
