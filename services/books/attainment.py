@@ -1,4 +1,4 @@
-"""How many requests of each class met their objectives, with a confidence interval."""
+"""Compute which share of the requests of each class met the latency objectives, with a confidence interval."""
 
 from collections.abc import Iterable
 from typing import Any, Final, NamedTuple
@@ -16,10 +16,9 @@ class Attainment(NamedTuple):
     """How many requests of a class met its objectives.
 
     Attributes:
-        service_class: Name of the class.
         wanted: Share of the requests that must be good.
-        judged: Number of requests that the objectives apply to.
-        good: Number of these requests that met every objective.
+        judged: Number of requests that count. Denied and cancelled requests do not count.
+        good: Number of the counted requests that were answered and met every objective.
     """
 
     service_class: str
@@ -29,12 +28,15 @@ class Attainment(NamedTuple):
 
     @property
     def attained(self) -> bool | None:
-        """Return whether the share of good requests is at least ``wanted``; None if no request was judged."""
+        """Return whether the share of good requests is at least ``wanted``; None if no request was counted."""
         return None if not self.judged else self.good >= self.wanted * self.judged
 
     @property
     def sure(self) -> bool:
-        """Return whether ``wanted`` is outside the 95 % confidence interval of the share of good requests."""
+        """Return whether ``attained`` is statistically certain.
+
+        It is certain if the 95 % confidence interval of the share of good requests does not contain ``wanted``.
+        """
         bounds = interval(self.good, self.judged)
         return bounds is not None and not bounds[0] < self.wanted <= bounds[1]
 
@@ -66,7 +68,7 @@ def attainments(windows: Iterable[Window], *, since_at: int = 0) -> list[Attainm
 
     Args:
         windows: Windows of the ledger.
-        since_at: Windows that end at or before this time are left out, in microseconds since the epoch.
+        since_at: Time in microseconds since the epoch. Windows that end at or before this time are left out.
     """
     found: dict[str, Attainment] = {}
     newest: dict[str, int] = {}
@@ -83,7 +85,7 @@ def attainments(windows: Iterable[Window], *, since_at: int = 0) -> list[Attainm
 
 
 def interval(good: int, judged: int) -> tuple[float, float] | None:
-    """Return Wilson's 95 % confidence interval for the share of good requests; None if no request was judged."""
+    """Return Wilson's 95 % confidence interval for the share of good requests; None if ``judged`` is 0."""
     if not judged:
         return None
     share, z2 = good / judged, _Z_95**2

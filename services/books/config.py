@@ -13,13 +13,15 @@ DEFAULT_SHARE = 0.99
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Objectives:
-    """The limits within which a request of a class is good, in milliseconds. None means no limit.
+    """The latency objectives of a class, in milliseconds. None means no limit.
+
+    A request that exceeds one of these limits is not good.
 
     Attributes:
-        first_ms: Time until the first text is visible.
+        first_ms: Time from the arrival of the request until text is visible.
         token_ms: Mean time between two tokens of the answer.
         step_ms: Longest time between two chunks of the answer.
-        total_ms: Time until the client has the whole answer.
+        total_ms: Time from the arrival of the request until the client has the whole answer.
     """
 
     first_ms: float | None = None
@@ -32,7 +34,11 @@ class Objectives:
         return self != Objectives()
 
     def kept(self, first_us: int | None, token_us: float | None, pause_us: int, total_us: int | None) -> bool:
-        """Return whether a request is within every limit. ``token_us`` is None for an answer of one token."""
+        """Return whether a request is within every limit.
+
+        A time that is None is not within its limit. The exception is ``token_us``: it is None if the answer has fewer
+        than two tokens, and is then within its limit.
+        """
         return (
             (self.first_ms is None or (first_us is not None and first_us <= self.first_ms * 1_000))
             and (self.token_ms is None or token_us is None or token_us <= self.token_ms * 1_000)
@@ -46,16 +52,19 @@ class BooksConfig:
     """The settings of the ledger.
 
     Attributes:
-        window_s: Width of a window, in seconds.
-        keep_s: How long after its end a window accepts late events, in seconds by the broker's clock.
-        show_s: How long the sums of a window are kept after its end, in seconds.
-        objectives: Objectives by class of request.
-        wanted_shares: Share of the requests that must be good, by class of request; 0.99 for any other class.
-        slo_first_ms: Limit for the first visible text of an interactive request whose class is not known.
-        slo_total_ms: Limit for the whole answer of an interactive request whose class is not known.
-        plain_token_ms: Time between two tokens without speculation, by model; "" stands for any other model.
-        usd_per_engine_s: Price of one second of one request on a self-hosted engine: the GPU's price per second,
-            divided by the usual number of concurrent requests.
+        window_s: Length of a window, in seconds.
+        keep_s: How long a window stays open after its end, in seconds. An account that is appended to the log later is
+            ignored.
+        show_s: How long the sums of a closed window are kept, in seconds.
+        objectives: Latency objectives, by class.
+        wanted_shares: Share of the requests of a class that must be good, by class. For a class that is missing here,
+            the share is 0.99.
+        slo_first_ms: ``Objectives.first_ms`` of an interactive request whose class is not in ``objectives``.
+        slo_total_ms: ``Objectives.total_ms`` of an interactive request whose class is not in ``objectives``.
+        plain_token_ms: Milliseconds between two tokens without speculative decoding, by model. The key "" stands for
+            all models that are not named.
+        usd_per_engine_s: Price in US dollars of one second of one request on a self-hosted engine: the GPU's price per
+            second, divided by the usual number of concurrent requests.
     """
 
     window_s: int = 60
@@ -73,7 +82,11 @@ class BooksConfig:
         return at_us // US_PER_S // self.window_s * self.window_s
 
     def objectives_of(self, service_class: str | None, lane: Lane) -> Objectives:
-        """Return the objectives of a class. An unknown class in the batch lane has none."""
+        """Return the objectives of a class.
+
+        If the class is not in ``objectives``, an interactive request gets the default limits, and a batch request gets
+        none.
+        """
         found = self.objectives.get(service_class or "")
         if found is not None:
             return found
@@ -86,17 +99,18 @@ class BooksConfig:
         return self.wanted_shares.get(service_class or "", DEFAULT_SHARE)
 
     def plain_ms(self, model: str | None) -> float | None:
-        """Return a model's milliseconds between two tokens without speculative decoding; None if not configured."""
+        """Return the milliseconds between two tokens of a model without speculative decoding; None if not known."""
         return self.plain_token_ms.get(model or "", self.plain_token_ms.get(""))
 
 
 def parse_plain_token_ms(text: str) -> dict[str, float]:
-    """Parse a setting with times between two tokens, and return milliseconds by model.
+    """Parse how many milliseconds each model takes between two tokens without speculative decoding.
 
-    ``A=8.5,B=4,9`` means 8.5 ms for model A, 4 ms for model B, and 9 ms for all other models.
+    ``A=8.5,B=4,9`` means 8.5 ms for model A, 4 ms for model B, and 9 ms for all other models. In the result, the key ""
+    stands for all other models.
 
     Raises:
-        ValueError: The text has another form.
+        ValueError: A part of the text has another form, or a time is not between 0 and 60,000 ms.
     """
     found: dict[str, float] = {}
     for part in filter(None, (part.strip() for part in text.split(","))):

@@ -46,14 +46,16 @@ class Facts(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Receipt(msgspec.Struct, frozen=True, array_like=True):
-    """What a request's clients were sent.
+    """What the client connections of a request were sent.
 
     Attributes:
-        sent_at: When the first client had the whole answer, by the edge's clock; None if no client had it.
-        first_text_us: The shortest time until a client was sent text.
-        exposed_tokens: The maximum number of unchecked tokens that a client was shown.
-        exposure_us: The longest time for which a client was shown text that was later recalled.
-        recalled_tokens: The maximum number of tokens that were withdrawn from a client.
+        sent_at: The earliest time at which a client had been sent the whole answer, by the edge's clock; None if no
+            client was sent all of it.
+        first_text_us: The shortest time from the arrival of the request until text was sent to a client; None if no
+            text was sent.
+        exposed_tokens: The largest number of unchecked tokens that a client saw at once.
+        exposure_us: The longest time for which a client saw text that was later recalled.
+        recalled_tokens: The largest number of visible tokens that one recall removed from a client.
     """
 
     sent_at: int | None = None
@@ -63,7 +65,7 @@ class Receipt(msgspec.Struct, frozen=True, array_like=True):
     recalled_tokens: int = 0
 
     def join(self, other: "Receipt") -> "Receipt":
-        """Combine the receipts of two clients: keep the earliest times and the largest exposure."""
+        """Combine two receipts of the same request into one."""
         return Receipt(
             _least(self.sent_at, other.sent_at),
             _least(self.first_text_us, other.first_text_us),
@@ -77,9 +79,9 @@ class Entry(msgspec.Struct, frozen=True, array_like=True):
     """One request in the ledger.
 
     Attributes:
-        facts: The fields of the account; None while the account is missing.
-        receipt: The combined receipts; None while there is none.
-        read_ms: When the broker appended the last event that changed this entry.
+        facts: The fields of the account; None if no account was read yet.
+        receipt: The combined receipts; None if no receipt was read yet.
+        read_ms: Time at which the broker appended the newest event in this entry, in milliseconds since the epoch.
     """
 
     facts: Facts | None = None

@@ -1,6 +1,6 @@
-"""Histograms that can be added and subtracted, with a bounded relative error.
+"""Histograms that can be added and subtracted. Their buckets are those of DDSketch (Masson et al., VLDB 2019).
 
-The buckets are those of DDSketch (Masson et al., VLDB 2019).
+Quantiles have a relative error of at most ``RELATIVE_ERROR``, if the values are between ``LEAST`` and ``MOST``.
 """
 
 from collections.abc import Iterable, Iterator
@@ -26,12 +26,15 @@ def bucket_of(value: float) -> int:
 
 
 def value_of(bucket: int) -> float:
-    """Return a value that represents the bucket. It is within ``RELATIVE_ERROR`` of every value in the bucket."""
+    """Return a value that represents the bucket.
+
+    Its relative error is at most ``RELATIVE_ERROR``, except in the lowest and the highest bucket, which are open-ended.
+    """
     return 0.0 if bucket <= LOWEST else 2 * _BASE**bucket / (_BASE + 1)
 
 
 class Histogram:
-    """A count of values per bucket.
+    """Counts how many values are in each bucket.
 
     Attributes:
         counts: Number of values by bucket. Empty buckets are left out.
@@ -45,7 +48,7 @@ class Histogram:
             self.add(bucket, count)
 
     def add(self, bucket: int, count: int = 1) -> None:
-        """Add ``count`` values to a bucket. A negative count is subtracted."""
+        """Add ``count`` values to a bucket. If ``count`` is negative, remove values."""
         now = self.counts.get(bucket, 0) + count
         if now:
             self.counts[bucket] = now

@@ -1,6 +1,7 @@
-"""The ledger's state of one partition: one entry per request, and sums per window. No I/O.
+"""The ledger's state for one partition number: an entry for each request, and sums for each window. No I/O.
 
-The caller writes every change to a key-value table, from which the state is restored after a crash.
+The state is also kept in a key-value table. The methods return the changes to the table, and the caller writes them.
+After a crash, the state is restored from the table.
 """
 
 import json
@@ -57,16 +58,16 @@ def newest_of_each(changes: Iterable[TableChange]) -> list[TableChange]:
 
 
 class PartitionBooks:
-    """The ledger's state of one partition.
+    """The ledger's state for one partition number.
 
     Args:
-        number: The partition number. Every key of the table starts with it.
+        number: The partition number. It is also the prefix of its keys in the table.
 
     Attributes:
         entries: Entries by request id.
-        windows: Sums by window start in seconds, and by ``Cell``.
-        sealed_s: Windows that end at or before this time are final, in seconds since the epoch.
-        late: Number of events that were ignored because they came too late.
+        windows: Sums by start of the window, in seconds since the epoch, and by ``Cell``.
+        sealed_s: Time in seconds since the epoch. Windows that end at or before this time are final.
+        late: Number of events that were ignored because they were appended to the log too late.
     """
 
     def __init__(self, number: int, config: BooksConfig) -> None:
@@ -83,7 +84,7 @@ class PartitionBooks:
         self._dirty: dict[tuple[int, Cell], None] = {}
 
     def take(self, event: AnyEvent, appended_ms: int) -> list[TableChange]:
-        """Process an ``Account`` or ``Detached`` event. Return the resulting changes to the table, in order."""
+        """Process an ``Account`` or ``Detached`` event, and return the changes to write to the table, in order."""
         match event:
             case Account():
                 source: Source = "accounts"
@@ -105,13 +106,14 @@ class PartitionBooks:
 
     @property
     def newest_ms(self) -> int:
-        """Return the latest append time of the processed events, in milliseconds since the epoch."""
+        """Return the latest append time of all events that were processed, in milliseconds since the epoch."""
         return max(self._known_ms.values())
 
     def caught_up(self, source: Source, at_ms: int) -> None:
-        """Record that a topic was read completely up to ``at_ms``.
+        """Note that all events that were appended to a topic before ``at_ms`` have been processed.
 
-        Without this call, windows would stay open while a topic gets no events.
+        A window becomes final only when both topics have been processed far enough. Without this call, a topic that
+        gets no new events would prevent that.
         """
         # A window is sealed only when both topics were read far enough. ``at_ms`` must be a value that ``newest_ms``
         # had before the caller asked the broker for the end of the topic, so that later records were appended after
@@ -119,7 +121,7 @@ class PartitionBooks:
         self._know(source, at_ms)
 
     def restore(self, table: Iterable[tuple[bytes, bytes]]) -> None:
-        """Restore the state from the table. Keys of other partitions are ignored."""
+        """Restore the state from the keys and values of the table. Keys of other partition numbers are ignored."""
         prefix = b"%d/" % self.number
         own = [(key[len(prefix) :], value) for key, value in table if key.startswith(prefix)]
         self.sealed_s = next((int(value) for key, value in own if key == b"s"), 0)
@@ -135,7 +137,7 @@ class PartitionBooks:
         self._orphans = dict.fromkeys(sorted(self._orphans, key=lambda each: self.entries[each].read_ms))
 
     def dirty(self, most: int) -> Iterator[Window]:
-        """Yield up to ``most`` windows that have changed since this method last yielded them."""
+        """Yield up to ``most`` windows that are new or have changed since this method last yielded them."""
         for start_s, cell in list(self._dirty)[:most]:
             del self._dirty[start_s, cell]
             totals = self.windows.get(start_s, {}).get(cell)

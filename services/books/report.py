@@ -1,4 +1,4 @@
-"""Reports on the ledger's windows, for ``GET /ledger`` and ``railbus ledger``."""
+"""Create the reports of ``GET /ledger`` and ``railbus ledger`` from the ledger's windows."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, NamedTuple
@@ -17,7 +17,10 @@ class Row(NamedTuple):
 
 
 def newest(windows: Iterable[Window]) -> list[Window]:
-    """Keep only the last record of each combination of ``Cell``, window start and window part."""
+    """Leave out each window that a later one in ``windows`` replaces.
+
+    A window replaces an earlier one that has the same ``Cell``, start and window part.
+    """
     found: dict[tuple[Cell, int, int], Window] = {}
     for window in windows:
         found[cell_of(window), window.start_at, window.part] = window
@@ -25,11 +28,11 @@ def newest(windows: Iterable[Window]) -> list[Window]:
 
 
 def merge(windows: Iterable[Window], *, since_at: int = 0) -> list[Row]:
-    """Add up windows by ``Cell``. The cells with most requests come first.
+    """Add up the windows of each ``Cell``. The cells with the most requests come first.
 
     Args:
         windows: Windows of the ledger.
-        since_at: Windows that end at or before this time are left out, in microseconds since the epoch.
+        since_at: Time in microseconds since the epoch. Windows that end at or before this time are left out.
     """
     found: dict[Cell, Totals] = {}
     for window in windows:
@@ -41,7 +44,7 @@ def merge(windows: Iterable[Window], *, since_at: int = 0) -> list[Row]:
 
 
 def totals_of_windows(windows: Iterable[Window]) -> dict[tuple[int, Cell], Totals]:
-    """Return the sums by start time and ``Cell``. Windows without requests are left out."""
+    """Add up the windows that have the same start and the same ``Cell``. Windows without requests are left out."""
     found: dict[tuple[int, Cell], Totals] = {}
     for window in windows:
         if window.requests:
@@ -58,7 +61,7 @@ def everything(rows: Iterable[Row]) -> Totals:
 
 
 def json_of(totals: Totals, seconds: float) -> dict[str, Any]:
-    """Return sums, quantiles, shares and rates for JSON. ``seconds`` is the length of time that the sums cover."""
+    """Return sums, quantiles, shares and rates as a JSON object. ``totals`` covers a time of ``seconds`` seconds."""
     of = totals.of
     requests, judged, good = of("requests"), of("judged"), of("good")
     stages = totals.window(Cell("x", "interactive", "none", None, None), 0, 1, part=0, final=False)

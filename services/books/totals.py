@@ -47,7 +47,8 @@ class Share(NamedTuple):
     Attributes:
         start_s: Start of the window, in seconds since the epoch.
         sums: What the request adds to each sum, in the order of ``FIELDS``.
-        buckets: The bucket in each histogram, in the order of ``HISTOGRAMS``; None if the request has no such value.
+        buckets: The bucket of the request's value in each histogram, in the order of ``HISTOGRAMS``; None if the
+            request has no such value.
     """
 
     start_s: int
@@ -57,7 +58,7 @@ class Share(NamedTuple):
 
 
 def share_of(entry: Entry, config: BooksConfig) -> Share | None:
-    """Return what a request adds to the sums of its window; None while its account is missing."""
+    """Return what a request adds to the sums of its window; None if its account was not read yet."""
     facts = entry.facts
     if facts is None:
         return None
@@ -118,7 +119,7 @@ class Totals:
         self.histograms = tuple(Histogram() for _ in HISTOGRAMS)
 
     def add(self, share: Share, sign: int = 1) -> None:
-        """Add a request. With ``sign`` -1, subtract it."""
+        """Add what one request contributes. If ``sign`` is -1, subtract it."""
         for index, value in enumerate(share.sums):
             if value:
                 self.sums[index] += sign * value
@@ -151,7 +152,9 @@ class Totals:
 
     @classmethod
     def decode(cls, value: bytes) -> Self:
-        """Decode sums that ``encode`` encoded. A sum that the encoding version did not have is 0.
+        """Decode sums that ``encode`` encoded.
+
+        If an older version of Railbus encoded them, sums that it did not have are 0.
 
         Raises:
             msgspec.MsgspecError: The bytes are not encoded sums.

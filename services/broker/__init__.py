@@ -7,5 +7,6 @@ It differs from Apache Kafka as follows:
 * There is no authentication and no TLS. The broker listens on loopback only.
 * With a data directory, a batch is written to a file before it is acknowledged. Files are synced to the disk only at a
   clean stop.
-* Without a data directory, records are in memory only. If they exceed `--memory-bytes`, the oldest records are dropped.
+* Without a data directory, records are in memory only. If all records together take more than `--memory-bytes`, the
+  broker drops the oldest records of the largest partitions.
 """

@@ -1,7 +1,7 @@
 """Fetch sessions (KIP-227).
 
-In a session, the broker remembers the partitions that a consumer fetches, and each response contains only the
-partitions that changed.
+The broker remembers the partitions that a client fetches. After the first response, each response contains only the
+partitions with new records, a new start or end of the log, or an error.
 """
 
 import secrets
@@ -33,10 +33,11 @@ class FetchedPartition:
     Attributes:
         topic: Topic name, encoded as UTF-8.
         offset: Offset of the first record to return.
-        max_bytes: Maximum size of the partition's records in one response.
+        max_bytes: Maximum number of bytes of this partition in one response.
         log: None if the partition does not exist.
-        told_end: Log end offset that the client was told last; -1 before the first response and after an error.
-        told_start: Log start offset that the client was told last; -1 before the first response and after an error.
+        told_end: Log end offset in the last response to the client; -1 before the first response and after an error.
+        told_start: Log start offset in the last response to the client; -1 before the first response and after an
+            error.
     """
 
     __slots__ = ("log", "max_bytes", "offset", "partition", "told_end", "told_start", "topic")
@@ -62,9 +63,9 @@ class FetchSession(LogWaiter):
 
     Attributes:
         next_epoch: Epoch that the next request of this session must have.
-        partitions: The partitions by topic and partition number, in the order in which they are put into a response.
-        waiting: The Fetch request that waits for new records; None if there is none.
-        used_s: Time of the last use, in seconds on the monotonic clock.
+        partitions: The fetched partitions, by topic and partition number. A response lists them in this order.
+        waiting: The Fetch request that waits for new records; None if no request waits.
+        used_s: Time of the last request, in seconds on the monotonic clock.
     """
 
     __slots__ = ("_find_log", "_logs", "_waiters", "next_epoch", "partitions", "session_id", "used_s", "waiting")
@@ -102,7 +103,10 @@ class FetchSession(LogWaiter):
             self._watch()
 
     def give_way(self, served: FetchedPartition) -> None:
-        """Move a partition to the end of ``partitions``, so that the next response starts with other partitions."""
+        """Move a partition to the end of ``partitions`` after it was served.
+
+        The next response then begins with other partitions.
+        """
         key = (served.topic, served.partition)
         self.partitions[key] = self.partitions.pop(key)
 
@@ -140,9 +144,10 @@ class FetchSessions:
         return session
 
     def open(self, partitions: list[FetchedPartition]) -> FetchSession | None:
-        """Create a session. Return None if there are too many sessions or partitions.
+        """Create a session.
 
-        To make room, sessions that were idle for ``IDLE_S`` are closed first.
+        If there are too many sessions or partitions, first close sessions that were unused for ``IDLE_S``. If there are
+        still too many, create no session and return None.
         """
         now_s = time.monotonic()
         while self._full(len(partitions)):

@@ -36,7 +36,7 @@ class LogWaiters:
         self._woken.pop(waiter, None)
 
     def wake(self, log: PartitionLog) -> None:
-        """Schedule `on_growth` of this log's waiters. Several appends may cause only one notification."""
+        """Schedule a call of `on_growth` for every waiter of this log. Several appends may cause only one call."""
         waiting = self._by_log.get(log)
         if waiting:
             if not self._woken:

@@ -55,9 +55,10 @@ class BrokerState:
         return found.partition(partition) if found is not None else None
 
     def appended(self, log: PartitionLog, size: int) -> None:
-        """Notify waiting fetches of an append of `size` bytes to this log.
+        """Notify waiting fetches that `size` bytes were appended to this log.
 
-        This may also run `drop_expired`.
+        If many bytes were appended since the last `drop_expired`, call `drop_expired` now, so that records stay within
+        the memory limit.
         """
         self.waiters.wake(log)
         self._bytes_since_check += size

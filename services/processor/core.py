@@ -1,4 +1,4 @@
-"""The interface of a core, which makes a service's decisions, and the effects that a core returns."""
+"""The base class of the objects that make a service's decisions, and the effects that their methods return."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -24,7 +24,8 @@ class Write:
     """An effect: write an event to a topic.
 
     Attributes:
-        done: Position of the record whose offset may be committed once the broker has acknowledged this event.
+        done: Position of a record that counts as processed when the broker has acknowledged the event. Its offset may
+            then be committed.
     """
 
     topic: Topic
@@ -35,7 +36,7 @@ class Write:
 
 @dataclass(frozen=True, slots=True)
 class RecordDone:
-    """An effect: the offset of a record may be committed."""
+    """An effect: a record is processed, so its offset may be committed."""
 
     position: RecordPosition
 
@@ -49,17 +50,21 @@ NOTHING: Final[Sequence[Effect]] = ()
 class Core:
     """Makes the decisions of a service, without I/O. A subclass overrides the methods that it needs.
 
-    Parameters of the methods have these meanings; times are in microseconds since the epoch:
+    Methods return effects, which the processor performs. The parameters of the methods have these meanings; times are
+    in microseconds since the epoch:
 
     * ``number``: a partition number.
     * ``now_us``: the current time.
-    * ``at_us``: when the record was appended to the log.
-    * ``known_us``: all records that were appended before this time have been read.
+    * ``at_us``: the time at which the record was appended to the log.
+    * ``known_us``: a time. ``read`` has got every record of this partition number that was appended before it.
     """
 
     @property
     def backlog(self) -> int:
-        """The number of records that were read and are not processed yet. Reading pauses if it is too large."""
+        """The number of records that ``read`` has got and that are not processed yet.
+
+        If this number reaches ``ProcessorConfig.limit``, reading pauses.
+        """
         return 0
 
     @property
@@ -68,7 +73,7 @@ class Core:
         return False
 
     def gained(self, number: int) -> None:
-        """Create the state of a partition number that this member has gained. Its recent records are read next."""
+        """Create the state of a partition number that this member has gained."""
 
     def lost(self, number: int) -> None:
         """Drop the state of a partition number that this member no longer holds."""
@@ -78,19 +83,22 @@ class Core:
         return NOTHING
 
     def caught_up(self, number: int, known_us: int, now_us: int) -> Sequence[Effect]:  # noqa: ARG002
-        """Start to make decisions. All records have been read that were on the log at the call of ``gained``."""
+        """Start to make decisions: ``read`` has got every record that was on the log when ``gained`` was called.
+
+        This is called only if ``ProcessorConfig.rewind_ms`` is set.
+        """
         return NOTHING
 
     def alarm_us(self, number: int, now_us: int) -> int | None:  # noqa: ARG002
-        """Return when to call ``tick`` next, in microseconds since the epoch; None if no call is needed.
+        """Return the time at which ``tick`` must be called, in microseconds since the epoch; None if no call is needed.
 
-        At this time, the processor calls this method again, and calls ``tick`` if the result is no later than
-        ``now_us``.
+        At this time, the processor calls ``alarm_us`` again. If the result is not in the future, the processor reads
+        the partitions to their ends and calls ``tick``.
         """
         return None
 
     def tick(self, number: int, known_us: int, now_us: int) -> Sequence[Effect]:  # noqa: ARG002
-        """Make the decisions that are due by ``known_us``."""
+        """Make the decisions that are due at the time ``known_us``."""
         return NOTHING
 
     def step(self, now_us: int) -> Sequence[Effect]:  # noqa: ARG002

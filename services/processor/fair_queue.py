@@ -6,7 +6,10 @@ T = TypeVar("T")
 
 
 class FairQueue(Generic[T]):
-    """A queue that serves tenants in turn, and the items of a tenant in order. Its length is not limited."""
+    """A queue that takes items from each tenant in turn. The items of one tenant keep their order.
+
+    The length of the queue is not limited.
+    """
 
     __slots__ = ("_by_tenant", "_count")
 
@@ -28,7 +31,10 @@ class FairQueue(Generic[T]):
         self._count += 1
 
     def get(self, busy: Container[str] = ()) -> tuple[str, T] | None:
-        """Remove and return the next item of the first tenant that is not in ``busy``; None if there is none."""
+        """Remove one item of the next tenant that is not in ``busy``.
+
+        Return the tenant and the item; None if no such tenant has an item.
+        """
         for tenant in self._by_tenant:
             if tenant not in busy:
                 break
@@ -42,7 +48,10 @@ class FairQueue(Generic[T]):
         return tenant, item
 
     def turn(self, most: int) -> tuple[str, list[T]] | None:
-        """Remove up to ``most`` items of the next tenant. Return tenant and items; None if the queue is empty."""
+        """Remove up to ``most`` items of the next tenant.
+
+        Return the tenant and the items; None if the queue is empty.
+        """
         if not self._by_tenant:
             return None
         tenant = next(iter(self._by_tenant))
@@ -56,7 +65,7 @@ class FairQueue(Generic[T]):
         return tenant, items
 
     def put_back(self, tenant: str, items: Sequence[T]) -> None:
-        """Put items back at the front of the tenant's queue. The tenant's next turn is after all other tenants."""
+        """Put items back at the front of the tenant's queue. All other tenants get their turn before this tenant."""
         queue = self._by_tenant.pop(tenant, None) or deque()
         queue.extendleft(reversed(items))
         if queue:

@@ -1,4 +1,4 @@
-"""Send the events that a core decided to write, and wait for their acknowledgement."""
+"""Give events to the Kafka producer in order, and wait for their acknowledgement."""
 
 import asyncio
 from collections import deque
@@ -15,16 +15,17 @@ _log = logger("processor")
 
 
 class PendingWrites:
-    """Sends events in order. While the producer's buffer is full, events wait in an unlimited queue.
+    """Gives events to the producer in order. If the producer's buffer is full, events wait in an unlimited queue.
 
     Args:
-        producer: None for a core that writes no events.
-        holds: Called with a request id. Returns whether this process holds the partition of the request. If it does
-            not, events about the request are dropped.
-        on_sent: Called whenever an event has left the queue.
-        on_finished: Called with ``Write.done`` when the event was acknowledged, dropped, or refused permanently.
-        on_written: Called after an event was given to the producer.
-        on_not_written: Called after the broker returned an error for an event.
+        producer: None for a service that writes no events.
+        holds: Called with a request id. Returns whether this process holds the partition of the request. If not, events
+            about the request are dropped.
+        on_sent: Called each time that an event has left the queue.
+        on_finished: Called with ``Write.done``, unless that is None, when the event was acknowledged, was dropped, or
+            can never be written.
+        on_written: Called after the producer accepted an event. The broker has not acknowledged it yet.
+        on_not_written: Called if the producer accepted an event and then could not write it to the broker.
     """
 
     def __init__(
@@ -55,11 +56,11 @@ class PendingWrites:
 
     @property
     def busy(self) -> bool:
-        """Whether an event is in the queue or not yet acknowledged."""
+        """Whether any event is still in the queue or not yet acknowledged."""
         return bool(self._queue or self._unacknowledged)
 
     def append(self, write: Write) -> None:
-        """Give an event to the producer at once if its buffer has room. Otherwise queue the event."""
+        """Give an event to the producer. Queue it if other events are queued or the producer's buffer is full."""
         if self._queue or self._posting or not self._post_now(write):
             self._queue.append(write)
             self._queue_filled.set()
@@ -68,7 +69,7 @@ class PendingWrites:
         """Give queued events to the producer until cancelled.
 
         Raises:
-            BusError: The producer takes no more events.
+            BusError: The producer accepts no more events.
         """
         while True:
             await self._queue_filled.wait()

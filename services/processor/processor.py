@@ -1,4 +1,7 @@
-"""Run a core as a member of a consumer group."""
+"""Read the log as a member of a consumer group, and pass its records to a ``Core``.
+
+The methods of the core return effects, such as events to write. The processor performs these effects.
+"""
 
 import asyncio
 from collections.abc import Callable, Coroutine, Iterable, Sequence
@@ -50,19 +53,21 @@ class ProcessorConfig:
     """Which topics a processor reads, and how.
 
     Attributes:
-        topics: The topics to read. If topics have equally many partitions, a member gets the same partition numbers of
-            each.
-        rewind_ms: A gained partition is read from this many milliseconds before the newest record. With None, it is
-            read from the committed offset, and offsets of processed records are committed.
-        progress_topic: The topic to which the group writes its results. If the newest record of this topic is older,
-            ``rewind_ms`` counts back from that record.
-        record_filter: Records for which it returns false are skipped without decoding.
-        include_newer: Whether to read records of a newer format too, as ``UnreadableRecord``.
+        topics: The topics to read. Of topics with equally many partitions, a member gets the same partition numbers.
+        rewind_ms: Reading of a gained partition starts this many milliseconds before the newest record of all gained
+            partitions, and no offset is committed. If this is None, reading starts at the committed offset, and the
+            offsets of processed records are committed.
+        progress_topic: The topic to which the members of the group write results; used only with ``rewind_ms``. If the
+            newest result for a partition number is older than the newest record, reading of this partition number
+            starts ``rewind_ms`` before that result.
+        record_filter: A record for which this returns false is skipped without being decoded.
+        include_newer: Whether the core gets records in a format that this version cannot read, as ``UnreadableRecord``.
+            If false, they are skipped.
         instance_id: Instance id for static membership in the group.
-        limit: Reading pauses when the number of unprocessed records and unsent events reaches this number.
-        drain_s: Maximum time to finish work in progress after a stop is requested, in seconds.
+        limit: Maximum number of unprocessed records plus unsent events. When it is reached, reading pauses.
+        drain_s: Maximum time to finish work in progress when the processor stops, in seconds.
         least_bytes: Minimum size of a fetch (Kafka's ``fetch.min.bytes``).
-        clock: Returns microseconds since the epoch. Setting the host's clock must not change it.
+        clock: Returns the time in microseconds since the epoch, from a monotonic clock such as ``steady_us``.
     """
 
     group: str
@@ -82,10 +87,10 @@ class Processor:
     """One member of a consumer group, which runs a core.
 
     Args:
-        producer: The processor starts and stops it. None for a core that writes no events.
+        producer: Writes the core's events. The processor starts and stops it. None if the core writes no events.
         perform: Called with every effect that is neither ``Write`` nor ``RecordDone``.
-        on_written: Called after an event was given to the producer.
-        on_not_written: Called after the broker returned an error for an event.
+        on_written: Called after the producer accepted an event. The broker has not acknowledged it yet.
+        on_not_written: Called if the producer accepted an event and then could not write it to the broker.
         on_ready: Called once, when ``ready`` is true for the first time.
     """
 
@@ -150,13 +155,13 @@ class Processor:
 
     @property
     def ready(self) -> bool:
-        """Whether the member has joined the group, has caught up in all its partitions, and reaches the broker."""
+        """Whether this member has joined the group, has read all its partitions to the end, and reaches the broker."""
         seen_us = self._answered_us if self._config.rewind_ms is None else self._known_us
         fresh = self._clock() - seen_us < STALE_S * 1e6
         return self._reader.joined and self._deciding == self._held.keys() and fresh
 
     async def run(self) -> None:
-        """Process records until cancelled. Then finish work in progress, commit, and leave the group.
+        """Process records until cancelled. Then finish work in progress, for at most ``drain_s``, and leave the group.
 
         Raises:
             UserError: The broker refuses the credentials, or does not allow this service to read or to write.

@@ -1,4 +1,4 @@
-"""Measure how far the clocks of event writers are ahead of the broker's clock or behind it."""
+"""Measure by how much the clock of each service instance is ahead of the broker's clock or behind it."""
 
 from collections import OrderedDict
 from typing import Final, get_args
@@ -35,18 +35,19 @@ class _Source:
 
 
 class SkewMeter:
-    """Compares the creation time in each event with the broker's timestamp of the record.
+    """Compares the time that a writer put into an event with the time at which the broker appended the event.
 
-    The skew of a source is the largest value of creation time minus timestamp within ``WINDOW_US`` microseconds.
+    A source is the service instance that wrote an event. Its skew is the largest difference, writer's time minus
+    broker's time, among its events in a period of at least ``WINDOW_US`` microseconds.
     """
 
     def __init__(self) -> None:
         self._sources: OrderedDict[str, _Source] = OrderedDict()
 
     def note(self, event: AnyEvent, timestamp_ms: int, now_us: int) -> tuple[str, float] | None:
-        """Measure one event. If the skew of its source is at least ``WARN_MS``, return the source and the skew.
+        """Measure one event. If the clock of its source is wrong, return the source and its skew in milliseconds.
 
-        The skew is in milliseconds. Each source is returned only once.
+        A clock is wrong if its skew is at least ``WARN_MS`` in either direction. Each source is returned only once.
         """
         written_us = _written_us(event)
         if written_us is None or not isinstance(event, Event) or timestamp_ms <= 0:
@@ -71,9 +72,10 @@ class SkewMeter:
         return name, source.skew_ms
 
     def worst_ms(self) -> dict[str, float]:
-        """Return the skew of largest absolute value for each service, in milliseconds.
+        """Return the skew of each service, in milliseconds.
 
-        Sources of unknown services count as the service ``other``.
+        If a service has several sources, the one with the largest absolute skew counts. Sources of unknown services
+        count as sources of the service ``other``.
         """
         worst: dict[str, float] = {}
         for name, source in self._sources.items():

@@ -1,4 +1,4 @@
-"""The body of a chat completion request in OpenAI's format. No I/O."""
+"""Parse and check the body of a chat completion request in OpenAI's format. No I/O."""
 
 from typing import Annotated, Any, Final, Literal, TypeVar
 
@@ -23,7 +23,7 @@ class BadBody(Exception):
 
     Attributes:
         message: Description of the error. It never contains prompt text.
-        code: Error code for programs, one word.
+        code: Error code for programs, such as ``unsupported_parameter``.
         param: Path of the invalid field in the body, such as ``messages[0].role``.
     """
 
@@ -45,7 +45,7 @@ class TextPart(Struct, tag="text", tag_field="type"):
 
 
 class RefusalPart(Struct, tag="refusal", tag_field="type"):
-    """A part of an earlier answer in which the assistant refused.
+    """A part of an assistant's message in which the assistant refused to answer.
 
     Attributes:
         refusal: The text of the refusal.
@@ -59,7 +59,7 @@ class ChatMessage(Struct):
 
     Attributes:
         role: Author of the message. ``developer`` means the same as ``system``.
-        content: The text of the message, or a list of text parts.
+        content: The text of the message, or a list of text parts and refusals.
         name: Accepted and ignored.
     """
 
@@ -73,10 +73,10 @@ class ChatBody(Struct):
 
     Attributes:
         messages: The conversation, oldest message first.
-        model: The model that should answer; ``default`` is the one that the generator serves.
+        model: Name of the requested model. ``default`` means the model that the generator serves.
         max_tokens: Maximum length of the answer, in tokens.
-        max_completion_tokens: The name that newer clients use for ``max_tokens``.
-        temperature: Sampling temperature. 0 always takes the most likely token.
+        max_completion_tokens: Another name of ``max_tokens``, which newer clients use.
+        temperature: Sampling temperature. With 0, the most likely token is always taken.
         top_p: Sample only from the most likely tokens whose probabilities add up to this value.
         stop: Texts that end the answer. They are not included in the answer.
         seed: Seed that makes sampling repeatable, if the engine supports it.
@@ -141,10 +141,12 @@ A request is refused if one of these parameters has another value."""
 
 
 def refuse_unsupported(body: dict[str, Any], refused: dict[str, tuple[Any, ...]] = REFUSED_UNLESS) -> None:
-    """Check a body for parameters that Railbus does not support.
+    """Reject a body that uses parameters that Railbus does not support.
+
+    ``refused`` maps each of these parameters to the values that are allowed, because they have no effect.
 
     Raises:
-        BadBody: An unsupported parameter has a value that would change the answer.
+        BadBody: The body gives one of these parameters another value.
     """
     for name, without_effect in refused.items():
         if name in body and not any(_same(body[name], harmless) for harmless in without_effect):

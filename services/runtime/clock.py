@@ -20,5 +20,8 @@ _OFFSET_NS: Final = time.time_ns() - time.monotonic_ns()
 
 
 def steady_us() -> int:
-    """Return the monotonic clock in microseconds, shifted so that it equalled the time of day at the process start."""
+    """Return the time of a monotonic clock, in microseconds since the epoch.
+
+    When the process started, this clock was set to the time of day.
+    """
     return (time.monotonic_ns() + _OFFSET_NS) // 1_000

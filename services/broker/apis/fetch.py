@@ -48,8 +48,8 @@ class FetchRequest(NamedTuple):
 def fetch(request: ApiRequest) -> ApiResponse:
     """Return the requested records.
 
-    If fewer bytes than the request's minimum are available, the response is deferred until there are enough bytes or
-    the request's maximum wait time has passed.
+    If fewer bytes are available than the request's minimum, return a `DeferredResponse`. It is set when enough bytes
+    are available, or after the request's maximum wait time.
     """
     broker, wanted = request.broker, _read(request.body, request.version, request.broker)
     session: FetchSession | None = None

@@ -24,7 +24,10 @@ _THROTTLE = b"\0\0\0\0"
 
 
 def produce(request: ApiRequest) -> ApiResponse:
-    """Append the batch of each partition. Return None if the client expects no response (acks=0)."""
+    """Append one batch to each requested partition.
+
+    With acks=0, return None, because the client expects no response.
+    """
     reader, version = request.body, request.version
     transactional_id = reader.nullable_string()
     acks, _timeout_ms, topics = _unpack(_ACKS_TIMEOUT_COUNT, reader)

@@ -53,7 +53,7 @@ class GroupCoordinator:
         return group
 
     def deliver(self, group: ConsumerGroup, responses: list[GroupResponse]) -> None:
-        """Store the group if it has changed, send the responses to the clients, and set the group's timer."""
+        """Store the group if it has changed, send the responses to the clients, and schedule the next `tick`."""
         if group.stable is not self._stable.get(group.id):
             self._save(group)
         for answer in responses:

@@ -1,7 +1,7 @@
 """Kafka's rebalance protocol for one consumer group, as a state machine without clock and I/O.
 
-Callers pass the time in milliseconds. Methods return every response that is due, including responses to earlier
-requests. Each response has the ticket of its request.
+Callers pass the time in milliseconds. A request may have to wait for other members. So methods return all responses
+that are due now, including responses to earlier requests. The ticket in a response identifies its request.
 """
 
 from collections.abc import Mapping
@@ -55,7 +55,7 @@ class ConsumerGroup:
     # Requests
 
     def join(self, request: JoinRequest, ticket: RequestTicket, new_id: str, now_ms: int) -> list[GroupResponse]:
-        """Add a member, or let a member rejoin. A member without an id gets `new_id`."""
+        """Add a member, or let a member rejoin. A client that has no member id yet gets `new_id`."""
         code, member_id = self._admit(request, ticket, new_id, now_ms)
         if code is not ErrorCode.NONE:
             self._due.append(JoinResponse(ticket=ticket, code=code, member_id=member_id))
@@ -141,7 +141,7 @@ class ConsumerGroup:
 
     @property
     def idle(self) -> bool:
-        """Return whether the group has no members and no reserved member ids."""
+        """Return whether the group has no members, and no member id is reserved for a client that must join again."""
         return self.state is GroupState.EMPTY and not self.members.reserved_until_ms
 
     # Admission

@@ -92,7 +92,10 @@ class MemberMetadata:
 
     @property
     def waits(self) -> bool:
-        """Return whether the member waits for a response. While it waits, its session does not expire."""
+        """Return whether the member waits for a response to JoinGroup or SyncGroup.
+
+        The session of a member that waits does not expire.
+        """
         return self.joining is not None or self.syncing is not None
 
     def renew_session(self, now_ms: int) -> None:
@@ -102,7 +105,7 @@ class MemberMetadata:
         return next((offer.metadata for offer in self.join.protocols if offer.name == protocol), b"")
 
     def fail_pending(self, code: ErrorCode) -> list[GroupResponse]:
-        """End the member's waiting requests, and return an error response for each."""
+        """Return an error response to each JoinGroup or SyncGroup request for which the member still waits."""
         answers: list[GroupResponse] = []
         if self.joining is not None:
             answers.append(JoinResponse(ticket=self.joining, code=code, member_id=self.id))

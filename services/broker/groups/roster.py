@@ -1,4 +1,4 @@
-"""The members of a consumer group, and the member ids that are reserved for new members."""
+"""The members of a consumer group, and the member ids that are reserved for clients that were told to join again."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
@@ -30,10 +30,10 @@ class Roster:
         return len(self._members) + len(self._reserved) >= MAX_MEMBERS
 
     def check_id(self, member_id: str, instance_id: str | None) -> ErrorCode:
-        """Check that a member has this member id and this instance id.
+        """Check the member id and the instance id that a client sent.
 
-        Return `NONE`, `FENCED_INSTANCE_ID` if the instance id belongs to another member, or `UNKNOWN_MEMBER_ID`. If
-        `instance_id` is None, only the member id is checked.
+        Return `NONE` if a member has these ids, `FENCED_INSTANCE_ID` if another member has the instance id, and
+        `UNKNOWN_MEMBER_ID` if an id is unknown. If `instance_id` is None, only the member id is checked.
         """
         if instance_id is not None:
             current = self._static.get(instance_id)
@@ -66,7 +66,10 @@ class Roster:
     # Reserved ids
 
     def reserve_id(self, member_id: str, until_ms: int) -> None:
-        """Reserve a member id until `until_ms` for a client that must join again with this id."""
+        """Reserve a member id for a client that was told to join again with this id.
+
+        The reservation ends at `until_ms`.
+        """
         self._reserved[member_id] = until_ms
 
     def take_reserved_id(self, member_id: str) -> bool:
@@ -83,7 +86,7 @@ class Roster:
     # All members
 
     def everyone_joined(self) -> bool:
-        """Return whether every member has joined and no member id is reserved."""
+        """Return whether every member has sent JoinGroup for the current rebalance, and no member id is reserved."""
         return not self._reserved and all(member.joining is not None for member in self)
 
     def longest_rebalance_ms(self) -> int:
@@ -94,7 +97,10 @@ class Roster:
         return next((member.join.protocol_type for member in self), "")
 
     def is_compatible(self, request: JoinRequest) -> bool:
-        """Return whether a request has the group's protocol type and an assignor that all other members support."""
+        """Return whether a request may join the group.
+
+        The request must have the group's protocol type, and an assignor that all members except its sender support.
+        """
         if not request.protocols or not request.protocol_type:
             return False
         others = [member for member in self if not _is_same(member, request)]

@@ -1,7 +1,7 @@
 """Record batches of magic 2 (KIP-98): parse and check headers, and read and write timestamps.
 
-The checksum of a batch does not cover its base offset and leader epoch, so the broker sets these without a new
-checksum.
+The checksum of a batch does not cover its base offset and leader epoch. So the broker can change these two fields and
+keep the checksum.
 """
 
 import struct
@@ -124,7 +124,11 @@ def check_produced(batch: memoryview | bytes, header: BatchHeader, produce_versi
 
 
 def stamp(batch: bytearray, header: BatchHeader, append_ms: int | None) -> BatchHeader:
-    """Write the append time and a new checksum into the batch. If `append_ms` is None, keep the client's timestamps."""
+    """Set the timestamp type of a batch and compute a new checksum. Return the new header.
+
+    If `append_ms` is None, the records keep the client's timestamps. Otherwise, `append_ms` is the timestamp of every
+    record.
+    """
     if append_ms is None:
         _ATTRIBUTES.pack_into(batch, _ATTRIBUTES_AT, header.attributes & ~_APPEND_TIME)
     else:

@@ -1,4 +1,7 @@
-"""The types of the responses that a request handler returns."""
+"""What a request handler may return.
+
+A handler returns a response, a `DeferredResponse` that is set later, or None if the client expects no response.
+"""
 
 from collections.abc import Callable
 
@@ -27,7 +30,7 @@ class DeferredResponse:
             self._body = body
 
     def then(self, then: Callable[[bytes], None]) -> None:
-        """Call this function with the response, either immediately or when the response is set."""
+        """Call the function `then` with the response: immediately if the response is set, otherwise when it is set."""
         if self.done:
             then(self._body)
         else:

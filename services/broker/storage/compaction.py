@@ -1,6 +1,6 @@
 """Log compaction: keep only the newest record of each key, at its original offset. No I/O.
 
-As in Kafka, tombstones (records without a value) are removed after some time.
+As in Kafka, a tombstone (a record without a value) is removed when it is older than `delete.retention.ms`.
 """
 
 from collections.abc import Iterable, Iterator
@@ -42,12 +42,14 @@ def newest_offsets(data: Iterable[bytes]) -> dict[bytes, int]:
 
 
 def survivors(data: Iterable[bytes], newest: dict[bytes, int], drop_before_ms: int) -> Iterator[Survivor]:
-    """Yield the compacted batches in order. Batches without remaining records are replaced by empty batches.
+    """Yield the batches that remain after compaction, in order.
+
+    Batches whose records are all removed are replaced by empty batches, so that the offsets have no gaps.
 
     Args:
         data: Consecutive batches.
         newest: The offset of each key's newest record.
-        drop_before_ms: Tombstones are removed from batches whose largest timestamp is before this time.
+        drop_before_ms: A tombstone is removed if the largest timestamp of its batch is before this time.
 
     Raises:
         UnreadableBatch: A batch cannot be decoded.

@@ -1,8 +1,8 @@
 """The data directory: topics, records, committed offsets and consumer groups on disk.
 
-Data is written to files before the client gets a response, so a killed broker loses no acknowledged data. Files are
-synced to the disk only when the broker stops. After a reboot without a clean stop, the broker checks every batch when
-it starts.
+Data is written to files before the client gets a response. So if the broker is killed, no acknowledged data is lost.
+Files are synced to the disk only when the broker stops. If the machine was rebooted without a clean stop of the broker,
+the broker checks every batch at its next start.
 """
 
 import fcntl
@@ -53,7 +53,7 @@ class _GroupsFile(msgspec.Struct):
 
 
 class NoStorage:
-    """The replacement for `Storage` if there is no data directory. It stores nothing."""
+    """Takes the place of `Storage` if there is no data directory. It stores nothing."""
 
     def load(self, topics: Topics, offsets: CommittedOffsets, now_ms: int) -> None: ...
 

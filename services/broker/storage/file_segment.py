@@ -33,7 +33,7 @@ MIN_TAIL_BYTES: Final = 16 * 1024
 
 
 class TailBudget:
-    """Divides an amount of memory equally among all partitions, for their newest batches."""
+    """Divides memory equally among all partitions. Each partition uses its share for its newest batches."""
 
     def __init__(self, total_bytes: int) -> None:
         self._total_bytes = total_bytes
@@ -41,7 +41,7 @@ class TailBudget:
 
     @property
     def bytes_each(self) -> int:
-        """Return how many bytes of its newest batches a partition may keep in memory: 16 KiB to 1 MiB."""
+        """Return how many bytes of memory a partition may use for its newest batches, between 16 KiB and 1 MiB."""
         return min(MAX_TAIL_BYTES, max(MIN_TAIL_BYTES, self._total_bytes // max(1, self.partitions)))
 
 
@@ -96,7 +96,7 @@ class OpenSegment(NamedTuple):
 
 
 class OpenSegments:
-    """The file descriptors and indexes of the sealed segments that were read most recently."""
+    """The open files and the indexes of the sealed segments that were read most recently."""
 
     def __init__(self) -> None:
         self._open: OrderedDict[Path, OpenSegment] = OrderedDict()
@@ -151,7 +151,10 @@ class FileSegment:
         return segment
 
     def continue_with(self, index: SegmentIndex) -> None:
-        """Make a sealed segment accept batches again, after a restart of the broker."""
+        """Let a sealed segment accept batches again.
+
+        A restarted broker does this with the newest segment of each partition.
+        """
         self._index = index
         self._tail = LogTail(self.end, self._budget)
 

@@ -1,6 +1,7 @@
 """Committed offsets on disk, one JSON line per commit.
 
-When most lines are out of date, the file is rewritten.
+A commit replaces the earlier commits of the same group and partition. When most lines are replaced, the file is
+rewritten without them.
 """
 
 import logging

@@ -1,7 +1,7 @@
 """The files of one partition: segments, their indexes, and `state.json`.
 
-`state.json` contains the idempotent producers and the latest append time. If the index of a segment is missing or out
-of date when the broker starts, the broker reads the segment completely and checks every batch.
+`state.json` contains the idempotent producers and the latest append time. If the index of a segment is missing or does
+not match the segment when the broker starts, the broker reads the whole segment and checks every batch.
 """
 
 import contextlib
@@ -81,7 +81,10 @@ class PartitionFiles:
             found.close()
 
     def replace(self, old: Sequence[LogSegment], kept: Iterable[Survivor]) -> LogSegment:
-        """Replace the old segments by one segment with the batches `kept`. A crash at any time loses no records."""
+        """Replace the segments `old` by one segment with the batches `kept`.
+
+        If the broker is killed during this, its next start uses either the old segments or the new one.
+        """
         path = self._path(old[0].base)
         fresh = FileSegment(
             path.with_suffix(COMPACTING_SUFFIX), old[0].base, old[0].born_ms, self._opened, self._budget
@@ -130,12 +133,15 @@ class PartitionFiles:
     # Loading and closing
 
     def load(self, log: PartitionLog, now_ms: int, *, trusted: bool) -> int:
-        """Restore the log. Return the total size in bytes of the segments that had to be read completely.
+        """Restore the log from the files.
+
+        Return the total size in bytes of the segments that had to be read completely, because their index could not be
+        used.
 
         Args:
             log: A new, empty log.
             now_ms: The current time in milliseconds.
-            trusted: False if data may be missing from the files because of a loss of power.
+            trusted: False if the machine was rebooted without a clean stop of the broker. Then every segment is read.
         """
         state = self._read_state()
         replayed = _Replay(state)
@@ -231,7 +237,7 @@ class _Replay:
 
 
 def stored_segments(folder: Path) -> list[tuple[int, Path]]:
-    """Return (first offset, path) of each segment file in the folder, in order of the offset."""
+    """Return (first offset, path) of each segment file in the folder, sorted by offset."""
     found = ((path.stem, path) for path in folder.glob(f"*{LOG_SUFFIX}"))
     return sorted((int(stem), path) for stem, path in found if stem.isdecimal())
 

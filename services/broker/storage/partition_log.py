@@ -21,9 +21,9 @@ class AppendResult(NamedTuple):
 
     Attributes:
         offset: Offset of the batch's first record.
-        duplicate: Whether the batch is a retry of a batch that is already on the log.
-        time_ms: Append time; -1 if the records keep the client's timestamps. For a duplicate, the largest timestamp of
-            the batch.
+        duplicate: Whether the batch was already on the log and was not appended again.
+        time_ms: If the batch is a duplicate, its largest timestamp. Otherwise, the append time, or -1 if the records
+            keep the client's timestamps.
     """
 
     offset: int
@@ -40,8 +40,8 @@ class PartitionLog:
     """The log of one partition.
 
     Attributes:
-        start: Offset of the oldest record.
-        end: Offset that the next record will have.
+        start: Log start offset.
+        end: Log end offset, which the next record will have.
         size: Size of all batches, in bytes.
         deleted: Whether the topic was deleted.
     """
@@ -147,9 +147,10 @@ class PartitionLog:
         return offset
 
     def read(self, offset: int, max_bytes: int, *, at_least_one: bool) -> bytes:
-        """Return complete batches, beginning with the batch that contains `offset`; no bytes at the end of the log.
+        """Return complete batches of at most `max_bytes` in total. The first one is the batch that contains `offset`.
 
-        With `at_least_one`, the first batch is returned even if it is larger than `max_bytes`.
+        With `at_least_one`, the first batch is returned even if it is larger than `max_bytes`. If `offset` is the end
+        of the log, the result is empty.
 
         Raises:
             OSError: The segment file cannot be read.
@@ -160,7 +161,9 @@ class PartitionLog:
         return self._segment(offset).read(offset, max_bytes, at_least_one=at_least_one)
 
     def available(self, offset: int, max_bytes: int) -> int:
-        """Return the approximate number of bytes from `offset` on, up to `max_bytes`.
+        """Return approximately how many bytes a `read` from `offset` on would return, at most `max_bytes`.
+
+        If `offset` is not in the newest segment, return `max_bytes`.
 
         Raises:
             OSError: The segment file cannot be read.
@@ -176,7 +179,7 @@ class PartitionLog:
         return self._segments[bisect_right(self._segments, offset, key=lambda segment: segment.base) - 1]
 
     def find_time(self, timestamp_ms: int) -> TimestampAndOffset | None:
-        """Return the first record whose timestamp is at least `timestamp_ms`; None if there is none.
+        """Return the first record with this timestamp or a later one; None if there is no such record.
 
         Raises:
             OSError: A segment file cannot be read.
@@ -196,7 +199,7 @@ class PartitionLog:
         return None
 
     def expire(self, now_ms: int) -> None:
-        """Drop the oldest segments that exceed the topic's retention by size or by age."""
+        """Drop the oldest segments until the log is within the topic's retention by size and by age."""
         config = self.config
         if not config.deletes:
             return
@@ -222,9 +225,9 @@ class PartitionLog:
             self._drop_oldest()
 
     def compact(self, now_ms: int) -> bool:
-        """Remove each record in the closed segments whose key has a newer record there.
+        """Compact all segments except the newest, and return whether this was done.
 
-        This happens only if at least half of the bytes in these segments were never compacted. Otherwise, return false.
+        If most of the bytes in these segments have been compacted before, or if the topic is not compacted, do nothing.
 
         Raises:
             OSError: A segment file cannot be read or written.

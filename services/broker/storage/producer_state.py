@@ -48,7 +48,11 @@ class ProducerStates:
         return len(self._known)
 
     def check_sequence(self, batch: BatchSequence) -> RememberedBatch | ErrorCode:
-        """Return `NONE` if the batch is new, the earlier batch if this batch repeats it, otherwise the error."""
+        """Compare the sequence number of a batch with the producer's last batches.
+
+        Return `NONE` if the batch may be appended. If it repeats a remembered batch, return that batch. Otherwise,
+        return an error.
+        """
         if batch.producer_id == NO_PRODUCER:
             return ErrorCode.NONE
         if batch.epoch < 0 or batch.first < 0:

@@ -14,7 +14,7 @@ INDEX_BYTES_PER_BATCH = 24  # three 64-bit numbers, counted towards the memory l
 class LogSegment(Protocol):
     """Consecutive batches, from the offset `base` up to `end` (exclusive).
 
-    The methods of a segment on disk may raise `OSError`, except `seal`.
+    If the segment is on disk, every method except `seal` may raise `OSError`.
     """
 
     base: int
@@ -34,19 +34,22 @@ class LogSegment(Protocol):
         """Append a batch whose offset is already set. If this raises `OSError`, the segment is unchanged."""
 
     def available(self, offset: int, max_bytes: int) -> int:
-        """Return the approximate number of bytes from `offset` on, up to `max_bytes`.
+        """Return approximately how many bytes a `read` from `offset` on would return.
 
-        The number is never smaller than the number of bytes that `read` returns.
+        The result is never smaller than the exact number.
         """
 
     def read(self, offset: int, max_bytes: int, *, at_least_one: bool) -> bytes:
-        """Return complete batches from `offset` on, up to `max_bytes`.
+        """Return complete batches of at most `max_bytes` in total. The first one is the batch that contains `offset`.
 
         With `at_least_one`, the first batch is returned even if it is larger than `max_bytes`.
         """
 
     def first_batch_from_ms(self, timestamp_ms: int) -> int | None:
-        """Return the base offset of the first batch whose largest timestamp is at least `timestamp_ms`, or None."""
+        """Return the base offset of the first batch whose largest timestamp is at least `timestamp_ms`.
+
+        Return None if there is no such batch.
+        """
 
     def seal(self) -> None:
         """Mark the segment as complete. No batch can be appended afterwards."""
@@ -60,10 +63,13 @@ class SegmentStore(Protocol):
     def forget(self, segment: LogSegment) -> None: ...
 
     def replace(self, old: Sequence[LogSegment], kept: Iterable[Survivor]) -> LogSegment:
-        """Replace consecutive segments by one sealed segment. If this raises `OSError`, nothing has changed."""
+        """Replace the consecutive segments `old` by one sealed segment with the batches `kept`.
+
+        If this raises `OSError`, nothing has changed.
+        """
 
     def keep_state(self, end: int, producers: ProducerStates, appended_ms: int) -> None:
-        """Store the producers' state as of the offset `end`. Errors are logged, not raised."""
+        """Store the state of the idempotent producers at the offset `end`. Errors are logged, not raised."""
 
 
 class MemorySegments:

@@ -1,6 +1,7 @@
 """The sparse index of a segment file: file positions of batches by offset and by time. No I/O.
 
-The index file can be rebuilt from the segment file. It is ignored if the segment file has changed since it was written.
+The index file can be rebuilt from the segment file. If the segment file has changed since its index file was written,
+the index file is ignored.
 """
 
 import zlib
@@ -61,7 +62,7 @@ class SegmentIndex:
         return self._newest_ms[0] if self._newest_ms else None
 
     def note(self, base: int, position: int, newest_ms: int) -> None:
-        """Add an index entry for the next batch, if the last entry is at least `INTERVAL_BYTES` before it.
+        """Add an index entry for a batch, if it begins at least `INTERVAL_BYTES` after the batch of the last entry.
 
         `newest_ms` is the largest timestamp in the segment up to and including this batch.
         """
@@ -71,7 +72,10 @@ class SegmentIndex:
             self._newest_ms.append(newest_ms)
 
     def stretch(self, offset: int, size: int) -> tuple[int, int]:
-        """Return the start and end of a range of the file that contains the whole batch with this offset."""
+        """Return begin and end of a part of the file that contains the whole batch with this offset.
+
+        `size` is the size of the file.
+        """
         entry = bisect_right(self._offsets, offset) - 1
         return self._positions[entry], self._stop(entry, size)
 
@@ -79,9 +83,10 @@ class SegmentIndex:
         return self._positions[bisect_right(self._positions, position) - 1]
 
     def stretch_of_time(self, timestamp_ms: int, size: int) -> tuple[int, int]:
-        """Return the start and end of a range of the file to search for `timestamp_ms`.
+        """Return begin and end of the part of the file in which to search for `timestamp_ms`.
 
-        If the file has a batch with this timestamp or a later one, the range contains the first such batch.
+        If the file has a batch with this timestamp or a later one, this part contains the first such batch. `size` is
+        the size of the file.
         """
         found = bisect_left(self._newest_ms, timestamp_ms)
         if found == len(self._newest_ms):
@@ -101,7 +106,10 @@ class SegmentIndex:
 
     @classmethod
     def decode(cls, data: bytes) -> StoredIndex | None:
-        """Return the content of an index file; None if it is damaged or has a different byte order."""
+        """Return the content of an index file.
+
+        If the file is damaged, or if a machine with a different byte order wrote it, return None.
+        """
         numbers = array("q")
         if len(data) % numbers.itemsize:
             return None
@@ -119,7 +127,9 @@ class SegmentIndex:
 
 
 def batches_in(data: bytes, begin: int = 0) -> Iterator[BatchPlace]:
-    """Yield the position of each complete batch from `begin` on.
+    """Yield the place of each batch in `data`, from the position `begin` on.
+
+    An incomplete batch at the end is left out.
 
     Raises:
         DamagedBatch: The bytes are not a sequence of batches.

@@ -1,4 +1,7 @@
-"""The configuration of a topic. Each entry is either applied, accepted without effect, or rejected."""
+"""The configuration of a topic.
+
+The broker applies some of Kafka's entries, accepts some without effect, and rejects all others.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace

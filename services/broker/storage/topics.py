@@ -97,7 +97,7 @@ class Topics:
         return topic
 
     def check_new(self, name: str, partitions: int, settings: Mapping[str, str | None]) -> TopicConfig:
-        """Return the configuration that a new topic would have, without creating the topic.
+        """Check that a topic can be created, and return the configuration that it would have.
 
         Raises:
             TopicError: The topic cannot be created.
@@ -109,7 +109,7 @@ class Topics:
         return config
 
     def check_free(self, name: str, settings: Mapping[str, str | None]) -> TopicConfig:
-        """Return the configuration that a new topic would have. The number of partitions is not checked.
+        """Do the same as `check_new`, but do not check the number of partitions.
 
         Raises:
             TopicError: The name is not valid, the topic exists, or the configuration is not valid.
@@ -121,6 +121,8 @@ class Topics:
 
     def configure(self, name: str, settings: Mapping[str, str | None], *, validate_only: bool) -> None:
         """Replace the configuration of a topic. Entries missing from ``settings`` get their defaults.
+
+        With ``validate_only``, the new configuration is only checked.
 
         Raises:
             TopicError: There is no such topic, or an entry is rejected.
@@ -141,8 +143,10 @@ class Topics:
     def grow(self, name: str, partitions: int, *, now_ms: int, validate_only: bool) -> None:
         """Increase the number of partitions of a topic to `partitions`.
 
+        With `validate_only`, only check that this is possible.
+
         Raises:
-            TopicError: There is no such topic, it already has as many partitions, or the broker has too many
+            TopicError: There is no such topic, `partitions` is not an increase, or the broker would have too many
                 partitions.
         """
         topic = self.existing(name)

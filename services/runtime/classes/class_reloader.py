@@ -25,7 +25,8 @@ class ClassReloader:
     Args:
         folder: The folder of the policy.
         service: Name of the service, for log lines.
-        apply: Called with the new classes before they become current. It may raise ``UserError`` to reject them.
+        apply: Called with the new classes before they replace the current ones. If it raises ``UserError``, the current
+            classes stay.
 
     Raises:
         UserError: The policy cannot be read, or one of its tables is invalid.
@@ -40,7 +41,7 @@ class ClassReloader:
         self._longest_ms = self.current.longest_total_ms("interactive")
 
     async def watch(self, interval_s: float = WATCH_INTERVAL_S) -> None:
-        """Check the file for changes every ``interval_s`` seconds until cancelled."""
+        """Look for edits of ``policy.toml`` every ``interval_s`` seconds until cancelled, and adopt the new classes."""
         while True:
             await asyncio.sleep(interval_s)
             # The file may be on a slow disk.
@@ -49,9 +50,9 @@ class ClassReloader:
                 self.adopt(classes)
 
     def poll(self) -> ServiceClasses | None:
-        """Return the new classes after an edit of the file, otherwise None.
+        """Return the new classes after an edit of ``policy.toml``, otherwise None.
 
-        An edit is recognised when two successive calls find the file in the same state, so that no half-written file is
+        A changed file is read only after two successive calls found it in the same state. So no half-written file is
         read.
         """
         if not self._change.poll(self._fingerprint()):
@@ -63,7 +64,11 @@ class ClassReloader:
             return None
 
     def adopt(self, classes: ServiceClasses) -> None:
-        """Replace the current classes. If the new classes are rejected, log the reason and keep the old ones."""
+        """Replace the current classes by the new ones.
+
+        If ``apply`` rejects the new classes, or if an interactive class allows a longer ``total_ms`` than at the start
+        of the service, log the reason and keep the current classes.
+        """
         try:
             self._check_longest(classes)
             if self._apply is not None:

@@ -1,4 +1,4 @@
-"""The bounds of deadlines in a policy, and the folder of the default policy."""
+"""The minimum and maximum deadlines that a policy allows, and the folder of the default policy."""
 
 from pathlib import Path
 from typing import Annotated, Final
@@ -30,10 +30,10 @@ class DeadlineBounds(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """The minimum and the maximum of each deadline, in milliseconds.
 
     Attributes:
-        verdict_ms: Bounds of the deadline for the verdict.
-        ttft_ms: Bounds of the deadline for the first content token.
-        stall_ms: Bounds of the longest allowed pause in an answer.
-        total_ms: Bounds of the deadline for the whole request.
+        verdict_ms: Minimum and maximum of the deadline for the verdict.
+        ttft_ms: Minimum and maximum of the deadline for the first content token.
+        stall_ms: Minimum and maximum of the deadline for the next chunk of an answer.
+        total_ms: Minimum and maximum of the deadline for the whole request.
     """
 
     verdict_ms: Bounds = (50, 10_000)
@@ -52,7 +52,7 @@ class DeadlineBounds(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         return bounds
 
     def clamp(self, asked: Deadlines) -> Deadlines:
-        """Return the deadlines, each clamped to its bounds."""
+        """Return the deadlines. A deadline below its minimum or above its maximum is replaced by that limit."""
         return Deadlines(
             verdict_ms=_clamp(asked.verdict_ms, self.verdict_ms),
             ttft_ms=_clamp(asked.ttft_ms, self.ttft_ms),

@@ -32,7 +32,7 @@ DEFAULT_NAMES: Final[Mapping[Lane, str]] = {"interactive": CHAT, "batch": BATCH}
 
 
 class Objective(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A time that a certain percentage of the requests of a class must not exceed.
+    """A percentage of the requests of a class, and the time that they must not exceed.
 
     Attributes:
         percentile: The percentage, such as 99.
@@ -47,11 +47,11 @@ class Slo(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The latency objectives of a class. A request is good if it meets every objective that is set.
 
     Attributes:
-        first_token: Time from the arrival of the request until text is visible.
-        inter_token: Mean time between two tokens of an answer.
-        step: Longest pause between two chunks of an answer.
-        total: Time from the arrival of the request to the last byte.
-        share: Share of the requests that must be good.
+        first_token: Objective for the time from the arrival of the request until text is visible.
+        inter_token: Objective for the mean time between two tokens of an answer.
+        step: Objective for the longest pause between two chunks of an answer.
+        total: Objective for the time from the arrival of the request until the client has the whole answer.
+        share: Share of the requests of the class that must be good.
     """
 
     first_token: Objective | None = None
@@ -62,7 +62,9 @@ class Slo(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class DefaultDeadlines(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The deadlines of a request that sets none. Missing deadlines get the defaults of the class's lane.
+    """The deadlines of a request of this class that sets no deadlines itself.
+
+    A deadline that is missing here has the default of the lane.
 
     Attributes:
         verdict_ms: Deadline for the verdict.
@@ -78,13 +80,15 @@ class DefaultDeadlines(Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 class ClassBounds(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The minimum and the maximum of each deadline. Missing bounds get the defaults of the class's lane.
+    """The minimum and the maximum of each deadline that a request of this class may set.
+
+    For a deadline that is missing here, the limits of the lane apply.
 
     Attributes:
-        verdict_ms: Bounds of the deadline for the verdict.
-        ttft_ms: Bounds of the deadline for the first content token.
-        stall_ms: Bounds of the longest allowed pause in an answer.
-        total_ms: Bounds of the deadline for the whole request.
+        verdict_ms: Minimum and maximum of the deadline for the verdict.
+        ttft_ms: Minimum and maximum of the deadline for the first content token.
+        stall_ms: Minimum and maximum of the deadline for the next chunk of an answer.
+        total_ms: Minimum and maximum of the deadline for the whole request.
     """
 
     verdict_ms: Bounds | None = None
@@ -96,23 +100,23 @@ class ClassBounds(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
 class ClassSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The table ``[classes.NAME]`` of a policy.
 
-    Missing fields are taken from the built-in class of the same name, if there is one. Otherwise, they get the defaults
-    of the lane.
+    A missing field has its value from the built-in class NAME if that class sets it, otherwise the default of the lane.
 
     Attributes:
         lane: Lane of the requests. Requests of the lane ``batch`` wait for interactive ones.
-        priority: Priority within the lane; 0 goes first. An engine without priorities ignores it.
+        priority: Priority within the lane. Requests with priority 0 go first. Engines without priorities ignore this
+            field.
         cloud: Whether the requests may fall back to the cloud. By default, interactive requests may and batch requests
             may not.
-        deadlines: Deadlines of a request that sets none.
-        bounds: Bounds of the deadlines that a request may set. An interactive class takes missing bounds from
-            ``[deadlines]`` of the policy.
-        slo: Objectives against which the ledger measures the requests.
+        deadlines: Deadlines of a request that sets no deadlines itself.
+        bounds: Minimum and maximum of the deadlines that a request may set. If a deadline is missing here, an
+            interactive class takes its limits from the table ``[deadlines]`` of the policy.
+        slo: Latency objectives of the class. The ledger counts the requests that meet them.
         allowed_tenants: Tenants that may use the class. If the list is empty, all tenants may.
         allowed_models: Models that may be requested with the class. If the list is empty, all models may.
-        default_tenants: Tenants whose requests get this class if they name no class.
-        default_models: Models whose requests get this class if they name no class and their tenant has no default
-            class.
+        default_tenants: If a request of one of these tenants names no class, it gets this class.
+        default_models: If a request for one of these models names no class, it gets this class, unless its tenant is in
+            the ``default_tenants`` of a class.
     """
 
     lane: Lane | None = None
@@ -129,16 +133,15 @@ class ClassSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServiceClass:
-    """A class of requests, with defaults filled in for all fields that the policy leaves out.
+    """A class of requests, with defaults for all fields that the policy leaves out.
 
     Attributes:
-        priority: Priority within the lane; 0 goes first.
-        cloud: Whether its requests may fall back to the cloud.
-        deadlines: Deadlines of a request that sets none.
-        bounds: Bounds of the deadlines that a request may set.
-        slo: Latency objectives of the class.
-        allowed_tenants: Tenants that may use the class; empty if all may.
-        allowed_models: Models that may be requested with the class; empty if all may.
+        priority: Priority within the lane. Requests with priority 0 go first.
+        cloud: Whether the requests may fall back to the cloud.
+        deadlines: Deadlines of a request that sets no deadlines itself.
+        bounds: Minimum and maximum of the deadlines that a request may set.
+        allowed_tenants: Tenants that may use the class; empty if all tenants may.
+        allowed_models: Models that may be requested with the class; empty if all models may.
     """
 
     name: str
@@ -192,11 +195,11 @@ _BUILT_IN: Final[Mapping[str, ClassSpec]] = {
 
 
 class ServiceClasses:
-    """All classes of a policy: those that it defines, and the built-in classes ``chat``, ``voice`` and ``batch``.
+    """All classes of a policy, including the built-in classes ``chat``, ``voice`` and ``batch``.
 
     Args:
         specs: The classes that the policy defines, by name.
-        bounds: The table ``[deadlines]`` of the policy.
+        bounds: Minimum and maximum deadlines of interactive classes, from the table ``[deadlines]`` of the policy.
 
     Raises:
         ValueError: The definition of a class is invalid.
@@ -227,16 +230,19 @@ class ServiceClasses:
         return self._by_name.get(name)
 
     def of(self, name: str | None, lane: Lane) -> ServiceClass:
-        """Return the named class if it belongs to the lane; otherwise the lane's default class."""
+        """Return the named class if it belongs to the lane. Otherwise, return the default class of the lane."""
         found = self._by_name.get(name or "")
         return found if found is not None and found.lane == lane else self._by_name[DEFAULT_NAMES[lane]]
 
     def default(self, tenant: str, model: str) -> ServiceClass:
-        """Return the class of a request that names neither class nor lane."""
+        """Return the class that a request of this tenant for this model gets if it names neither a class nor a lane."""
         return self._by_name[self._of_tenant.get(tenant) or self._of_model.get(model) or CHAT]
 
     def of_request(self, request: Request) -> ServiceClass:
-        """Return the class of a request. If the request may not use that class, return the lane's default class."""
+        """Return the class of a request.
+
+        If its tenant or its model is not allowed to use this class, return the default class of the lane instead.
+        """
         if request.service_class is not None:
             found = self.of(request.service_class, request.lane)
         else:
