@@ -1,6 +1,7 @@
 """Write the exact versions of all installed packages to requirements/*.txt (``make pins``).
 
-A file lists what its extra needs in addition to ``base.txt``. The files ``*-nodeps.txt`` are written by hand.
+Each file lists the packages that one extra of the project needs in addition to ``base.txt``. The files
+``*-nodeps.txt`` are written by hand.
 """
 
 import tomllib

@@ -1,6 +1,7 @@
-"""Access control lists for Kafka, generated from ``schemas.registry``. They allow each role only what it needs.
+"""Access control lists for Kafka, generated from ``schemas.registry``.
 
-Kafka denies everything else if ``allow.everyone.if.no.acl.found`` is false (the default).
+They allow each role, such as ``router``, only what it needs. Kafka denies everything else if
+``allow.everyone.if.no.acl.found`` is false (the default).
 """
 
 import shlex

@@ -73,10 +73,10 @@ class RunRef(RequestRef, Protocol):
 
 
 def envelope(about: RequestRef, *, at: int, source: str) -> Envelope:
-    """Return the keyword arguments that every event about this request needs."""
+    """Return the fields that all events about a request have in common, as keyword arguments."""
     return {"request_id": about.request_id, "tenant": about.tenant, "at": at, "source": source}
 
 
 def run_envelope(about: RunRef, *, at: int, source: str) -> RunEnvelope:
-    """Return the keyword arguments that every event about this run needs."""
+    """Return the fields that all events about a run have in common, as keyword arguments."""
     return {**envelope(about, at=at, source=source), "attempt": about.attempt, "run": about.run}

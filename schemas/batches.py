@@ -79,8 +79,8 @@ class OpenLine:
     Attributes:
         line: Number of the line in the order of submission.
         attempt: Number of the newest request for this line, from 1.
-        on_log: Whether the batch service has read this request back from the log. If not, it may have to write the
-            request again.
+        on_log: Whether the batch service has read the newest request for this line back from the log. If not, it may
+            have to write that request again.
     """
 
     line: LineNumber
@@ -137,10 +137,10 @@ class BatchProgress(BatchEvent):
         open: The submitted lines that are not done.
         parts: The files with the results of the lines that are done.
         totals: Sums over the lines that are done.
-        stream_offsets: For each partition of ``railbus.streams``, an offset. All events about open lines are at this
-            offset or later.
-        request_offsets: For each partition of ``railbus.requests.batch``, an offset. All requests of the job that were
-            not read back from the log yet are at this offset or later.
+        stream_offsets: One offset for each partition of ``railbus.streams``. Every event in this partition
+            about an open line is at this offset or later.
+        request_offsets: One offset for each partition of ``railbus.requests.batch``. Every request of the job in
+            this partition that was not yet read back from the log is at this offset or later.
     """
 
     epoch: Annotated[int, Meta(ge=1, le=2**32)]

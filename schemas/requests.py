@@ -100,7 +100,7 @@ class Deadlines:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request(Event):
-    """A prompt to answer. ``at`` is the time of receipt by the writer's clock; deadlines do not depend on it.
+    """A prompt to answer. ``at`` is the time of receipt by the writer's clock. Deadlines do not depend on ``at``.
 
     Attributes:
         model: The requested model; ``default`` means the model that the generator serves.
@@ -118,8 +118,9 @@ class Request(Event):
         fallback: What happens if the first-token deadline is missed. ``cancel`` replaces attempt 1 by an attempt in the
             cloud, ``race`` runs both attempts, ``off`` starts no attempt in the cloud.
         egress: ``forbidden`` marks a prompt that must never leave the premises.
-        waited_ms: Time from the receipt of the request until this record was written, in milliseconds. Deadlines count
-            from the record's append time minus ``waited_ms``. For attempt 1, at most 10 seconds are subtracted.
+        waited_ms: Time from the receipt of the request until this record was written, in milliseconds. For deadlines,
+            the time of receipt is the record's append time minus ``waited_ms``. For attempt 1, at most 10 seconds are
+            subtracted.
     """
 
     model: Name = "default"
@@ -137,9 +138,10 @@ class Request(Event):
 
 
 def received_us(request: Request, appended_us: int) -> int:
-    """Return when a request was received, in microseconds: ``appended_us`` minus the request's ``waited_ms``.
+    """Return the time of receipt from which the deadlines of a request count, in microseconds since the epoch.
 
-    The deadlines count from this time. The subtracted time is limited.
+    It is ``appended_us`` minus the request's ``waited_ms``. For attempt 1, at most ``MAX_WAITED_MS`` are subtracted;
+    for later attempts, at most the total deadline.
     """
     most_ms = MAX_WAITED_MS if request.attempt == 1 else request.deadlines.total_ms
     return appended_us - int(min(request.waited_ms, most_ms) * 1_000)

@@ -39,7 +39,8 @@ class Attached(Event):
         connection: Id of the connection.
         transport: How the client is connected.
         partition: Number of the stream log's partition that is read for the connection.
-        resumed_from: ``partition:offset:index`` of the last op that the client already had; None if it had none.
+        resumed_from: Id of the last op that the client already had, ``partition:offset:index``; None if it had none.
+            ``index`` is the number of the op among the ops of its event, from 0.
     """
 
     connection: Name
@@ -56,8 +57,8 @@ class Detached(Event):
         connection: Id of the connection, as in ``Attached``.
         reason: Why the connection ended.
         ops: Number of ops that were sent.
-        ops_hash: SHA-256 (hex) of the sent ops as JSON lines. A replay of the log can be compared with it.
-        last: ``partition:offset:index`` of the last op that was sent; None if no op was sent.
+        ops_hash: SHA-256 (hex) of the sent ops as JSON lines. A correct replay of the log gives the same hash.
+        last: Id of the last op that was sent, as in ``Attached.resumed_from``; None if no op was sent.
         first_text_ms: Time from the request's receipt until text was first sent, in milliseconds; None if no text was
             sent.
         exposed_tokens: Maximum number of shown tokens that were not cleared.
@@ -96,7 +97,8 @@ class AttemptAccount:
         usage: Numbers of tokens.
         speculation: Totals of speculative decoding.
         opened_at: Time at which the attempt's ``Cutover`` was appended; None for attempt 1.
-        details: Details of the attempt's first run; None if no run started, or in accounts by an older router version.
+        details: Details of the attempt's first run; None if no run started, or if an older router version wrote the
+            account.
     """
 
     attempt: Attempt
@@ -117,7 +119,9 @@ class AttemptAccount:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageTimes:
-    """Consecutive parts of a request's time until it was closed, in milliseconds by the broker's clock.
+    """The time from the receipt of a request until it was closed, divided into consecutive parts.
+
+    The parts are in the order of time, in milliseconds by the broker's clock.
 
     Attributes:
         post_ms: Time from the receipt at the edge until the request was on the log.
@@ -127,9 +131,9 @@ class StageTimes:
         prefill_ms: Time from the end of the engine's queue until the first chunk was on the log.
         rails_ms: Time for which the first text waited for the verdict.
         hold_back_ms: Time for which the first text waited until it was cleared.
-        decode_ms: Time to generate the rest of the answer.
+        decode_ms: Time from the first visible text until the last chunk was on the log.
         final_hold_back_ms: Time for which the last text waited until it was cleared.
-        close_ms: Time until the router closed the request.
+        close_ms: Time from the end of the parts above until the router closed the request.
     """
 
     post_ms: Ms = 0.0
@@ -159,26 +163,27 @@ class Account(Event):
         attempts: One account for each attempt.
         recalls: Number of recalls that took effect.
         cost_usd: Cost of the attempts in the cloud, in US dollars.
-        request_at: Time of receipt by the edge's clock (``at`` of the ``Request``). Compare it only with a ``Detached``
-            of the same edge. None if no ``Request`` was read.
+        request_at: Time of receipt by the edge's clock (``at`` of the ``Request``). It can be compared only with times
+            by the same clock, such as ``at`` of a ``Detached`` of the same edge. None if no ``Request`` was read.
         stages: The parts of the time from receipt to ``Closed``; None without a ``Request``.
         first_text_ms: Time from receipt until text could be shown; None if no text could be shown.
-        governance_first_text_ms: Delay of the first visible text that rails and safety caused.
-        governance_total_ms: Delay of the last visible text that rails and safety caused.
-        hidden_rails_ms: Time in which the rails ran and the answer did not wait for them.
+        governance_first_text_ms: By how much rails and safety delayed the first visible text, in milliseconds.
+        governance_total_ms: By how much rails and safety delayed the last visible text, in milliseconds.
+        hidden_rails_ms: Part of ``rails_ms`` in which the answer did not wait for the verdict.
         generation_ms: Time from the voice's first chunk to its last.
         longest_pause_ms: Longest time between two chunks of the voice.
         tokens: Number of the voice's tokens before ``Closed``.
         later_tokens: Number of the voice's tokens after its first chunk, before ``Closed``.
-        clock_skew_ms: The least difference between the clocks of edge and broker that explains the recorded times.
-            ``post_ms`` is corrected by it.
+        clock_skew_ms: Difference between the clocks of edge and broker: the smallest one with which the recorded times
+            are in order. ``stages.post_ms`` is corrected by this difference.
         voice: Number of the attempt that was the voice at the end.
         route: Where the attempt ``voice`` ran; ``none`` if there was no answer.
         fallbacks: Number of attempts in the cloud.
         retries: Number of further attempts on the self-hosted engines.
         policy_version: Version of the policy that judged the request; None if no policy did.
-        open_since: A time by the broker's clock. All events about the other open requests of this partition were
-            appended at this time or later. None in accounts by an older router version.
+        open_since: A time by the broker's clock, in microseconds since the epoch. When this account was written,
+            other requests of the same partition may have been open. All events about them were appended at
+            ``open_since`` or later. None in accounts by an older router version.
         cause: The reason why the request was closed, as a code for programs.
         request: The parameters of the request; None without a ``Request``. In accounts by an older router version,
             ``request``, ``verdict`` and ``check`` are None.
@@ -231,8 +236,8 @@ class WindowSums:
         denied: Number of requests with the outcome ``denied``.
         cancelled: Number of requests with the outcome ``cancelled``.
         failed: Number of requests with the outcome ``failed``, ``expired`` or ``rejected``.
-        judged: Number of requests whose class has objectives and that are counted in ``completed``, ``recalled`` or
-            ``failed``.
+        judged: Of the requests in ``completed``, ``recalled`` and ``failed``, the number of those whose class has
+            objectives.
         good: Number of judged requests that met all objectives.
         delivered: Number of requests whose client received the whole answer.
         fell_back: Number of requests with an attempt in the cloud.
@@ -242,7 +247,7 @@ class WindowSums:
         prompt_tokens: Number of tokens of the prompts, counted for each attempt.
         recalled_tokens: Number of visible tokens that recalls removed.
         exposure_ms: Sum, over the requests, of the longest time for which recalled text was shown.
-        speculated: Number of requests that are counted in ``Window.earned_ms``.
+        speculated: Number of requests whose saved time is included in ``Window.earned_ms``.
         spent_first_ms: Latency that governance added before the first visible text.
         lost_ms: Time in attempts that were given up.
         engine_ms: Time that the self-hosted engines worked on these requests.
@@ -275,17 +280,17 @@ class WindowSums:
 class Window(AnyEvent):
     """Sums over all requests of one kind that were closed in one window of time.
 
-    Requests of one kind have the same tenant, lane, class, route, model and policy version. Windows that differ only in
-    ``part`` are added up. If several records have the same window, kind of request and part, the last one on the log
-    counts.
+    Requests of one kind have the same tenant, lane, class, route, model and policy version. A reader must add up
+    records that differ only in ``part``. If several records have the same window, kind of request and part, only the
+    last of them on the log counts.
 
     Attributes:
         tenant: Tenant of the requests.
         start_at: Start of the window, in microseconds since the epoch.
         end_at: End of the window, in microseconds since the epoch.
         requests: Number of requests that were closed in the window.
-        earned_ms: Time that speculative decoding saved. It counts only requests whose model has a known time between
-            tokens without speculative decoding.
+        earned_ms: Time that speculative decoding saved. A request is included if it used speculative decoding, and if
+            its model's time between tokens without speculative decoding is known.
         spent_ms: Latency that governance added until the last text was visible.
         lane: Lane of the requests.
         service_class: Class of the requests; None if the router version knew no classes.
@@ -293,15 +298,16 @@ class Window(AnyEvent):
         model: The model that answered; None if no model answered.
         policy_version: Version of the policy that judged the requests.
         part: Number of the partition that has the accounts of the requests.
-        final: Whether this is the last record of this window and part.
+        final: Whether this is the last record of this window, kind of request and part.
         wanted_share: Share of the requests that must meet the objectives; None if their class has no objectives, or in
             windows by an older ledger version.
         sums: Further sums.
-        stages: Sums of each part of the requests' time, until ``Closed``.
+        stages: For each part of a request's time until ``Closed``, the sum over the requests.
         delivery_ms: Sum of the times from ``Closed`` until the client had the last byte.
         first_text: Histogram of the time to the first text in milliseconds, as pairs of bucket and number of requests.
         between_tokens: Histogram of the mean time between two tokens of each request, in milliseconds.
-        total: Histogram of the time that each client waited, in milliseconds.
+        total: Histogram of the time from the receipt of a request until a client had the whole answer, in
+            milliseconds. If no client had the whole answer, the time ends with ``Closed``.
         exposed_tokens: Histogram of the maximum number of unchecked tokens that each client was shown.
     """
 
@@ -338,7 +344,7 @@ class DeadLetter(AnyEvent):
         topic: Topic of the record.
         partition: Partition number of the record.
         offset: Offset of the record.
-        reason: Why the record could not be read. It names the field.
+        reason: Why the record could not be read. If a field is wrong, the reason has the name of the field.
         key_b64: The record's key in base64; None if it had no key.
         value_b64: The record's value in base64; None if it had no value.
         headers: The record's headers, as pairs of name and value in base64.

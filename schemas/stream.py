@@ -74,15 +74,16 @@ class Verdict(StreamEvent):
     """The policy's decision about the prompt. The first verdict of a request on the log counts.
 
     Attributes:
-        decision: ``allow`` lets the answer be shown, ``deny`` ends the request, ``mask`` makes the router start another
-            attempt, with the prompt ``masked``.
+        decision: ``allow`` lets the answer be shown. ``deny`` ends the request. ``mask`` makes the router start another
+            attempt, whose prompt is in the field ``masked``.
         rails: Outcome and duration of each rail.
         policy_version: Content hash of the policy that decided.
         refusal: The text that a denied user is shown.
         masked: The prompt of the next attempt if the decision is ``mask``.
-        delivery: A stricter delivery that the policy sets; None keeps the delivery of the request.
+        delivery: The delivery that the policy sets because the requested one is not strict enough; None if the
+            requested one applies.
         egress: Whether the policy allows the prompt to leave the premises.
-        total_ms: Time from reading the request to the verdict, in milliseconds.
+        total_ms: Time from when the rails service read the request until it decided, in milliseconds.
     """
 
     decision: VerdictDecision
@@ -265,7 +266,9 @@ class Cutover(StreamEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cleared(RunEvent):
-    """The safety service has checked the text of a run through chunk ``seq``. Its recalls are earlier on the log.
+    """The safety service has checked the text of a run through chunk ``seq``.
+
+    All recalls that this check led to are earlier on the log.
 
     Attributes:
         seq: ``seq`` of the last chunk that is checked; -1 if the run has no chunk.
@@ -286,7 +289,8 @@ class Recall(RunEvent):
         recall_id: Id of the finding. If the same finding is written again, it has the same id and changes nothing.
         start: Offset of the span's first code point in the run's whole text.
         end: One past the offset of the span's last code point.
-        action: ``stop`` withdraws the whole answer. ``redact`` replaces the span, even if it is shown later.
+        action: ``stop`` withdraws the whole answer. ``redact`` replaces the span. If a part of the span
+            is not shown yet, this part is replaced, too.
         replacement: The text that is shown instead.
         rule: Name of the rule that found something.
         category: Category of the rule.
@@ -314,7 +318,7 @@ class Closed(StreamEvent):
         cause: The reason, as a code for programs. The event is void if earlier events on the log contradict its cause.
             A ``Closed`` without a cause is never void.
         seen_seq: ``seq`` of the voice's last chunk that the router had read.
-        seen_attempts: Number of attempts that were opened, according to the events that the router had read.
+        seen_attempts: How many attempts the request had, according to the events that the router had read.
     """
 
     outcome: Outcome

@@ -16,8 +16,8 @@ class Topic:
 
     Attributes:
         key: The field of the event that is the record's key.
-        spread: ``single`` means one partition. All topics with ``requests`` have the same number of partitions, and
-            records of the same request are in partitions with the same number.
+        spread: ``single``: the topic has one partition. ``requests``: the topic is partitioned by request. All such
+            topics have the same number of partitions, and a request has the same partition number in each of them.
         about: What the topic holds, as a sentence.
     """
 
@@ -28,7 +28,7 @@ class Topic:
     about: str
 
     def partitions(self, count: int) -> int:
-        """Return the number of partitions: 1 if ``spread`` is ``single``, else ``count``."""
+        """Return how many partitions the topic has: 1 if ``spread`` is ``single``, otherwise ``count``."""
         return count if self.spread == "requests" else 1
 
 

@@ -15,7 +15,7 @@ OWN = ("schemas", "services")
 
 @cache
 def modules(marker: str) -> tuple[ModuleType, ...]:
-    """Import and return the product's modules whose source contains ``marker``."""
+    """Import and return the product's modules whose source contains the string ``marker``."""
     return tuple(
         importlib.import_module(module)
         for module, text in texts()
@@ -41,7 +41,10 @@ def texts() -> tuple[tuple[str, str], ...]:
 
 
 def classes(wanted: Callable[[type], bool], marker: str) -> list[type]:
-    """Return the wanted classes of all modules whose source contains ``marker``, in the order of the source."""
+    """Return the classes for which ``wanted`` returns True, in the order of the source.
+
+    Only modules whose source contains the string ``marker`` are searched.
+    """
     return [
         value
         for module in modules(marker)

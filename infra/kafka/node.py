@@ -57,7 +57,7 @@ class Place:
 
 
 class Node:
-    """Context manager that starts one Kafka broker, waits until it serves, and stops it at the end.
+    """Context manager that starts one Kafka broker, waits until it serves, and stops it after the block.
 
     Raises:
         KafkaError: If the storage cannot be formatted, or the broker does not serve within 90 s.
@@ -101,7 +101,7 @@ class Node:
         return self._jvm is not None and self._jvm.poll() is None
 
     def format(self) -> "subprocess.Popen[str] | None":
-        """Write the settings and start to format the storage. Return None if the storage is formatted already."""
+        """Write the settings and start a process that formats the storage. Return None if it is formatted already."""
         self._write_settings()
         if (self._data_dir / "log" / "meta.properties").exists():
             return None
@@ -205,7 +205,7 @@ class Node:
 
 
 class Cluster:
-    """Context manager that starts several Kafka nodes, waits until all serve, and stops them at the end.
+    """Context manager that starts several Kafka nodes, waits until all serve, and stops them after the block.
 
     Raises:
         KafkaError: If a node cannot be formatted, or does not serve within 90 s.

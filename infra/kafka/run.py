@@ -3,13 +3,14 @@
     python infra/kafka/run.py --port 0 --data-dir DIR
     python infra/kafka/run.py --nodes 3 --port 0 --data-dir DIR
 
-It prints `ready 127.0.0.1:PORT` (several addresses are separated by commas) and stops on SIGTERM or SIGINT. The data
-directory can be used again.
+It prints `ready 127.0.0.1:PORT` (several addresses are separated by commas) and stops on SIGTERM or SIGINT. A later
+start with the same data directory finds the records of the earlier one.
 
 Exit status: 0 stopped by a signal, 1 failed, 2 wrong arguments, 3 Java or Maven is missing.
 
-A single node that ends also ends the program. With several nodes, a node that ended is started again at SIGHUP, or at
-once with `--restart`. The process id of each node is in `DIR/node-N/pid`.
+If the only node ends, the program ends. With several nodes, a node that has ended is started again at SIGHUP, or at
+once with `--restart`. The process id of the only node is in `DIR/pid`, that of one of several nodes in
+`DIR/node-N/pid`.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""Find the faults that cause a failing run, and draw a timeline of the run as plain text."""
+"""Find the faults that make a simulation fail, and draw a timeline of the simulation as plain text."""
 
 import re
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ Line = tuple[int, str, str]
 
 
 def shrink(plan: Plan, promise: str, parts: WorldClasses | None = None) -> Plan:
-    """Remove the faults that are not needed to violate the property ``promise``."""
+    """Return ``plan`` without the faults that are not needed to violate the property ``promise``."""
     index = 0
     while index < len(plan.faults):
         smaller = plan.without(index)
@@ -28,10 +28,10 @@ def shrink(plan: Plan, promise: str, parts: WorldClasses | None = None) -> Plan:
 
 
 def draw_timeline(lines: list[Line], sentence: str) -> str:
-    """Draw a text timeline of the failing request, with one column for each process and each partition number.
+    """Draw ``lines`` as a text timeline, with one column for each origin of lines, such as a process.
 
-    X marks a fault, ! a violation, and o any other line. ``sentence`` is the text of the violation. If it names a
-    request, lines about other requests are left out.
+    X marks a fault, ! a violation, and o any other line. ``sentence`` is the text of the violation. If ``sentence``
+    has the number of a request, the lines about all other requests are left out.
     """
     named = re.search(r"request (\d+)", sentence)
     chosen = [line for line in lines if _matters(line, None if named is None else named[1])]

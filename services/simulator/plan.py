@@ -1,6 +1,6 @@
-"""Draw the plan of a run from its seed: requests, answers of the workers, and faults.
+"""Draw the plan of a simulation from its seed: requests, answers of the workers, and faults.
 
-Each seed allows only some kinds of fault, so that frequent kinds do not hide the effects of rare ones (swarm testing).
+Each plan has only some kinds of fault, so that frequent kinds do not hide the effects of rare ones (swarm testing).
 """
 
 import random
@@ -58,11 +58,13 @@ class Fault(NamedTuple):
     """A planned fault.
 
     Attributes:
-        at_us: When the fault starts, in microseconds since the start of the run.
+        at_us: Start of the fault, in microseconds since the start of the simulation.
         service: The affected service; empty for a fault of a request.
-        target: Number of the affected request or process. Process numbers are taken modulo the number of processes.
+        target: Number of the affected request or process. Processes are counted within ``service``. A number that is
+            too high is taken modulo the number of processes.
         for_us: Duration of the fault.
-        amount_us: Size of a clock step. For ``roam``: time that the client then needs for each read.
+        amount_us: If a clock is stepped, the size of the step. If the kind is ``roam``, the time that each later read
+            of the client takes; 0 leaves this time unchanged.
     """
 
     kind: str
@@ -83,8 +85,9 @@ class PlannedAnswer:
     """The answer of a worker: its first chunk after ``first_us``, then one chunk every ``gap_us``.
 
     Attributes:
-        pieces: The chunks. A tilde is replaced by the number of the run.
-        ungoverned: Whether ``Started`` says that verdict and output check are off. Readers must ignore this.
+        pieces: The texts of the chunks. The worker replaces a tilde by the number of the run.
+        ungoverned: Whether the worker's ``Started`` says that text needs no verdict and no output check. Readers must
+            require both all the same.
     """
 
     pieces: tuple[str, ...]
@@ -113,7 +116,7 @@ class PlannedRequest:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The parameters of a run.
+    """The parameters of a simulation.
 
     Attributes:
         members: The number of processes of each service at the start.

@@ -1,4 +1,4 @@
-"""Run many seeds, in one process or in several, and summarise the results."""
+"""Run a simulation for each of many seeds, in one process or in several, and summarise the results."""
 
 import gc
 import hashlib
@@ -46,10 +46,10 @@ class Summary:
 
 
 def simulate(seeds: range, kinds: tuple[str, ...] = FAULT_KINDS, seconds: float = 0.0, workers: int = 1) -> Summary:
-    """Run the seeds, and print a line for each failing seed (at most ``MOST_TOLD``).
+    """Run a simulation for each seed. Print a line for each simulation that fails (at most ``MOST_TOLD`` lines).
 
     Args:
-        seeds: The seeds to run.
+        seeds: Each seed determines one simulation.
         kinds: The kinds of fault that may occur.
         seconds: Approximate limit of the CPU time of all processes together; 0 means no limit.
         workers: Number of processes.
@@ -66,7 +66,7 @@ def simulate(seeds: range, kinds: tuple[str, ...] = FAULT_KINDS, seconds: float 
 
 
 def run_part(kinds: tuple[str, ...], seeds: range) -> tuple[list[Result], float]:
-    """Run some seeds in this process. Return their results and the CPU time in seconds."""
+    """Run a simulation for each seed in this process. Return the results and the CPU time in seconds."""
     store_directly()
     began_s, results = time.process_time(), list[Result]()
     gc.freeze()

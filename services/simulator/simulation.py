@@ -95,16 +95,16 @@ class Simulation:
         self.events += done
 
     def note(self, lane: str, what: str) -> None:
-        """Add an entry to the digest and a line to the timeline."""
+        """Add an entry to the input of ``digest``, and a line to the timeline."""
         self.count(lane, what)
         self.trace(lane, what)
 
     def count(self, *what: int | str) -> None:
-        """Add an entry to the digest, but no line to the timeline."""
+        """Add an entry to the input of ``digest`` only."""
         self.schedule.append((self.now_us, *what))
 
     def trace(self, lane: str, what: str) -> None:
-        """Add a line to the timeline, but no entry to the digest. Do nothing if no timeline is kept."""
+        """Add a line to the timeline only. Do nothing if no timeline is kept."""
         if self.lines is not None:
             self.lines.append((self.now_us, lane, what))
 

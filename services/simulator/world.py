@@ -58,12 +58,13 @@ class Instance:
 
 @dataclass(frozen=True)
 class Result:
-    """The outcome of one run.
+    """The outcome of one simulation.
 
     Attributes:
-        healthy: Number of requests that the first attempt served.
-        digest: Hash of all that happened. Two runs with the same hash are equal.
-        violation: The broken property; None if the run was successful.
+        healthy: Number of requests that had only one attempt and were closed with the cause ``answered`` or
+            ``recalled``.
+        digest: Hash of all that happened. In two simulations with the same hash, the same happened.
+        violation: The broken property; None if every property held.
         lines: The timeline; None if it was not kept.
     """
 

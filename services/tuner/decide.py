@@ -18,10 +18,10 @@ Outcome = Literal["kept", "no gain", "worse", "quality", "price", "failed"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trial:
-    """One change, measured against the best settings before it.
+    """One change, measured in comparison with the settings ``base``.
 
     Attributes:
-        quality: Effect of the change on answers; None if it was not measured.
+        quality: Effect of the change on the quality of answers; None if this effect was not measured.
         error: Why the change could not be measured; empty if it was measured.
     """
 
@@ -47,7 +47,7 @@ class Decision:
 
     Attributes:
         outcome: ``kept``, or why the change was not kept.
-        reason: The reason as a sentence.
+        reason: The reason for ``outcome``, as a sentence.
         gains: Relative gain of each measured metric, with its confidence interval.
     """
 
@@ -61,7 +61,7 @@ class Decision:
 
 
 def gain_is_shown(rounds: Sequence[Round], rules: Rules) -> bool:
-    """Return whether the whole confidence interval of the objective's gain is above the margin."""
+    """Return whether the whole confidence interval of the gain in ``rules.objective`` is above ``rules.margin``."""
     found = gain(rounds, rules.objective, rules.confidence)
     return found is not None and found.low > rules.margin
 

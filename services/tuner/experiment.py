@@ -54,7 +54,7 @@ class SettingsChange:
     Attributes:
         name: Name for people, such as ``threads 2``.
         settings: Environment variables and their values. An empty value unsets the variable.
-        item: The ``GuideItem.key`` to which the change belongs.
+        item: ``key`` of the ``GuideItem`` to which the change belongs.
         lossy: Whether the change may alter answers. If so, the loss of quality is measured.
     """
 
@@ -80,7 +80,7 @@ class Target:
     value: float
 
     def is_met(self, found: Mapping[Metric, float]) -> bool:
-        """Return whether the metric reaches the value. Return False if the metric was not measured."""
+        """Return whether the metric is as good as ``value``, or better. Return False if the metric was not measured."""
         value = found.get(self.metric, math.nan)
         return value >= self.value if self.metric in MORE_IS_BETTER else value <= self.value
 
@@ -89,7 +89,7 @@ def parse_target(text: str) -> Target:
     """Parse a text such as ``first_token_p99_ms=200``.
 
     Raises:
-        ExperimentError: If the text is not a target.
+        ExperimentError: If the text is not ``METRIC=NUMBER``, there is no such metric, or the number is not above 0.
     """
     name, equals, number = text.partition("=")
     metric = parse_metric(name.strip())
@@ -139,8 +139,8 @@ class Size:
     """The number of rounds and requests of a comparison.
 
     Attributes:
-        rounds: Number of rounds. Each round has four loads: two without and two with the change.
-        load: Number of requests of each load.
+        rounds: Number of rounds. In each round, four groups of requests are sent: two without and two with the change.
+        load: Number of requests of each group.
         reason: Why the comparison has fewer than ``MIN_REQUESTS`` requests; empty if it has enough.
     """
 
@@ -161,7 +161,7 @@ def size(*, wanted: int, rounds: int, seconds: float | None, start_s: float, req
         rounds: Number of rounds to measure if time allows.
         seconds: Available time in seconds; None means no limit.
         start_s: Time to start the two engines of a round, in seconds.
-        request_s: Total time of a load divided by its number of requests, in seconds.
+        request_s: Duration of a group of requests divided by the number of requests, in seconds.
     """
     rounds = max(MIN_ROUNDS, min(MAX_ROUNDS, rounds))
     reason = f"{wanted} were asked for" if wanted < MIN_REQUESTS else ""
@@ -188,11 +188,13 @@ class Rules:
 
     Attributes:
         objective: The metric that must improve.
-        margin: Smallest relative gain. The lower end of the gain's confidence interval must be above it.
+        margin: A change is kept only if the whole confidence interval of its relative gain is above this value.
         confidence: Level of the confidence interval of the gain.
-        guards: For each guarded metric, the largest relative loss. A change that loses more is refused.
-        accepted: Limits up to which a guarded metric may get worse in spite of ``guards``.
-        max_loss: Largest loss of quality of a lossy change, as a share.
+        guards: For each guarded metric, the largest relative loss. A change with a larger loss is refused.
+        accepted: Targets of guarded metrics. If a metric meets its target in spite of the change, the change is not
+            refused for a loss in this metric.
+        max_loss: Largest allowed rise of the perplexity, as a share. If the perplexity is unknown: largest allowed loss
+            of solved tasks, as a share of all tasks.
     """
 
     objective: Metric = "answer_p50_ms"

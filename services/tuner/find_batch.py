@@ -25,7 +25,7 @@ class BatchRow:
         batch: Number of concurrent requests.
         tokens_per_s: Throughput with its confidence interval.
         requests: Number of measured requests.
-        good: Whether both p99 values are within the limits and no request failed.
+        good: Whether no request failed, and both ``first_token_p99_ms`` and ``token_p99_ms`` are within their limits.
     """
 
     batch: int
@@ -44,9 +44,10 @@ class BatchFinding:
     Attributes:
         rows: One row for each batch size, smallest first.
         knee: Smallest batch size with nearly the highest throughput, with its confidence interval.
-        still_growing: Whether throughput may grow beyond the largest measured size.
-        breaks_at: Smallest size that exceeds a limit; None if no size does.
-        best: The recommended size: the largest within the limits and not above ``knee``. None if there is none.
+        still_growing: Whether a batch size above the largest measured one may give still higher throughput.
+        breaks_at: Smallest batch size at which a latency exceeds its limit or a request failed; None if there is none.
+        best: The recommended batch size. It is the largest measured size that is at most ``knee`` and below
+            ``breaks_at``; None if there is none.
     """
 
     rows: tuple[BatchRow, ...]
@@ -64,7 +65,7 @@ def batch_sizes(largest: int) -> list[int]:
 def find_batch(
     rounds: Sequence[Mapping[int, Sequence[Load]]], *, slo_ttft_ms: float, slo_token_ms: float, seed: int = 0
 ) -> BatchFinding:
-    """Find the best batch size. Each element of ``rounds`` maps a batch size to its loads."""
+    """Find the best batch size. Each element of ``rounds`` maps batch sizes to the measurements of one round."""
     sizes = sorted(rounds[0])
     throughput = {size: [values(each[size]).get("tokens_per_s", 0.0) for each in rounds] for size in sizes}
     rows = tuple(
@@ -89,9 +90,11 @@ def find_batch(
 
 
 def knee(throughput: Mapping[int, Sequence[float]], rounds: Sequence[int]) -> int:
-    """Return the smallest batch size that reaches the share ``KNEE_SHARE`` of the highest mean throughput.
+    """Return the smallest batch size whose mean throughput is at least ``KNEE_SHARE`` of the highest mean.
 
-    The means are computed from the rounds with the indexes ``rounds``.
+    Args:
+        throughput: For each batch size, the throughput in each round.
+        rounds: Indexes of the rounds that count. If an index occurs twice, the round counts twice.
     """
     means = {size: fmean(found[each] for each in rounds) for size, found in throughput.items()}
     enough = KNEE_SHARE * max(means.values())

@@ -1,4 +1,4 @@
-"""The items of a published guide to LLM latency, with the guide's claims and corrections to them."""
+"""The items of a published guide to LLM latency: what the guide claims, and what is wrong with the claims."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ class GuideItem:
     Attributes:
         claim: Lowest and highest speed-up factor that the guide claims; None if it claims none.
         correction: What is wrong or missing in the guide; empty if nothing is.
-        elsewhere: Why ``railbus tune`` never tries the item; empty if it may try the item.
+        elsewhere: If ``railbus tune`` never tries the item, the reason; empty otherwise.
     """
 
     key: str
@@ -86,9 +86,10 @@ class CheckedItem:
     """An item of the guide with the result of the search.
 
     Attributes:
-        state: ``ticked``: a change was kept. ``refuted``: the measured changes do not gain enough. ``unclear``: the
-            measurements do not decide. ``not tried``: no change of the item was measured.
-        reason: The reason as a sentence.
+        state: ``ticked``: a change of the item was kept. ``refuted``: every measured change gains too little or has a
+            disadvantage. ``unclear``: no change was kept, but the gain of one may be large enough. ``not tried``: no
+            change was measured.
+        reason: The reason for ``state``, as a sentence.
         speed: Largest measured speed-up factor, with its confidence interval; None if no change was measured.
     """
 
@@ -99,7 +100,7 @@ class CheckedItem:
 
     @property
     def within_claim(self) -> bool | None:
-        """Whether the measured speed-up agrees with the claim. None if there is no claim or no measurement."""
+        """Whether ``speed`` overlaps the range that the guide claims. None if there is no claim or no measurement."""
         if self.item.claim is None or self.speed is None:
             return None
         low, high = self.item.claim

@@ -91,7 +91,8 @@ def stability(loads: Sequence[Load]) -> tuple[float, float]:
     """Measure how much the answer times of the loads vary.
 
     Returns:
-        The coefficient of variation of the loads' median answer times, and p99 divided by p50 of all answer times.
+        First, the coefficient of variation of the median answer times (one median for each load). Second, the p99
+        divided by the median, both over the answer times of all loads.
     """
     medians = [found["answer_p50_ms"] for load in loads if (found := values([load]))]
     pooled = values(loads)
@@ -100,7 +101,7 @@ def stability(loads: Sequence[Load]) -> tuple[float, float]:
 
 
 def gains(rounds: Sequence[Round], metrics: Iterable[Metric], confidence: float) -> Mapping[Metric, Interval]:
-    """Return the relative gain of each metric, with its confidence interval over the rounds.
+    """Return by what share the change improves each metric, with a confidence interval over the rounds.
 
     0.5 means that latency was halved or throughput doubled. A value below 0 means a loss. Metrics that were not
     measured are left out.

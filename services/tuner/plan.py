@@ -25,30 +25,27 @@ class TunePlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """An experiment, as the command line writes it to the tuner's standard input.
 
     Attributes:
-        engine: The engine.
         settings: Settings of the baseline, as ``NAME=VALUE``.
         tries: Changes to try first. Each is one or more settings, separated by spaces.
-        lossy: Like ``tries``, but for changes that may alter answers.
-        only: Keys of the items of the latency guide to try; empty for all.
-        own_list: Whether to try the engine's own list of changes.
-        models: Other files or folders of the model to try.
-        objective: The metric that must improve.
-        targets: Values at which the search ends, as ``METRIC=NUMBER``.
-        accepted: Limits up to which other metrics may get worse, as ``METRIC=NUMBER``.
+        lossy: Further changes to try, in the format of ``tries``. These changes may alter answers.
+        only: Keys of items of the latency guide. If there are any, a change that ``candidates`` lists is tried only if
+            it belongs to one of these items.
+        own_list: Whether to try the changes that ``candidates`` lists for the engine.
+        models: Other files or folders of the model to try, such as quantized ones.
+        targets: Metrics and values, as ``METRIC=NUMBER``. The search ends when every metric has reached its value.
+        accepted: Metrics that may get worse, each with the worst accepted value, as ``METRIC=NUMBER``.
         budget_min: Number of minutes after which no further change is tried; None means no limit.
         requests: Number of requests of a comparison.
-        rounds: Number of rounds of a comparison.
-        prompt: Number of tokens of a prompt.
-        shared: Share of each prompt, from its beginning, that all prompts have in common.
+        prompt: Approximate number of tokens of a prompt.
+        shared: All prompts begin with the same text. ``shared`` is the share of this text in a prompt.
         output: Maximum number of tokens of an answer.
         at_once: Number of concurrent requests.
-        seed: Seed of the prompts.
-        margin: Smallest relative gain with which a change is kept.
-        max_loss: Largest loss of quality of a lossy change, as a share.
-        apart: Whether to load only one engine at a time.
+        margin: A change is kept only if the whole confidence interval of its relative gain is above this value.
+        max_loss: Largest allowed rise of the perplexity, as a share. If the perplexity is unknown: largest allowed loss
+            of solved tasks, as a share of all tasks.
+        apart: Whether only one engine may be in memory at a time.
         keep: Whether engines stay loaded between rounds.
         find: ``batch`` finds the best batch size instead of trying changes.
-        max_batch: With ``find``, the largest batch size.
         slo_ttft_ms: With ``find``, limit of the p99 of the time to the first token.
         slo_token_ms: With ``find``, limit of the p99 of the time between tokens.
         out: Folder of the report.
@@ -86,40 +83,41 @@ class TunePlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         """Return the settings of the baseline.
 
         Raises:
-            ExperimentError: If a text in ``settings`` is not a setting.
+            ExperimentError: If an element of ``settings`` is not a setting of an engine.
         """
         return {"RAILBUS_ENGINE": self.engine, **parse_settings(self.settings)}
 
     def rules(self) -> Rules:
-        """Return the rules of the decisions.
+        """Return the rules that decide whether a change is kept.
 
         Raises:
-            ExperimentError: If there is no such metric, or a text is not ``METRIC=NUMBER``.
+            ExperimentError: If ``objective`` is not a metric, or an element of ``accepted`` is not valid.
         """
         accepted = [parse_target(text) for text in self.accepted]
         return Rules(objective=self.metric(), margin=self.margin, accepted=accepted, max_loss=self.max_loss)
 
     def metric(self) -> Metric:
-        """Return the objective.
+        """Return the metric that ``objective`` names.
 
         Raises:
-            ExperimentError: If there is no such metric.
+            ExperimentError: If ``objective`` is not a metric.
         """
         return parse_metric(self.objective)
 
     def goals(self) -> list[Target]:
-        """Return the targets.
+        """Parse ``targets``.
 
         Raises:
-            ExperimentError: If a text is not a target.
+            ExperimentError: If an element of ``targets`` is not valid.
         """
         return [parse_target(text) for text in self.targets]
 
     def changes(self, around: Surroundings) -> list[SettingsChange]:
-        """Return the changes to try: first the user's changes, then the engine's own list.
+        """Return the changes to try: first ``tries`` and ``lossy``, then those of ``candidates``.
 
         Raises:
-            ExperimentError: If a text is not a change, or there is no change to try.
+            ExperimentError: If an element of ``tries``, ``lossy`` or ``only`` is not valid, or there is no change to
+                try.
         """
         unknown = set(self.only) - set(ITEMS)
         if unknown:

@@ -25,7 +25,7 @@ class Search:
     Args:
         changes: The changes to try, in this order.
         base: The settings at the start.
-        defaults: The default values of variables. A change to these values is not tried.
+        defaults: The default values of the settings. A change that leaves all values as they are is not tried.
         rules: The rules that decide whether a change is kept.
         targets: The search ends when all targets are met. Without targets, every change is tried.
         budget_s: Seconds after which no further change is tried; None means no limit.
@@ -78,7 +78,7 @@ class Search:
         return None
 
     def record(self, trial: Trial) -> Decision | None:
-        """Record a trial and return the decision. Return None for the comparison of the baseline with itself."""
+        """Record a trial and return the decision. If the trial compares the baseline with itself, return None."""
         if trial.change is UNCHANGED:
             self.null = trial
             self.reached = values([*trial.before, *trial.after])

@@ -67,7 +67,10 @@ def ratio_interval(above: Sequence[float], below: Sequence[float], confidence: f
 
 
 def wilson(successes: int, trials: int, confidence: float) -> Interval:
-    """Return the share of successes with its score interval (Wilson 1927). Without trials, this is 0 (0 to 1)."""
+    """Return the share of successes with its score interval (Wilson 1927).
+
+    If ``trials`` is 0, return the share 0 with the interval from 0 to 1.
+    """
     if not trials:
         return Interval(0.0, 0.0, 1.0)
     z = -_STANDARD.inv_cdf((1 - confidence) / 2)

@@ -1,1 +1,1 @@
-"""Checks of a simulated run: ``oracle`` during the run, ``ending`` at its end."""
+"""Check a simulation: the module ``oracle`` checks during the simulation, the module ``ending`` checks at its end."""

@@ -1,4 +1,4 @@
-"""Checks at the end of a run: every request is closed, none was closed too early, and no service has work left."""
+"""Checks at the end of a simulation: every request is closed, none too early, and no service has work left."""
 
 from typing import NamedTuple
 
@@ -27,10 +27,12 @@ class Ending(NamedTuple):
 
 
 def check_live(ending: Ending) -> None:
-    """Check that a request is closed and has an account, and that a shown answer was fully checked or withdrawn.
+    """Check that a request is closed and has an account.
+
+    If the client was shown text of the answer, also check that the whole answer was checked or withdrawn.
 
     Raises:
-        Violation: If this is not so.
+        Violation: If a check fails.
     """
     name, screen = f"request {ending.number}", ending.replay.screen
     if screen.closed is None:
@@ -63,13 +65,14 @@ def check_justified(ending: Ending, margin_us: int, *, breaker: bool, max_retrie
     """Check that a request was not closed or moved to another attempt too early, and was not retried too often.
 
     Args:
-        ending: The request.
-        margin_us: Tolerance: a decision that is early by at most this time is allowed.
-        breaker: Whether the circuit breaker is on. It may move a request to the cloud before the first-token deadline.
-        max_retries: Maximum number of further attempts on the self-hosted engines.
+        ending: The request, with its events and accounts.
+        margin_us: Tolerance. A decision may be early by at most this time.
+        breaker: Whether the circuit breaker is on. If it is on, a request may go to the cloud before its first-token
+            deadline.
+        max_retries: Maximum number of retries of a request.
 
     Returns:
-        Whether the request had only one attempt and was closed as answered or recalled.
+        Whether the request had only one attempt and was closed with the cause ``answered`` or ``recalled``.
 
     Raises:
         Violation: If a check fails.

@@ -1,4 +1,4 @@
-"""Checks during a run, based on the records on the log."""
+"""Checks during a simulation, based on the records on the log."""
 
 from collections import defaultdict
 from operator import itemgetter
@@ -25,10 +25,10 @@ STALL_US = 1_500_000
 
 
 class Violation(AssertionError):
-    """A property that must hold in every run was broken.
+    """A property that must hold in every simulation was broken.
 
     Attributes:
-        promise: Text of the property. It names no request.
+        promise: The property in words, such as "every request is closed".
     """
 
     def __init__(self, promise: str, sentence: str) -> None:
@@ -76,7 +76,10 @@ class Shown:
                 self.cleared[event.run] = max(self.cleared.get(event.run, -1), seq)
 
     def prefixes(self, run: str) -> list[str]:
-        """Return the redacted text of a run after 0, 1, 2, ... chunks, up to the first missing chunk."""
+        """Return the empty text, and then the text of a run after each chunk, up to the first missing chunk.
+
+        Redacted spans are replaced.
+        """
         chunks = self.chunks.get(run, {})
         recalls = self.recalls.get(run)
         if recalls is not None:
@@ -122,9 +125,9 @@ class LogReplay:
 
     Attributes:
         texts: For each op id, the visible text after the op.
-        following: For each op id, the id of the next op. The empty string maps to the first op.
-        newest: The id of the newest op. Ops after the answer was closed do not count.
-        newest_us: When the event of the op ``newest`` was appended.
+        following: For each op id, the id of the next op. The empty string maps to the id of the first op.
+        newest: The id of the newest op. Ops of events after the effective ``Closed`` are left out.
+        newest_us: Append time of the event that led to the op ``newest``.
     """
 
     def __init__(self, request_id: str) -> None:
@@ -212,7 +215,7 @@ class Oracle:
                     raise Violation("no record is unreadable", f"{event.topic}[{event.partition}]@{event.offset}")
 
     def away_us(self, request_id: str) -> int:
-        """Return the longest time without a connected client before the request was closed."""
+        """Return for how long, at most, no client was connected to the request before the request was closed."""
         left_us = self._left_us.get(request_id)
         last_us = 0 if left_us is None else self._closed_us.get(request_id, FOR_EVER_US) - left_us
         return max(last_us, self._away_us.get(request_id, 0))
@@ -317,7 +320,11 @@ class Oracle:
                 raise Violation("a request of a newer version is kept", f"{topic}[{number}]")
 
     def check_stall(self, stream: "Stream", now_us: int) -> None:
-        """Check that a stream was sent the newest op. Skip the check if that op or a fault is recent."""
+        """Check that the newest op was sent on a stream.
+
+        Skip the check if a fault affects the stream's edge now. Also skip it if, less than ``STALL_US`` ago, the op's
+        event was appended, the stream was opened, the client read, or a fault ended.
+        """
         replay = self.replays.get(stream.request.request_id)
         process, since_us = stream.process, now_us - STALL_US
         if replay is None or stream.reason is not None or not process.reachable or process.slow != 1:
@@ -354,7 +361,7 @@ class Oracle:
     # Offsets
 
     def on_commit(self, group: str, position: int, number: int, now_us: int, margin_us: int) -> None:
-        """Check an offset that the rails service committed: each earlier request has a verdict or has expired."""
+        """Check an offset that rails committed: each request before the offset must have a verdict or have expired."""
         log, appended_us = self._broker.log((REQUESTS.name, number)), self._broker.appended_us[REQUESTS.name, number]
         for record in log[self._committed.get(number, 0) : position]:
             request = event_of(record)
@@ -375,7 +382,7 @@ class Oracle:
             raise Violation("interactive requests go first", f"{worker} begins {name}")
 
     def on_taken(self, group: str, partition: Partition, position: int) -> None:
-        """Check an offset that a worker committed: each earlier request was started or refused."""
+        """Check an offset that a worker committed: each request before the offset must have been started or refused."""
         for record in self._broker.log(partition)[self._taken.get((group, partition), 0) : position]:
             request = event_of(record)
             if isinstance(request, Request) and (request.request_id, request.attempt) not in self._begun:

@@ -33,7 +33,7 @@ def truth(log: Sequence[StreamEvent], *, governed: bool = False) -> Truth:  # no
     """Compute the state of a request from its events.
 
     Args:
-        log: The first events of the request, in the order of the log.
+        log: The events of the request up to some moment, in the order of the log.
         governed: Whether to require a verdict and an output check even if ``Started`` says that they are off.
     """
     ungated = frozenset[str]() if governed else {"off"}  # values in ``Started`` that turn gate or output check off

@@ -41,7 +41,6 @@ class SimulatedBroker:
     """An in-memory broker with the logs of all topics. Records are passed as objects, without encoding.
 
     Args:
-        simulation: The run's simulation.
         node_skews_us: How far the clock of each broker node is ahead of the simulation's clock.
     """
 
@@ -71,7 +70,11 @@ class SimulatedBroker:
         return log
 
     def move_leaders(self, number: int) -> None:
-        """Make another node the leader of all partitions with this number. Timestamps may then go back."""
+        """Make another broker node the leader of all partitions with this number.
+
+        The new leader sets timestamps by its own clock. If this clock is behind that of the old leader, later records
+        may have earlier timestamps.
+        """
         skews_us, most_us = self._node_skews_us, 0
         for partition in [partition for partition in self.leaders if partition[1] == number]:
             before = self.leaders[partition]
@@ -136,7 +139,10 @@ class SimulatedBroker:
         return uuid7(self._simulation.now_us // MS, bits)
 
     def step(self, by_us: int) -> None:
-        """Step the clocks of all broker nodes. Timestamps may then go back."""
+        """Step the clocks of all broker nodes by ``by_us``.
+
+        If ``by_us`` is negative, later records may have earlier timestamps.
+        """
         self.skew_us += by_us
         self.stepped_us += abs(by_us)
 
@@ -236,7 +242,10 @@ class LogReader:
 
     @property
     def since_us(self) -> int:
-        """Time by the process's clock, or 0 if unknown. All records that were appended earlier have been read."""
+        """A time by the process's clock. The reader has read all records that were appended before this time.
+
+        0 if no such time is known.
+        """
         return self._process.steady_at_us(self._whole_us) if self._whole_us else 0
 
     def _wait_on(self) -> None:

@@ -55,7 +55,7 @@ class SimulatedGroup:
         """
 
     def join(self, member: GroupMember, owned: OwnedPartitions) -> None:
-        """Process a join request. The assignment follows when all members have joined or were dropped."""
+        """Process a join request. The assignment follows when every member has joined, left or been expelled."""
         if not member.process.alive:
             return
         if member.member_id not in self._members:
@@ -97,7 +97,10 @@ class SimulatedGroup:
         self._simulation.after(delay_us, self._expire, member, member.member_id, silence)
 
     def hear(self, member: GroupMember) -> None:
-        """Cancel the expulsion that ``watch`` planned. The next heartbeat tells the member if it was expelled."""
+        """Cancel the expulsion that ``watch`` planned.
+
+        If the member was expelled already, its next heartbeat calls ``on_expelled``.
+        """
         self._silent[member.member_id] = self._silent.get(member.member_id, 0) + 1
         self.tell_soon(member)
 

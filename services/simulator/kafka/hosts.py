@@ -88,7 +88,7 @@ class SimulatedProcess:
         heappush(simulation.heap, (at_us, simulation.next_order(), action, args, self, FIRE))
 
     def fire(self, action: Action, *args: object) -> None:
-        """Run an action now, or when the pause ends. Do nothing if the process was killed."""
+        """Run an action now or, if the process is paused, when the pause ends. Do nothing if the process was killed."""
         if not self.alive:
             return
         if self.paused:

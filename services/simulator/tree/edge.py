@@ -1,4 +1,4 @@
-"""Simulated edge, with the real classes for partitions and delivery.
+"""Simulated edge. It follows partitions and delivers answers with classes of the real edge.
 
 Keep the order of the calls the same as in the edge's ``log/partition_follower.py`` and
 ``requests/request_service.py``.
@@ -66,7 +66,8 @@ class Edge:
 
     Attributes:
         streams: The open streams, by request id.
-        old: Whether the edge cannot read the recalls of the next version of the safety service.
+        old: Whether the edge was started before the safety service was upgraded. Such an edge cannot read the recalls
+            of the upgraded service.
     """
 
     def __init__(

@@ -13,7 +13,8 @@ class ScreenState(NamedTuple):
     Attributes:
         op_id: Id of the event; empty before the first event.
         visible: The text on the screen.
-        frozen: After a refusal or a withdrawal: the only text that the client may show. Before: None.
+        frozen: The only text that the client may still show, because the answer was refused or withdrawn. None if the
+            answer was neither refused nor withdrawn.
     """
 
     op_id: str = ""

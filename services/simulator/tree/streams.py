@@ -78,7 +78,10 @@ class Stream:
             self._write()
 
     def catch_up(self, caught_up: CatchUpOps, end_offset: int) -> None:
-        """Send the missed ops in several writes. After each write, wait until the client has read it."""
+        """Send the ops ``caught_up``, which the client has missed, in several writes.
+
+        After each write, wait until the client has read the written data.
+        """
         self._end_offset = end_offset
         self._begin_sending(caught_up)
 

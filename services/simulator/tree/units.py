@@ -1,4 +1,4 @@
-"""Build the simulated processes of each service. Workers write scripted answers."""
+"""Build the simulated processes of each service. Workers write the answers of the plan."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -54,9 +54,9 @@ class WorldClasses:
 
 @cache
 def policy(*, other: bool = False) -> Policy:
-    """Return the default policy, with total deadlines of at most ten seconds.
+    """Return the default policy, but with total deadlines of at most ten seconds.
 
-    ``other`` gives a variant with another code name in the blocklist.
+    If ``other`` is set, the code name in the blocklist is also replaced by another name.
     """
     files = dict(read_files(DEFAULT_POLICY))
     text = files["policy.toml"].decode()

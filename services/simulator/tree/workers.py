@@ -1,4 +1,4 @@
-"""Simulated generators and cloud workers, with the real scheduler and scripted answers.
+"""Simulated generators and cloud workers. They have the real scheduler, and write the answers of the plan.
 
 Keep the behaviour the same as in ``services/worker/worker.py`` and ``services/worker/execution.py``.
 """
@@ -27,7 +27,7 @@ NO_FAULT = Fault("", 0, "", 0, 0)
 
 @dataclass(frozen=True, slots=True)
 class BeginAnswer:
-    """An instruction to run a request or, if there is a ``refusal``, to write a ``Failed`` event."""
+    """An instruction to run a request. If ``refusal`` is set, the worker writes a ``Failed`` event instead."""
 
     ticket: Ticket
     refusal: Refusal | None

@@ -41,17 +41,18 @@ class Quality(msgspec.Struct, frozen=True):
     """Comparison of the answers with and without a change. Intervals are confidence intervals.
 
     Attributes:
-        identical: Share of prompts with the same answer with and without the change.
-        noise: Share of prompts with the same answer from two processes without the change.
+        identical: Share of tasks whose answer with the change equals the answer without the change.
+        noise: Share of tasks to which two processes, both without the change, gave the same answer.
         fewer_identical: ``noise`` minus ``identical``.
-        first_divergence: Median position (in characters) at which differing answers first differ; None if none differ.
+        first_divergence: Position of the first character that the change altered in an answer: the median over the
+            altered answers. None if no answer is altered.
         solved_before: Share of tasks solved without the change.
         solved_after: Share of tasks solved with the change.
         loss: ``solved_before`` minus ``solved_after``.
         prompts: Number of tasks.
         perplexity_before: Perplexity per token without the change; None if the engine reports no log-probabilities.
         perplexity_after: Perplexity per token with the change; None if the engine reports no log-probabilities.
-        perplexity_rise: Relative rise of the perplexity.
+        perplexity_rise: Relative rise of the perplexity; None if the engine reports no log-probabilities.
     """
 
     identical: Interval
@@ -67,7 +68,7 @@ class Quality(msgspec.Struct, frozen=True):
     perplexity_rise: Interval | None = None
 
     def objection(self, *, lossy: bool, rules: Rules) -> str:
-        """Return why the answers forbid the change. Return an empty text if the change is allowed."""
+        """Return why the change must be refused, judged by its answers; empty if the change is allowed."""
         if not lossy and self.fewer_identical.low <= 0:
             return ""
         said = "" if lossy else f"answers differ ({self.identical.value:.0%} equal), though it is said to be lossless; "
@@ -129,7 +130,6 @@ def perplexity(scores: Sequence[TextScore] | None) -> float | None:
 
 
 def perplexity_rise(before: Sequence[TextScore] | None, after: Sequence[TextScore] | None) -> Interval | None:
-    """Return the relative rise of the perplexity, with its confidence interval; None without scores."""
     if not before or not after:
         return None
     # Both scores are divided by the number of tokens in ``before``, because the change may alter the tokenizer.

@@ -29,10 +29,9 @@ class Shape:
 
     Attributes:
         prompt: Approximate number of tokens of a prompt.
-        shared: Share of each prompt, from its beginning, that all prompts have in common.
+        shared: All prompts begin with the same text. ``shared`` is the share of this text in a prompt.
         output: Maximum number of tokens of an answer.
         at_once: Number of concurrent requests.
-        seed: Seed of the prompts.
     """
 
     prompt: int = 64
@@ -62,8 +61,8 @@ class Laboratory:
     """Starts the engines of an experiment, and compares them.
 
     Attributes:
-        apart: Whether only one engine runs at a time, for models that fit into memory only once.
-        keep: Whether engines stay loaded between rounds, for engines that take long to start.
+        apart: Whether only one engine runs at a time, because there is not enough memory for two.
+        keep: Whether engines stay loaded between rounds, because they take long to start.
     """
 
     shape: Shape
@@ -88,9 +87,9 @@ class Laboratory:
             return Pilot(engine.ready, start_s, load.wall_s / count)
 
     async def compare(self, base: Mapping[str, str], change: SettingsChange, size: Size) -> Trial:
-        """Measure a change against the settings without it.
+        """Measure the speed of the engine with and without a change.
 
-        If an engine fails, the result has the error and the rounds that were finished before.
+        If an engine fails, the result has the error and the rounds that were finished before the failure.
         """
         after = change.over(base)
         rounds: list[Round] = []
@@ -102,7 +101,10 @@ class Laboratory:
         return Trial(change=change, base=dict(base), size=size, rounds=tuple(rounds))
 
     async def quality(self, base: Mapping[str, str], change: SettingsChange) -> Quality | None:
-        """Compare the answers with and without a change. Return None if an engine fails or is ``simulated``."""
+        """Compare the answers with and without a change. Return None if an engine fails.
+
+        Also return None for the engine ``simulated``, because its answers are random words.
+        """
         if base.get("RAILBUS_ENGINE") == "simulated":
             return None  # its words are drawn at random
         key = tuple(sorted(base.items()))
@@ -121,7 +123,7 @@ class Laboratory:
 
         Args:
             env: The settings.
-            twin: Whether to provide a second, separate process with these settings.
+            twin: Whether to provide a second process with these settings, besides the one without ``twin``.
 
         Raises:
             EngineProcessError: If the engine cannot start.
