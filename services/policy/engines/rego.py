@@ -3,6 +3,7 @@
 import json
 import re
 import threading
+import weakref
 from collections.abc import Mapping
 from typing import Any
 
@@ -13,6 +14,25 @@ from services.policy.errors import BrokenPolicy, PolicyFault, RulingError
 _FAULT = re.compile(r"-->\s*(?P<path>[^\n]+?):(?P<line>\d+):\d+\n.*?\nerror:\s*(?P<what>[^\n]+)", re.DOTALL)
 
 _UNDEFINED = "<undefined>"
+
+_Machines = dict[str, Any]
+
+
+class _Thread(threading.local):
+    # A machine must be freed by the thread that made it, but the garbage collector may free a ``Rego`` on any thread.
+    # So machines are kept here, and each thread drops those of freed objects when it makes the next machine.
+    def __init__(self) -> None:
+        self.machines: dict[weakref.ref[Rego], _Machines] = {}
+
+    def machines_of(self, key: "weakref.ref[Rego]") -> _Machines:
+        found = self.machines.get(key)
+        if found is None:
+            self.machines = {each: kept for each, kept in self.machines.items() if each() is not None}
+            found = self.machines[key] = {}
+        return found
+
+
+_thread = _Thread()
 
 
 class Rego:
@@ -33,7 +53,7 @@ class Rego:
         self.data = data
         self._data_json = json.dumps(data)
         self._programs = {point: _compile(self._data_json, modules, point) for point in entry_points}
-        self._local = threading.local()
+        self._key = weakref.ref(self)
 
     def ask(self, entry_point: str, document: Mapping[str, Any]) -> Any:
         """Evaluate a rule with ``document`` as Rego's input. Return None if the rule's value is undefined.
@@ -50,14 +70,12 @@ class Rego:
         except BaseException as error:
             if not _is_panic(error):
                 raise
-            self._local.machines = {}  # a panic may leave a machine in an invalid state
+            _thread.machines_of(self._key).clear()  # a panic may leave a machine in an invalid state
             raise RulingError(f"{entry_point}: {_first_line(str(error))}") from None
         return None if answer == _UNDEFINED else answer
 
     def _machine(self, entry_point: str) -> Any:
-        machines: dict[str, Any] | None = getattr(self._local, "machines", None)
-        if machines is None:
-            machines = self._local.machines = {}
+        machines = _thread.machines_of(self._key)
         if entry_point not in machines:
             machine = machines[entry_point] = regorus.Rvm()
             program, _ = regorus.Program.deserialize_binary(self._programs[entry_point])

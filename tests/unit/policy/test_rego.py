@@ -1,11 +1,13 @@
 """Rego in process: an answer of the documented form or an error, never a guess."""
 
+import gc
 import threading
+import weakref
 
 import pytest
 
 from services.policy import BrokenPolicy, Finding, RulingError, load, read_admission, read_ruling
-from services.policy.engines.rego import Rego
+from services.policy.engines.rego import Rego, _thread
 from tests.support.policies import ROOT, copy_policy, replace_in_file
 
 
@@ -17,6 +19,22 @@ def test_it_answers_from_input_and_data():
     asked = rego("package a\nimport rego.v1\nx := {input.k: data.values[input.k]}\n", {"values": {"one": 1}})
     assert asked.ask("data.a.x", {"k": "one"}) == {"one": 1}
     assert asked.ask("data.a.x", {"k": "two"}) is None
+
+
+def test_any_thread_may_free_it_and_machines_are_freed_by_their_own():
+    first = rego("package a\nimport rego.v1\nx := 1\n")
+    first.ask("data.a.x", {})
+    first.itself = first  # only the garbage collector frees it
+    freed = weakref.ref(first)
+    of_first = next(reversed(_thread.machines.values()))
+    del first
+    other = threading.Thread(target=gc.collect)
+    other.start()
+    other.join()
+    assert freed() is None
+    gc.collect()  # what another thread could not free is told by now
+    assert rego("package a\nimport rego.v1\nx := 2\n").ask("data.a.x", {}) == 2
+    assert of_first not in _thread.machines.values()
 
 
 def test_it_may_be_asked_from_any_thread():
