@@ -156,7 +156,7 @@ def reads(*roles: RoleName) -> ByTopic:
 
 
 def read_kinds(role: RoleName, *topics: Topic) -> frozenset[str]:
-    """Return the names of the kinds that a role reads on these topics."""
+    """Return the names of the event classes that services of this role read from these topics."""
     by_topic = reads(role)
     return frozenset(cls.__name__ for topic in topics for cls in by_topic.get(topic.name, ()))
 

@@ -115,7 +115,7 @@ def table_of(records: Sequence[ArchivedRecord], digests: Sequence[bytes]) -> Any
 
 
 def stored_records(topic: str, table: Any) -> Iterator[StoredRecord]:
-    """Yield the records of a table. Sealed values stay encrypted."""
+    """Yield the records in an Arrow table of an archive file. Encrypted values are not decrypted."""
     for batch in table.combine_chunks().to_batches():
         partitions, offsets, times, keys, values = (batch.column(name).to_pylist() for name in RECORD_COLUMNS[:5])
         headers = _headers(batch)

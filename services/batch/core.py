@@ -107,9 +107,8 @@ class BatchCore:
     def confirmed(self, batch_id: str) -> None:
         """Change the state of a job from *starting* to *recovering*.
 
-        Before this call, the caller must have made sure that the newest progress event of the job on the log is the one
-        from ``begin``. After this call, the caller must read the log from the offsets in this event to the end, and
-        then call ``caught_up``.
+        Call this when the progress event that ``begin`` returned is the job's newest one on Kafka. Then read Kafka from
+        the offsets in that event to the end, and call ``caught_up``.
         """
         if (job := self.job(batch_id)) is not None and job.stage == "starting":
             job.stage = "recovering"

@@ -1,4 +1,4 @@
-"""Compute how much prompts that arrive together delay each other."""
+"""Compute the delay that prompts cause each other when they arrive together."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass

@@ -52,7 +52,7 @@ def cases(policy: Policy) -> list[GoldenCase]:
     """Return all test cases of a policy.
 
     Raises:
-        BrokenPolicy: A line is not a JSON object.
+        BrokenPolicy: A line of a file of test cases is not a JSON object.
     """
     found = []
     for path in sorted(policy.files):

@@ -34,7 +34,7 @@ class JobService:
 
     Args:
         folder: Folder of the files; None turns files and batches off.
-        source: Name of this edge, which its events about jobs contain.
+        source: Name of this edge. The edge writes it into its events about jobs.
         file_bytes: Maximum size of a file, in bytes.
         tenant_files: Maximum number of files of a tenant.
         tenant_jobs: Maximum number of unfinished jobs of a tenant.

@@ -93,10 +93,9 @@ class BodyRoom(Generic[Key]):
         self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()  # their bytes are counted
 
     def add(self, key: Key, count: int) -> None:
-        """Count received bytes of an incomplete body or message. If ``total`` is then too large, close connections.
+        """Count received bytes of an incomplete body or message. Close connections if all bodies need too much memory.
 
-        The connection whose incomplete body or message began to arrive first is closed first, and the connection
-        ``key`` last.
+        The connection with the oldest incomplete body or message is closed first.
         """
         self._incoming[key] = self._incoming.get(key, 0) + count
         self.total += count
@@ -118,7 +117,7 @@ class BodyRoom(Generic[Key]):
         return BodyTurn(self, count)
 
     async def begin_work(self, count: int) -> None:
-        """Count a complete body, and wait until it may be processed. Only ``BodyTurn`` calls this.
+        """Count the ``count`` bytes of a complete body, and wait until the body may be processed.
 
         Raises:
             ApiError: 503, if there is no memory for the body, or the wait takes longer than ``TURN_S``.

@@ -97,11 +97,7 @@ class Connections:
         return self._timeouts.request_s
 
     def open(self, handler: "LimitedHandler", address: str, now_s: float) -> None:
-        """Count a new connection.
-
-        If the connection exceeds a limit, close another connection whose client must still send something, if there is
-        one.
-        """
+        """Count a new connection. If there are then too many, close one that waits for its client to send a request."""
         counted = PROXIED if self.proxies.trusts(address) else address
         self._make_room(self._table.open(handler, counted, now_s + self._timeouts.request_s), now_s)
 
