@@ -247,7 +247,7 @@ class WindowSums:
         prompt_tokens: Number of tokens of the prompts, counted for each attempt.
         recalled_tokens: Number of visible tokens that recalls removed.
         exposure_ms: Sum, over the requests, of the longest time for which recalled text was shown.
-        speculated: Number of requests that drafted tokens (speculative decoding) and are included in ``Window.earned_ms``.
+        speculated: Number of requests with speculative decoding. ``Window.earned_ms`` is about these requests.
         spent_first_ms: Latency that governance added before the first visible text.
         lost_ms: Time in attempts that were given up.
         engine_ms: Time that the self-hosted engines worked on these requests.
