@@ -5,8 +5,7 @@ answer. ``decide/run.py`` gives the reasons.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Final, final
+from typing import Final
 
 from schemas.registry import reads
 from schemas.requests import LONGEST_TOTAL_MS
@@ -33,16 +32,8 @@ _TURN_COST: Final = 256
 """Fixed cost of a change to another tenant, in characters. It is added to the number of characters that are read."""
 
 
-@final
-@dataclass(frozen=True, slots=True)
-class _UnreadText:
-    """A request with text that is not read yet, because it is longer than one slice."""
-
-    request: RequestCheck
-
-
-_Queued = tuple[SafetyPartition, StreamEvent | _UnreadText, str | None]
-"""A queue item: the partition; the event, or the unread text of a request; and the record's traceparent."""
+_Queued = tuple[SafetyPartition, StreamEvent | RequestCheck, str | None]
+"""A queue item: the partition; the event, or a request with text that is not read yet; and the record's traceparent."""
 
 
 class SafetyCore(Core):
@@ -64,8 +55,8 @@ class SafetyCore(Core):
         self._context = CheckContext(source)
         self._partitions: dict[int, SafetyPartition] = {}
         self._queue: FairQueue[_Queued] = FairQueue()  # bounded by the processor's limit
-        # By number of a check, its partition, request and attempt. Bounded by open requests and their windows.
-        self._pending: dict[int, tuple[SafetyPartition, RequestCheck, int]] = {}
+        # By number of a check, its partition and request. Bounded by open requests and their windows.
+        self._pending: dict[int, tuple[SafetyPartition, RequestCheck]] = {}
         self._awaited: set[int] = set()  # partitions that were read to their end but still have queued events
         self._backlog = 0
         self.expired = 0
@@ -135,8 +126,8 @@ class SafetyCore(Core):
         self._awaited.discard(number)
         self._context.now_us = now_us
         effects: list[Effect] = []
-        for request, attempt, output in partition.caught_up():
-            self._perform(partition, request, attempt, output, effects)
+        for request, output in partition.caught_up():
+            self._perform(partition, request, output, effects)
         return effects
 
     def alarm_us(self, number: int, now_us: int) -> int | None:  # noqa: ARG002
@@ -165,12 +156,12 @@ class SafetyCore(Core):
                     request = partition.requests.get(event.request_id)
                     cost += len(event.text)
                     if request is not None and (outputs := request.add(event)):
-                        self._admit(partition, request, event.attempt, outputs, effects)
+                        self._admit(partition, request, outputs, effects)
                 else:
                     request = self._take(partition, event, traceparent, effects)
-                    cost += STEP_CHARS if type(event) is _UnreadText else 0
+                    cost += STEP_CHARS if type(event) is RequestCheck else 0
                 if request is not None and request.unread:
-                    self._queue.put_back(tenant, [(partition, _UnreadText(request), None), *items[index + 1 :]])
+                    self._queue.put_back(tenant, [(partition, request, None), *items[index + 1 :]])
                     break
                 partition.queued -= 1
                 self._backlog -= 1
@@ -187,36 +178,34 @@ class SafetyCore(Core):
         whose = self._pending.pop(check.number, None)
         if whose is None:
             return []
-        partition, request, attempt = whose
+        partition, request = whose
         self._context.now_us = now_us
         effects: list[Effect] = []
-        self._admit(partition, request, attempt, request.take_outcome(attempt, check, outcome), effects)
-        if request.over:
-            partition.forget_if_over(request)
+        self._admit(partition, request, request.take_outcome(check, outcome), effects)
+        partition.forget_if_over(request)
         return effects
 
     def _take(
         self,
         partition: SafetyPartition,
-        event: StreamEvent | _UnreadText,
+        event: StreamEvent | RequestCheck,
         traceparent: str | None,
         effects: list[Effect],
     ) -> RequestCheck | None:
         """Take an event other than a chunk, or read the next slice of a text."""
-        if type(event) is _UnreadText:
-            request = event.request
-            outputs_by_attempt = request.read()
+        if type(event) is RequestCheck:
+            request = event
+            outputs = request.read()
         else:
             known = partition.check_of(event, self.policy, self._context)
             if known is None:
                 return None
             request = known
             request.traceparent = traceparent or request.traceparent
-            outputs_by_attempt = request.take(event)
+            outputs = request.take(event)
             if partition.catching_up and isinstance(event, Cleared) and event.final:
                 partition.drop_settled(request)
-        for attempt, outputs in outputs_by_attempt:
-            self._admit(partition, request, attempt, outputs, effects)
+        self._admit(partition, request, outputs, effects)
         partition.forget_if_over(request)
         return request
 
@@ -224,7 +213,6 @@ class SafetyCore(Core):
         self,
         partition: SafetyPartition,
         request: RequestCheck,
-        attempt: int,
         outputs: list[RunOutput],
         effects: list[Effect],
     ) -> None:
@@ -233,17 +221,17 @@ class SafetyCore(Core):
         While the partition catches up, hold all outputs back instead.
         """
         if partition.catching_up:
-            partition.hold(request, attempt, outputs)
+            partition.hold(request, outputs)
             return
         for output in outputs:
             if type(output) is CheckRequest or request.new(output):
-                self._perform(partition, request, attempt, output, effects)
+                self._perform(partition, request, output, effects)
 
     def _perform(
-        self, partition: SafetyPartition, request: RequestCheck, attempt: int, output: RunOutput, effects: list[Effect]
+        self, partition: SafetyPartition, request: RequestCheck, output: RunOutput, effects: list[Effect]
     ) -> None:
         if type(output) is CheckRequest:
-            self._pending[output.number] = (partition, request, attempt)
+            self._pending[output.number] = (partition, request)
             effects.append(output)
         else:
             effects.append(Write(STREAMS, output, request.traceparent))

@@ -1,12 +1,12 @@
 """The requests of one partition. While it catches up with the log, its outputs are held back. No I/O."""
 
 from collections import OrderedDict
-from collections.abc import Iterable
-from typing import Final, NamedTuple
+from collections.abc import Sequence
+from typing import Final
 
 from schemas.stream import Closed, Started, StreamEvent, Verdict
 from services.policy import Policy
-from services.safety.decide.check_types import CheckRequest, RunOutput
+from services.safety.decide.check_types import RunOutput
 from services.safety.decide.recalls import CheckContext
 from services.safety.decide.request import REFUTABLE_CAUSES, RequestCheck
 
@@ -19,14 +19,6 @@ MAX_CLOSED: Final = 20_000
 
 GRACE_US: Final = 60_000_000
 """How long a request without a ``Closed`` is kept after its longest possible deadline, in microseconds."""
-
-
-class HeldOutput(NamedTuple):
-    """An output that waits until the partition has caught up."""
-
-    request: RequestCheck
-    attempt: int
-    output: RunOutput
 
 
 class SafetyPartition:
@@ -55,7 +47,7 @@ class SafetyPartition:
         self.read_us = 0
         self.dropped = 0
         self._closed: OrderedDict[str, None] = OrderedDict()
-        self._held: dict[str, list[HeldOutput]] = {}  # by request
+        self._held: dict[RequestCheck, list[RunOutput]] = {}
 
     def check_of(self, event: StreamEvent, policy: Policy, context: CheckContext) -> RequestCheck | None:
         """Return the check of the event's request, or a new check. Return None if there is nothing to check."""
@@ -71,14 +63,14 @@ class SafetyPartition:
         expires_us = self.read_us + longest_us + GRACE_US
         request = self.requests[request_id] = RequestCheck(request_id, event.tenant, policy, expires_us, context)
         if len(self.requests) > MAX_OPEN:
-            oldest, _ = self.requests.popitem(last=False)
+            _, oldest = self.requests.popitem(last=False)
             self._held.pop(oldest, None)
             self.dropped += 1
         return request
 
-    def hold(self, request: RequestCheck, attempt: int, outputs: Iterable[RunOutput]) -> None:
-        held = self._held.setdefault(request.request_id, [])
-        held.extend(HeldOutput(request, attempt, output) for output in outputs)
+    def hold(self, request: RequestCheck, outputs: Sequence[RunOutput]) -> None:
+        if outputs:
+            self._held.setdefault(request, []).extend(outputs)
 
     def drop_settled(self, request: RequestCheck) -> None:
         """Forget the attempts of a request whose final clearance is on the log, because their check is complete.
@@ -87,21 +79,17 @@ class SafetyPartition:
         again could be more than ``MAX_OPEN``. Then requests that are still open would be dropped.
         """
         request.drop_settled()
-        held = self._held.pop(request.request_id, ())
-        if due := [one for one in held if not request.settled(one.attempt)]:
-            self._held[request.request_id] = due
+        held = self._held.pop(request, ())
+        self.hold(request, [output for output in held if not request.settled(output.attempt)])
 
-    def caught_up(self) -> list[HeldOutput]:
-        """Record that the partition has caught up. Return the held outputs that are still due.
-
-        An event is due if it is not on the log. A check is due if the text of its attempt is still being checked.
-        """
+    def caught_up(self) -> list[tuple[RequestCheck, RunOutput]]:
+        """Record that the partition has caught up. Return the held outputs that are still due."""
         self.catching_up = False
         for request in list(self.requests.values()):
             self.drop_settled(request)
             self.forget_if_over(request)
         held, self._held = self._held, {}
-        return [one for of_request in held.values() for one in of_request if _is_due(one)]
+        return [(request, output) for request, outputs in held.items() for output in outputs if request.is_due(output)]
 
     def forget_if_over(self, request: RequestCheck) -> None:
         """Forget a request that is closed and checked."""
@@ -129,10 +117,3 @@ class SafetyPartition:
 def _changes_the_check(verdict: Verdict) -> bool:
     """Return whether a verdict must be remembered until the answer starts. Most verdicts need not be."""
     return verdict.decision == "deny" or (verdict.delivery is not None and verdict.delivery.mode == "gated")
-
-
-def _is_due(one: HeldOutput) -> bool:
-    request, attempt, output = one
-    if request.settled(attempt):
-        return False
-    return request.checks(attempt) if isinstance(output, CheckRequest) else request.new(output)

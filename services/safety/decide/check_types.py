@@ -18,6 +18,7 @@ class CheckRequest:
         number: Identifies this check request.
         tier: 1 for NeMo rails, 2 for classifiers.
         tenant: The tenant that the answer belongs to; tenants take turns with their checks.
+        attempt: The attempt that the text is of.
         policy: The policy version of the answer's request.
         text: The text of the window.
         last: Whether the answer's text ends with this window.
@@ -26,6 +27,7 @@ class CheckRequest:
     number: int
     tier: Tier
     tenant: str
+    attempt: int
     policy: Policy
     text: str
     last: bool

@@ -188,15 +188,14 @@ class RunCheck:
                 if tracker.tier == 1:
                     self._settle_clearance(pending)
                 if tracker.ask(pending):
-                    outputs.append(self._request(tracker, pending, text))
+                    outputs.append(
+                        CheckRequest(
+                            number=pending.number, tier=tracker.tier, tenant=self.key.tenant, attempt=self.key.attempt,
+                            policy=self._policy, text=text, last=last,
+                        )
+                    )  # fmt: skip
                     self._give_up_oldest(tracker, outputs)
         self._due = min([tracker.next for tracker in self._trackers])
-
-    def _request(self, tracker: WindowTracker, pending: PendingCheck, text: str) -> CheckRequest:
-        return CheckRequest(
-            number=pending.number, tier=tracker.tier, tenant=self.key.tenant, policy=self._policy, text=text,
-            last=pending.last,
-        )  # fmt: skip
 
     def _settle_clearance(self, pending: PendingCheck) -> None:
         """Record which chunks a window may clear. The outcome of its check later decides whether they are cleared."""

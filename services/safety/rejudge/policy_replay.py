@@ -17,9 +17,9 @@ from schemas.stream import Chunk, Cleared, Recall, StreamEvent
 from schemas.topics import STREAMS
 from services.policy import Policy
 from services.safety.checks.executor import Check
-from services.safety.decide.check_types import CheckOutcome, CheckRequest, CheckResult, Tier, Unchecked
+from services.safety.decide.check_types import CheckOutcome, CheckRequest, CheckResult, RunOutput, Tier, Unchecked
 from services.safety.decide.recalls import CheckContext
-from services.safety.decide.request import AttemptOutputs, RequestCheck
+from services.safety.decide.request import RequestCheck
 from services.safety.partition import SafetyPartition
 
 UNCHECKED: Final = "unchecked"
@@ -89,7 +89,7 @@ class PolicyReplay:
                     self.chunks += 1
                     ends[event.run] = event.start + len(event.text)
                     if (outputs := request.add(event)) or request.unread:
-                        await self._perform(request, [(event.attempt, outputs)])
+                        await self._perform(request, outputs)
             elif not isinstance(event, StreamEvent) or not wanted(event.request_id):
                 continue
             elif type(event) in _GIVEN:
@@ -113,17 +113,17 @@ class PolicyReplay:
         if isinstance(event, Recall | Cleared):
             self.versions[event.policy_version] = self.versions.get(event.policy_version, 0) + 1
 
-    async def _perform(self, request: RequestCheck, outputs_by_attempt: Sequence[AttemptOutputs]) -> None:
+    async def _perform(self, request: RequestCheck, outputs: Sequence[RunOutput]) -> None:
         """Run the checks one after the other, and record the recalls."""
-        waiting = deque((attempt, output) for attempt, outputs in outputs_by_attempt for output in outputs)
+        waiting = deque(outputs)
         while waiting or request.unread:
             if not waiting:
-                waiting.extend((attempt, output) for attempt, outputs in request.read() for output in outputs)
+                waiting.extend(request.read())
                 continue
-            attempt, output = waiting.popleft()
+            output = waiting.popleft()
             if isinstance(output, CheckRequest):
                 outcome = await _outcome(self._checks[output.tier].find(output.text))
-                waiting.extend((attempt, more) for more in request.take_outcome(attempt, output, outcome))
+                waiting.extend(request.take_outcome(output, outcome))
             elif request.new(output) and isinstance(output, Recall):
                 chars = max(self._ends.get(output.run, 0), output.end)
                 self._run(output).judged.append((output, chars))
