@@ -104,7 +104,11 @@ class RunCheck:
             matches = self._scanner.feed(chunk.text)
             if self._scanner.work:
                 self._account()
-            return self._found(matches) if matches else NOTHING
+            if not matches:
+                return NOTHING
+            outputs: _Outputs = []
+            self._apply(matches, outputs)
+            return outputs
         beyond = self._last_seq is not None and chunk.seq > self._last_seq  # the fold ignores such a chunk
         if self._stopped or beyond:
             return NOTHING
@@ -161,12 +165,6 @@ class RunCheck:
         work, self._scanner.work = self._scanner.work, 0
         self._context.work += work
         return work
-
-    def _found(self, matches: list[Match]) -> _Outputs:
-        outputs: _Outputs = []
-        if self._apply(matches, outputs):
-            self._plain = 0
-        return outputs
 
     def _end(self, outputs: _Outputs) -> None:
         if self._ended or self._stopped:
@@ -244,6 +242,7 @@ class RunCheck:
             rule = match.rule
             if self._recalls.finding(0, FoundSpan(rule.name, rule.category, match.start, match.end), outputs):
                 self._stopped = True
+                self._plain = 0
                 self.unread.clear()
                 break
         return self._stopped

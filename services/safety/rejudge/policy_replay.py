@@ -6,7 +6,7 @@ service's queue is left out, because it only decides which tenant's text is read
 """
 
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -122,7 +122,7 @@ class PolicyReplay:
                 continue
             output = waiting.popleft()
             if isinstance(output, CheckRequest):
-                outcome = await _outcome(self._checks[output.tier].find(output.text))
+                outcome = await _outcome(self._checks[output.tier], output.text)
                 waiting.extend(request.take_outcome(output, outcome))
             elif request.new(output) and isinstance(output, Recall):
                 chars = max(self._ends.get(output.run, 0), output.end)
@@ -130,8 +130,8 @@ class PolicyReplay:
         self._partition.forget_if_over(request)
 
 
-async def _outcome(finding: Awaitable[tuple[object, ...]]) -> CheckOutcome:
+async def _outcome(check: Check, text: str) -> CheckOutcome:
     try:
-        return CheckResult(await finding)  # type: ignore[arg-type]
+        return CheckResult(await check.find(text))
     except Exception as error:  # noqa: BLE001 - whatever a check raises, the text was not checked
         return Unchecked(type(error).__name__)
