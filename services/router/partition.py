@@ -13,7 +13,6 @@ from services.processor import Write
 from services.router.config import RouterConfig
 from services.router.decide.cutovers import health_outcome, may_retry, price
 from services.router.decide.decide import close_too_many_open, decide, next_alarm_us
-from services.router.decide.effects import AccountMarks
 from services.router.state.breaker import Breaker
 from services.router.state.budget import AttemptBudgets, FallbackBudget
 from services.router.state.oldest_open import OldestOpen
@@ -72,7 +71,6 @@ class RouterPartition:
         self._done: dict[str, int] = {}
         self._batch_open = 0
         self._oldest = OldestOpen()
-        self._newest_context = EventContext(0, source)
         self._budgets = AttemptBudgets(shared.budget.open(), shared.retry_budget.open(), shared.breaker)
 
     def alarm_us(self, now_us: int) -> int | None:
@@ -120,7 +118,7 @@ class RouterPartition:
                 state.on_request(event, traceparent, at_us, log_ms)
                 state.request = replace(event, messages=())
                 self._batch_open += state.lane == "batch"
-                return [close_too_many_open(state, self._context(now_us))]
+                return [close_too_many_open(state, EventContext(now_us, self._source))]
         match event:
             case Chunk():
                 if not state.on_chunk(event, at_us, log_ms):
@@ -244,10 +242,12 @@ class RouterPartition:
             return NO_WRITES
         if state.has_cloud_deadline and not state.health_recorded:
             self._record_health(state, now_us)
-        writes = decide(state, known_us, self._budgets, self._context(now_us), self._marks)
+        writes = decide(state, known_us, self._budgets, EventContext(now_us, self._source))
         due_us = self._due_us(state)
         if not state.timer_us or due_us < state.timer_us:
             self._set_timer(state, due_us)
+        if state.screen.closed is not None:
+            return [self._marked(write) for write in writes]
         return writes
 
     def _record_health(self, state: RequestState, now_us: int) -> None:
@@ -256,10 +256,13 @@ class RouterPartition:
             state.health_recorded = True
             self._shared.breaker.record(now_us, served=served, probe=state.probe)
 
-    def _marks(self, request_id: str) -> AccountMarks:
-        """Return the time from which the partition's next owner must read, and the breaker's state."""
-        since_us = self._oldest.mark_us(self.requests, len(self.requests), request_id, self._known_us)
-        return AccountMarks(since_us, self._shared.breaker.state)
+    def _marked(self, write: Write) -> Write:
+        """Add to an account from which time the partition's next owner must read, and the breaker's state."""
+        account = write.event
+        if not isinstance(account, Account):
+            return write
+        since_us = self._oldest.mark_us(self.requests, account.request_id, self._known_us)
+        return replace(write, event=replace(account, open_since=since_us, breaker=self._shared.breaker.state))
 
     def _due_us(self, state: RequestState) -> int:
         return max(next_alarm_us(state, self._known_us), self._known_us + SHORTEST_WAIT_US)
@@ -267,11 +270,6 @@ class RouterPartition:
     def _set_timer(self, state: RequestState, due_us: int) -> None:
         state.timer_us = due_us
         heapq.heappush(self._timers, (due_us, state.request_id))
-
-    def _context(self, now_us: int) -> EventContext:
-        if self._newest_context.now_us != now_us:  # many records are read at the same time
-            self._newest_context = EventContext(now_us, self._source)
-        return self._newest_context
 
     def _finish(self, state: RequestState, now_us: int) -> None:
         """Forget a request that is done. Keep its id for another ``window_us``, as more of its events may be read.

@@ -18,7 +18,7 @@ from services.router.decide.cutovers import (
     price,
     trigger_times_us,
 )
-from services.router.decide.effects import MarksOf, after_close, begin_attempts, settled_us, stop_all, stop_losers
+from services.router.decide.effects import after_close, begin_attempts, settled_us, stop_all, stop_losers
 from services.router.decide.endings import (
     CloseDecision,
     answered,
@@ -35,9 +35,7 @@ BUDGET_RETRY_US: Final = 1_000_000
 """Microseconds after which a cutover is considered again if its budget was spent."""
 
 
-def decide(
-    state: RequestState, now_us: int, budgets: AttemptBudgets, context: EventContext, marks: MarksOf | None = None
-) -> list[Write]:
+def decide(state: RequestState, now_us: int, budgets: AttemptBudgets, context: EventContext) -> list[Write]:
     """Return the events to write for a request.
 
     Args:
@@ -45,10 +43,9 @@ def decide(
         now_us: The time with which deadlines are compared. All records appended before it were read.
         budgets: The budgets of the partition.
         context: The time and the source of the events to write.
-        marks: Returns the fields of the account that are not about its request.
     """
     if state.screen.closed is not None:
-        return after_close(state, state.screen.closed, now_us, context, marks)
+        return after_close(state, state.screen.closed, now_us, context)
     if not state.known:
         return []
     writes: list[Write] = []

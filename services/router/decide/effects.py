@@ -1,12 +1,10 @@
 """Return the events that effective decisions lead to: cancels, new attempts and accounts. No I/O, no clock."""
 
-from collections.abc import Callable
 from dataclasses import replace
-from typing import Final, NamedTuple, TypedDict
 
 from schemas.account_details import CheckDetails, RequestDetails, VerdictDetails
 from schemas.requests import Request
-from schemas.side_events import Account, BreakerState, Cancel, CancelReason, StageTimes
+from schemas.side_events import Account, Cancel, CancelReason
 from schemas.stream import Closed, Outcome
 from schemas.topics import ACCOUNTS, CONTROL, DAY_MS, REQUESTS, REQUESTS_BATCH, REQUESTS_VERTEX
 from services.processor import Write
@@ -67,29 +65,13 @@ def stop_all(state: RequestState, reason: CancelReason, context: EventContext) -
     return [_cancel(state, None, reason, context)]
 
 
-class AccountMarks(NamedTuple):
-    """The fields of an ``Account`` that are not about its request."""
-
-    open_since: int | None = None
-    breaker: BreakerState | None = None
-
-
-NO_MARKS: Final = AccountMarks()
-
-MarksOf = Callable[[str], AccountMarks]
-"""Returns the ``AccountMarks`` for the account of the request with this id."""
-
-
-def after_close(
-    state: RequestState, closed: Closed, now_us: int, context: EventContext, marks: MarksOf | None = None
-) -> list[Write]:
+def after_close(state: RequestState, closed: Closed, now_us: int, context: EventContext) -> list[Write]:
     """Cancel the attempts of a closed request that may still be running, and write its account."""
     writes: list[Write] = []
     if closed.outcome != "rejected":  # no worker has an unreadable request
         writes += stop_all(state, _CANCEL_REASONS[closed.outcome], context)
     if now_us >= settled_us(state) and state.should_write("account", now_us, context):
-        found = NO_MARKS if marks is None else marks(state.request_id)
-        writes.append(Write(ACCOUNTS, account_of(state, closed, context, found), state.traceparent))
+        writes.append(Write(ACCOUNTS, account_of(state, closed, context), state.traceparent))
     return writes
 
 
@@ -106,12 +88,12 @@ def _cancel(state: RequestState, attempt: int | None, reason: CancelReason, cont
     return Write(CONTROL, cancel, state.traceparent)
 
 
-def account_of(state: RequestState, closed: Closed, context: EventContext, marks: AccountMarks = NO_MARKS) -> Account:
-    """Return the account of a closed request."""
+def account_of(state: RequestState, closed: Closed, context: EventContext) -> Account:
+    """Return the account of a closed request. It has no times if the ``Request`` was not read."""
     verdict = state.screen.verdict
     voice = None if state.stages.voice_run is None else closed.attempt
     accounts = {attempt: record.account() for attempt, record in sorted(state.attempt_records.items())}
-    return Account(
+    account = Account(
         **context.envelope(state),
         outcome=closed.outcome,
         lane=state.lane or "interactive",
@@ -132,9 +114,24 @@ def account_of(state: RequestState, closed: Closed, context: EventContext, marks
         request=_request_details(state),
         verdict=_verdict_details(state),
         check=_check_details(state),
-        open_since=marks.open_since,
-        breaker=marks.breaker,
-        **_times(state),
+    )
+    request_at, run = state.request_at, state.stages.voice_run
+    if request_at is None or state.stages.closed_ms is None:
+        return account
+    found = measure(state.stages, request_at / 1_000)
+    return replace(
+        account,
+        request_at=request_at,
+        stages=stage_times(found),
+        first_text_ms=found.first_text_ms,
+        governance_first_text_ms=found.governance_first_text_ms,
+        governance_total_ms=found.governance_total_ms,
+        hidden_rails_ms=found.hidden_rails_ms,
+        generation_ms=found.decode_ms,
+        longest_pause_ms=0.0 if run is None else run.longest_pause_ms,
+        tokens=found.tokens,
+        later_tokens=found.later_tokens,
+        clock_skew_ms=found.clock_skew_ms,
     )
 
 
@@ -170,38 +167,3 @@ def _check_details(state: RequestState) -> CheckDetails | None:
     event, log_ms = state.checked
     version, recalls = event.policy_version, tuple(state.recalled)
     return CheckDetails(source=event.source, ended_at=log_ms * 1_000, policy_version=version, recalls=recalls)
-
-
-class _Times(TypedDict, total=False):
-    request_at: int
-    stages: StageTimes
-    first_text_ms: float | None
-    governance_first_text_ms: float
-    governance_total_ms: float
-    hidden_rails_ms: float
-    generation_ms: float
-    longest_pause_ms: float
-    tokens: int
-    later_tokens: int
-    clock_skew_ms: float
-
-
-def _times(state: RequestState) -> _Times:
-    """Return the account's fields about times; no fields if the ``Request`` was not read."""
-    request_at = state.request_at
-    if request_at is None or state.stages.closed_ms is None:
-        return {}
-    found = measure(state.stages, request_at / 1_000)
-    return {
-        "request_at": request_at,
-        "stages": stage_times(found),
-        "first_text_ms": found.first_text_ms,
-        "governance_first_text_ms": found.governance_first_text_ms,
-        "governance_total_ms": found.governance_total_ms,
-        "hidden_rails_ms": found.hidden_rails_ms,
-        "generation_ms": found.decode_ms,
-        "longest_pause_ms": 0.0 if state.stages.voice_run is None else state.stages.voice_run.longest_pause_ms,
-        "tokens": found.tokens,
-        "later_tokens": found.later_tokens,
-        "clock_skew_ms": found.clock_skew_ms,
-    }
