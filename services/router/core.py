@@ -1,6 +1,5 @@
 """The core of the router. It takes events and the time, and returns the events to write. No I/O."""
 
-from collections import deque
 from typing import Final
 
 from schemas.base import Event
@@ -18,12 +17,6 @@ _KINDS_BY_TOPIC: Final = reads("router")
 
 READ_TOPICS: Final = tuple(topic for topic in TOPICS if topic.name in _KINDS_BY_TOPIC and topic is not DEAD)
 """The topics that the router's group reads. Some are read only to find unreadable records."""
-
-MAX_REJECTED: Final = 10_000
-"""Maximum number of unreadable requests of a partition that are closed when the partition has caught up with the log.
-
-Every unreadable request gets a dead letter, even beyond this number.
-"""
 
 LETTERS_MS: Final = 2 * DAY_MS
 """Milliseconds for which dead letters are remembered. A router never reads more of the log again than this."""
@@ -50,7 +43,6 @@ class RouterCore(Core):
         self._count = partitions
         self._shared = SharedResources(config)
         self._partitions: dict[int, RouterPartition] = {}
-        self._rejected: dict[int, deque[Closed]] = {}
         self._dead_letters: dict[tuple[str, int, int], int] = {}
 
     @property
@@ -75,19 +67,17 @@ class RouterCore(Core):
 
     def gained(self, number: int) -> None:
         self._partitions[number] = RouterPartition(self._config, self._shared, self._source)
-        self._rejected[number] = deque(maxlen=MAX_REJECTED)
         self._share()
 
     def lost(self, number: int) -> None:
         self._partitions.pop(number).give_up()
-        del self._rejected[number]
         self._share()
 
     def caught_up(self, number: int, known_us: int, now_us: int) -> Writes:
-        writes = self._partitions[number].catch_up(known_us, now_us)
-        rejected = self._rejected[number]
-        while rejected:
-            writes += self._reject(rejected.popleft())
+        partition = self._partitions[number]
+        writes = partition.catch_up(known_us, now_us)
+        while partition.rejected:
+            writes += self._reject(partition.rejected.popleft())
         return writes
 
     def alarm_us(self, number: int, now_us: int) -> int | None:
@@ -135,7 +125,7 @@ class RouterCore(Core):
             if partition is None or partition.deciding:
                 writes += self._reject(closed)
             else:
-                self._rejected[item.partition].append(closed)
+                partition.rejected.append(closed)
         if (item.topic, item.partition, item.offset) not in self._dead_letters:
             writes.append(Write(DEAD, dead_letter(item, now_us, self._source)))
         return writes

@@ -1,13 +1,14 @@
 """The requests of one partition number, folded from several topics. Each request has a timer. Pure."""
 
 import heapq
+from collections import deque
 from dataclasses import replace
 from typing import Final
 
 from schemas.base import Event
 from schemas.requests import Request
 from schemas.side_events import Account, Attached, Cancel, Detached
-from schemas.stream import Chunk, Cleared, Cutover, Failed, Finished, StreamEvent
+from schemas.stream import Chunk, Cleared, Closed, Cutover, Failed, Finished, StreamEvent
 from services.bus import Received
 from services.processor import Write
 from services.router.config import RouterConfig
@@ -20,6 +21,12 @@ from services.router.state.request import EventContext, RequestState
 
 Writes = list[Write]
 NO_WRITES: Final[Writes] = []
+
+MAX_REJECTED: Final = 10_000
+"""Maximum number of unreadable requests of a partition that are closed when the partition has caught up with the log.
+
+Every unreadable request gets a dead letter, even beyond this number.
+"""
 
 SHORTEST_WAIT_US: Final = 1_000
 """A timer is due at least this many microseconds after the time up to which the log was read. So a timer that stays due
@@ -58,11 +65,13 @@ class RouterPartition:
     Attributes:
         requests: Open requests, and closed ones whose account was not read back from the log yet.
         deciding: Whether the partition has caught up with the log.
+        rejected: What to write about unreadable requests when the partition has caught up with the log.
     """
 
     def __init__(self, config: RouterConfig, shared: SharedResources, source: str) -> None:
         self.requests: dict[str, RequestState] = {}
         self.deciding = False
+        self.rejected: deque[Closed] = deque(maxlen=MAX_REJECTED)
         self._config = config
         self._shared = shared
         self._source = source
@@ -128,14 +137,18 @@ class RouterPartition:
                     return NO_WRITES
             case Request():
                 self._count(event, at_us)
-                self._on_request(state, record, at_us, now_us)
+                self._on_request(state, event, record, at_us, now_us)
             case Attached() | Detached():
                 state.on_receipt(event, at_us)
             case Account():
                 self._finish(state, now_us)
                 return NO_WRITES
+            case Cutover():
+                self._on_cutover(state, event, at_us, log_ms)
+            case Finished() | Failed():
+                self._on_end(state, event, at_us, log_ms)
             case StreamEvent():
-                self._on_stream(state, event, at_us, log_ms)
+                state.on_stream(event, at_us, log_ms)
         return self._decide(state, now_us) if self.deciding else NO_WRITES
 
     def catch_up(self, known_us: int, now_us: int) -> Writes:
@@ -190,10 +203,7 @@ class RouterPartition:
         elif isinstance(event, Cutover) and event.trigger != "mask":
             self._budgets.retries.spend(0.0, at_us)
 
-    def _on_request(self, state: RequestState, record: Received, at_us: int, now_us: int) -> None:
-        request = record.event
-        if not isinstance(request, Request):
-            return
+    def _on_request(self, state: RequestState, request: Request, record: Received, at_us: int, now_us: int) -> None:
         if not state.on_request(request, record.traceparent, at_us, record.timestamp_ms):
             return
         self._oldest.note(state.request_id, record.timestamp_ms * 1_000, at_us)  # another event may have come first
@@ -206,15 +216,6 @@ class RouterPartition:
                 state.bypass, state.probe = admitted == "no", admitted == "probe"
         if not state.prompt_kept:
             state.request = replace(request, messages=())
-
-    def _on_stream(self, state: RequestState, event: StreamEvent, at_us: int, log_ms: int) -> None:
-        match event:
-            case Cutover():
-                self._on_cutover(state, event, at_us, log_ms)
-            case Finished() | Failed():
-                self._on_end(state, event, at_us, log_ms)
-            case _:
-                state.on_stream(event, at_us, log_ms)
 
     def _on_cutover(self, state: RequestState, cutover: Cutover, at_us: int, log_ms: int) -> None:
         state.on_stream(cutover, at_us, log_ms)
@@ -232,7 +233,7 @@ class RouterPartition:
         had_ended = record.ended
         state.on_stream(event, at_us, log_ms)
         if event.attempt in state.cloud_attempts and record.ended and not had_ended:
-            difference = self._config.prices.of(record.usage) - price(state)
+            difference = self._config.prices.of(event.usage) - price(state)
             self._budgets.cloud.correct(difference, state.cutover_us[event.attempt])
 
     def _decide(self, state: RequestState, now_us: int) -> Writes:

@@ -58,13 +58,12 @@ class RouterService:
         self._classes = ClassReloader(settings.policy, GROUP, self._use)
         config = settings.config(self._classes.current)
         self._total_max_ms = config.total_max_ms
-        self._window_ms = config.window_us // 1_000
         self._core = RouterCore(config, source, settings.bus.partitions)
         self._dead_letters = TailReader(settings.bus, handler=self._on_dead_letters, include_newer=True)
         reading = ProcessorConfig(
             group=GROUP,
             topics=READ_TOPICS,
-            rewind_ms=self._window_ms,
+            rewind_ms=config.window_us // 1_000,
             progress_topic=ACCOUNTS,
             include_newer=True,
             instance_id=settings.router_instance,

@@ -57,7 +57,6 @@ class LeakyRouter(RouterCore):
 
     def lost(self, number: int) -> None:
         del self._partitions[number]
-        del self._rejected[number]
         self._share()
 
 

@@ -98,17 +98,17 @@ def choose_cutover(state: RequestState, now_us: int, at_us: int, budgets: Attemp
         at_us: The current time, for the budgets.
         budgets: The budgets of further attempts.
     """
-    plans = due_cutovers(state, now_us, prefer_cloud=budgets.prefer_cloud)
+    plans = _due_cutovers(state, now_us, prefer_cloud=budgets.breaker.state != "closed")
     against = []
     for plan in plans:
-        found = objection(state, plan, at_us, budgets)
+        found = _objection(state, plan, at_us, budgets)
         if found is None:
             return CutoverChoice(plan.trigger, plan)
         against.append(found)
     return CutoverChoice(plans[0].trigger, None, tuple(against)) if plans else NO_CUTOVER
 
 
-def due_cutovers(state: RequestState, now_us: int, *, prefer_cloud: bool = False) -> tuple[CutoverPlan, ...]:
+def _due_cutovers(state: RequestState, now_us: int, *, prefer_cloud: bool) -> tuple[CutoverPlan, ...]:
     """Return the cutovers whose trigger holds now, the preferred one first. Objections are not considered."""
     screen = state.screen
     if screen.over or screen.stopped is not None:
@@ -213,7 +213,7 @@ def all_failed(state: RequestState) -> Failed | None:
     return failures[max(candidates)] if candidates <= failures.keys() else None
 
 
-def objection(state: RequestState, plan: CutoverPlan, now_us: int, budgets: AttemptBudgets) -> Objection | None:
+def _objection(state: RequestState, plan: CutoverPlan, now_us: int, budgets: AttemptBudgets) -> Objection | None:
     """Return the reason against a cutover; None if it may be made. ``UNREAD`` means to wait, not to close."""
     if plan.trigger == "mask":
         return Objection.UNREAD if state.request is None else None

@@ -140,11 +140,6 @@ class AttemptBudgets:
     retries: SpendTracker
     breaker: Breaker
 
-    @property
-    def prefer_cloud(self) -> bool:
-        """Return whether the cloud comes first, because the self-hosted engines were late or failed too often."""
-        return self.breaker.state != "closed"
-
     def release(self, request_id: str) -> None:
         self.cloud.release(request_id)
         self.retries.release(request_id)

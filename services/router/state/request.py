@@ -278,7 +278,7 @@ class RequestState:
         counts = record.started is None or self.runs.is_first(event.attempt, event.run)
         if record.ended or not counts:  # a failure before any ``Started`` counts as the attempt's
             return
-        record.end(event, log_ms)
+        record.last, record.last_ms = event, log_ms
         if isinstance(event, Failed):
             self.failures[event.attempt] = event
             self.failed_us = at_us
