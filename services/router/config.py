@@ -8,7 +8,6 @@ from schemas.requests import LONGEST_TOTAL_MS, Deadlines, Request
 from schemas.stream import InputGate, OutputCheck, Usage
 from services.runtime.policy_deadlines import WIDEST_BOUNDS
 from services.runtime.service_classes import ServiceClasses
-from services.stream import Governance
 
 RETRY_US: Final = 5_000_000
 """If a decision was not read back from the log this many microseconds after it was written, it is written again."""
@@ -125,11 +124,6 @@ class RouterConfig:
     when_spent: Literal["wait", "close"] = "wait"
     prices: Prices = field(default_factory=Prices)
     prompt_chars: int = 64_000_000
-
-    @property
-    def governance(self) -> Governance:
-        """Return which checks the fold requires before text is shown."""
-        return Governance(input_gate=self.input_gate, output_check=self.output_check)
 
     @property
     def window_us(self) -> int:

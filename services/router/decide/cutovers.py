@@ -269,9 +269,7 @@ def egress_objection(state: RequestState) -> Objection | None:
     if request.egress == "forbidden":
         return Objection.CONFINED
     if verdict is None:
-        voice = state.screen.voice
-        gated = state.config.input_gate == "hold" or (voice is not None and voice.input_gate == "hold")
-        return Objection.UNREAD if gated else None
+        return Objection.UNREAD if state.awaits_verdict else None
     if verdict.egress == "forbidden" or verdict.decision == "deny":
         return Objection.CONFINED_BY_POLICY
     return None

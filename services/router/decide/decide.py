@@ -22,7 +22,6 @@ from services.router.decide.effects import after_close, begin_attempts, settled_
 from services.router.decide.endings import (
     CloseDecision,
     answered,
-    awaits_verdict,
     cannot_begin,
     no_attempt_left,
     no_masked_prompt,
@@ -85,7 +84,7 @@ def next_alarm_us(state: RequestState, now_us: int) -> int:
     alarm_us = state.deadline_us
     if state.client_gone_us is not None:
         alarm_us = min(alarm_us, state.client_gone_us + state.config.client_grace_ms * 1_000)
-    if awaits_verdict(state):
+    if state.awaits_verdict:
         alarm_us = min(alarm_us, state.received_us + state.deadlines.verdict_ms * 1_000)
     for due_us in trigger_times_us(state):
         if now_us < due_us < alarm_us:

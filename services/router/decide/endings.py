@@ -43,7 +43,7 @@ def overdue(state: RequestState, now_us: int) -> CloseDecision | None:
         total_ms = state.deadlines.total_ms
         return CloseDecision("deadline", "expired", f"not answered within {total_ms} ms of receipt: {_why_late(state)}")
     verdict_ms = state.deadlines.verdict_ms
-    if awaits_verdict(state) and now_us >= state.received_us + verdict_ms * 1_000:
+    if state.awaits_verdict and now_us >= state.received_us + verdict_ms * 1_000:
         return CloseDecision(
             "no_verdict", "failed", f"the input check gave no verdict within {verdict_ms} ms of receipt"
         )
@@ -101,16 +101,6 @@ def no_masked_prompt(state: RequestState) -> CloseDecision | None:
     )
 
 
-def awaits_verdict(state: RequestState) -> bool:
-    """Return whether the answer is held back because its verdict was not read yet."""
-    if state.screen.verdict is not None:
-        return False
-    if state.config.input_gate == "hold":
-        return True
-    voice = state.screen.voice
-    return voice is not None and voice.input_gate == "hold"
-
-
 def _why_late(state: RequestState) -> str:
     """Return what the request was waiting for when its total deadline passed."""
     screen = state.screen
@@ -119,7 +109,7 @@ def _why_late(state: RequestState) -> str:
         return "its answer was complete, but not checked to its end" if whole else "a part of its answer is missing"
     if screen.has_spoken:
         silence = "its answer stalled" if state.over_budget else "its answer was not complete"
-    elif awaits_verdict(state):
+    elif state.awaits_verdict:
         silence = "its input check gave no verdict"
     elif not state.runs.by_attempt:
         silence = "no worker began it"

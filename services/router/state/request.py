@@ -10,7 +10,7 @@ from schemas.side_events import Attached, Detached
 from schemas.stream import Chunk, Cleared, Closed, Cutover, Failed, Finished, Recall, Started, StreamEvent, Verdict
 from services.router.config import RETRY_US, RouterConfig
 from services.router.state.attempt import AttemptRecord
-from services.stream import Screen
+from services.stream import Governance, Screen
 from services.stream.order import FirstRuns
 from services.stream.stages import StageRecorder
 
@@ -131,7 +131,9 @@ class RequestState:
     _connections: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
-        self.screen = Screen(self.request_id, self.config.governance)
+        config = self.config
+        governance = Governance(input_gate=config.input_gate, output_check=config.output_check)
+        self.screen = Screen(self.request_id, governance)
         self.stages = StageRecorder(self.screen)
         self.received_us = self.attempt_opened_us = self.last_chunk_us = self.opened_us
         self.record(1)
@@ -235,6 +237,14 @@ class RequestState:
             return False
         self.pending[key] = context.now_us
         return True
+
+    @property
+    def awaits_verdict(self) -> bool:
+        """Return whether the answer is held back because its verdict was not read yet."""
+        screen = self.screen
+        if screen.verdict is not None:
+            return False
+        return self.config.input_gate == "hold" or (screen.voice is not None and screen.voice.input_gate == "hold")
 
     def running(self) -> list[int]:
         """Return the attempts that may still be running and for which no ``Cancel`` was written."""

@@ -55,8 +55,8 @@ class RunCheck:
         unread: Text that ``read`` has not read yet.
     """
 
-    __slots__ = ("_clearing", "_context", "_due", "_ended", "_last_seq", "_plain", "_policy", "_recalls",
-                 "_scanner", "_stopped", "_text", "_trackers", "gated", "key", "unread")  # fmt: skip
+    __slots__ = ("_clearing", "_context", "_due", "_ended", "_last_seq", "_plain", "_policy", "_recalls", "_scanner",
+                 "_stopped", "_text", "_tier_1", "_tier_2", "_trackers", "gated", "key", "unread")  # fmt: skip
 
     def __init__(self, key: RunKey, policy: Policy, immediate: frozenset[int], context: CheckContext) -> None:
         safety = policy.document.safety
@@ -65,10 +65,11 @@ class RunCheck:
         self._policy = policy
         self._context = context
         self._scanner = Scanner(policy.automaton, immediate)
+        self._tier_1 = WindowTracker(1, safety.windows)
+        self._tier_2 = WindowTracker(2, safety.classifier_windows) if safety.classifiers else None
         # Tier 2 is first, so that if both have a window here, the clearance of tier 1 can wait for that of tier 2.
         self._trackers: tuple[WindowTracker, ...] = (
-            *((WindowTracker(2, safety.classifier_windows),) if safety.classifiers else ()),
-            WindowTracker(1, safety.windows),
+            (self._tier_1,) if self._tier_2 is None else (self._tier_2, self._tier_1)
         )
         self._text = RunText(max(tracker.windows.context_chars for tracker in self._trackers))
         self.unread: deque[str] = deque()
@@ -197,7 +198,7 @@ class RunCheck:
 
     def _settle_clearance(self, pending: PendingCheck) -> None:
         """Record which chunks a window may clear. The outcome of its check later decides whether they are cleared."""
-        tier_2 = self._trackers[0] if len(self._trackers) > 1 else None
+        tier_2 = self._tier_2
         if pending.last or self.gated:
             pending.after = tier_2.asked if tier_2 else 0
         if pending.last:
@@ -205,7 +206,7 @@ class RunCheck:
             return
         offset = self._scanner.undecided
         if self.gated:
-            offset = min(offset, pending.end - self._trackers[-1].windows.hold_chars)
+            offset = min(offset, pending.end - self._tier_1.windows.hold_chars)
             offset = min(offset, tier_2.reached) if tier_2 else offset
         pending.clears = self._text.whole_before(offset)
 
@@ -228,12 +229,12 @@ class RunCheck:
                     tracker.stopped = self._recalls.unchecked(tracker, pending, outputs)
                 if tracker.tier == 1 and not tracker.stopped and pending.clears is not None:
                     self._clearing.append(_Clearance(pending.clears, pending.after, pending.last))
-        tier_2 = self._trackers[0]
-        passed = tier_2.passed if tier_2.tier == 2 else 0
+        tier_2 = self._tier_2
+        passed = tier_2.passed if tier_2 else 0
         while self._clearing and self._clearing[0].after <= passed:
             clearance = self._clearing.popleft()
             outputs.append(self._recalls.cleared(clearance.seq, final=clearance.final))
-        if tier_2.tier == 2 and tier_2.stopped:
+        if tier_2 and tier_2.stopped:
             self._clearing.clear()
 
     def _apply(self, matches: list[Match], outputs: _Outputs) -> bool:
