@@ -93,16 +93,12 @@ class PolicyReplay:
             elif not isinstance(event, StreamEvent) or not wanted(event.request_id):
                 continue
             elif type(event) in _GIVEN:
-                await self._take(event)
+                request = self._partition.check_of(event, self._policy, self._context)
+                if request is not None:
+                    self.requests.add(event.request_id)
+                    await self._perform(request, request.take(event))
             else:
                 self._note(event)
-
-    async def _take(self, event: StreamEvent) -> None:
-        """Judge an event other than a chunk."""
-        request = self._partition.check_of(event, self._policy, self._context)
-        if request is not None:
-            self.requests.add(event.request_id)
-            await self._perform(request, request.take(event))
 
     def _run(self, event: Recall) -> JudgedRun:
         return self.runs.setdefault((event.request_id, event.attempt, event.run), JudgedRun())
