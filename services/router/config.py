@@ -1,4 +1,4 @@
-"""The router's configuration. Pure."""
+"""The configuration of the router's core. Pure."""
 
 from dataclasses import dataclass, field
 from math import ceil
@@ -23,7 +23,7 @@ CHARS_PER_TOKEN: Final = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FallbackLimits:
-    """Limits on fallbacks within ``WINDOW_S`` seconds, for all routers together.
+    """Limits on fallbacks within a minute, for all routers together.
 
     Attributes:
         ratio: Maximum ratio of fallbacks to requests.
@@ -43,13 +43,10 @@ class FallbackLimits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeadlineRange:
-    """The allowed range of a deadline."""
-
     min_ms: int = 1
     max_ms: int = 600_000
 
     def clamp_ms(self, asked_ms: int) -> int:
-        """Return the nearest deadline within the range."""
         return min(max(asked_ms, self.min_ms), self.max_ms)
 
 
@@ -71,35 +68,20 @@ class Prices:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RouterConfig:
-    """The operator's limits and choices.
+    """The operator's limits and choices. ``Settings`` describes the fields that have no entry here.
 
     Attributes:
-        input_gate: With ``hold``, every request needs a verdict, whatever a worker says in its ``Started``.
-        output_check: With ``on``, every answer needs a final clearance, whatever a worker says in its ``Started``.
-        client_grace_ms: How long the last client of a request may be disconnected before the request is closed.
-        classes: The policy's classes of requests, with the bounds of their deadlines.
-        total_max_ms: Longest total deadline of an interactive request; a longer one is shortened to this. It also
-            limits how far back the log is read, and how long closed requests are remembered.
+        total_max_ms: Longest total deadline of an interactive request. It also limits how far back the log is read, and
+            how long closed requests are remembered.
         max_open: Maximum number of open interactive requests in one partition; further ones are closed as ``failed``.
-        max_batch_open: Maximum number of open batch requests in one partition; further ones are closed as ``failed``.
-        fallback: Where the router sends a request that the self-hosted engines cannot serve; ``off`` means nowhere.
+        max_batch_open: The same for batch requests.
         max_fallbacks: Maximum number of attempts of one request in the cloud.
-        max_retries: Maximum number of further attempts of one interactive request on the self-hosted engines, after a
-            stall or a dead worker.
-        max_batch_retries: Maximum number of further attempts of one batch request on the self-hosted engines. A batch
-            request is also retried after any failure that may pass. Its retries use no budget, because nobody waits for
-            the answer.
-        retry_limits: The budget of the retries of interactive requests.
-        ttft: Range of the first-token deadlines of interactive requests. It applies after the bounds of the class.
-        ttft_ms_per_1000_chars: Milliseconds added to the first-token deadline for each 1,000 characters of prompt, for
-            its prefill.
-        stall: Range of the stall deadlines of interactive requests. It applies after the bounds of the class.
-        breaker_trip: If this many of the last ten requests were late or failed, new requests go straight to the cloud.
-            0 means that they never do.
-        limits: The fallback budget.
+        max_retries: Maximum number of further attempts of one interactive request on the self-hosted engines.
+        max_batch_retries: The same for one batch request.
+        retry_limits: The budget of the retries of interactive requests. Retries of batch requests use no budget.
+        limits: The budget of the attempts in the cloud.
         when_spent: What happens to a late or stalled request when a budget is spent: ``wait`` or ``close``. A request
             whose attempt has failed is closed either way.
-        prices: Prices of the cloud model.
         prompt_chars: Maximum total length, in characters, of the prompts that the router keeps for fallbacks. A request
             whose prompt does not fit has no fallback.
     """
@@ -131,7 +113,7 @@ class RouterConfig:
         return 2 * self.total_max_ms * 1_000
 
     def deadlines_of(self, request: Request) -> Deadlines:
-        """Return a request's deadlines within the bounds of its class; if it is interactive, after ``narrow``."""
+        """Return the deadlines that apply to a request. The ranges of ``narrow`` do not bind a batch request."""
         deadlines = self.classes.deadlines_of(request)
         return deadlines if request.lane == "batch" else self.narrow(deadlines)
 
@@ -145,5 +127,5 @@ class RouterConfig:
         )
 
     def ttft_us(self, deadlines: Deadlines, prompt_chars: int) -> int:
-        """Return the first-token deadline in microseconds after receipt, given the deadlines that apply."""
+        """Return the first-token deadline in microseconds after the request's receipt."""
         return deadlines.ttft_ms * 1_000 + int(self.ttft_ms_per_1000_chars * prompt_chars)

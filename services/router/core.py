@@ -32,7 +32,6 @@ class RouterCore(Core):
     """All partitions of one router process.
 
     Args:
-        config: The router's configuration.
         source: The router's name in the events that it writes.
         partitions: Number of partitions of each request topic.
     """
@@ -52,7 +51,6 @@ class RouterCore(Core):
 
     @property
     def breaker_open(self) -> bool:
-        """Return whether new requests, except probes, go straight to the cloud."""
         return self._shared.breaker.state != "closed"
 
     def reconfigure(self, config: RouterConfig) -> None:
@@ -103,7 +101,7 @@ class RouterCore(Core):
         return partition.read(item, event, at_us, now_us)
 
     def on_dead_letter(self, letter: DeadLetter) -> None:
-        """Remember that a record has a dead letter, written by this router or another."""
+        """Remember that a record has a dead letter, so that no second one is written for it."""
         self._dead_letters[letter.topic, letter.partition, letter.offset] = letter.at
         while self._dead_letters:
             oldest = next(iter(self._dead_letters))
@@ -131,7 +129,6 @@ class RouterCore(Core):
         return writes
 
     def _reject(self, closed: Closed) -> Writes:
-        """Close an unreadable request, unless it has readable events or is in another router's partition."""
         partition = self._partitions.get(partition_for(closed.request_id, self._count))
         if partition is None or not partition.deciding or partition.knows(closed.request_id):
             return []

@@ -1,4 +1,4 @@
-"""The requests of one partition number, folded from several topics. Each request has a timer. Pure."""
+"""The requests of one partition number, read from several topics. Each request has a timer. Pure."""
 
 import heapq
 from collections import deque
@@ -60,12 +60,12 @@ class SharedResources:
 
 
 class RouterPartition:
-    """One partition number. Until it has caught up with the log, it only folds events. Then it also decides.
+    """The requests of one partition number. Before ``catch_up`` is called, events are read and nothing is decided.
 
     Attributes:
         requests: Open requests, and closed ones whose account was not read back from the log yet.
-        deciding: Whether the partition has caught up with the log.
-        rejected: What to write about unreadable requests when the partition has caught up with the log.
+        deciding: Whether ``catch_up`` was called.
+        rejected: The ``Closed`` events of unreadable requests, to write after ``catch_up``.
     """
 
     def __init__(self, config: RouterConfig, shared: SharedResources, source: str) -> None:
@@ -83,10 +83,9 @@ class RouterPartition:
         self._budgets = AttemptBudgets(shared.budget.open(), shared.retry_budget.open(), shared.breaker)
 
     def alarm_us(self, now_us: int) -> int | None:
-        """Return the earlier of two times: when a timer may be due, and when the log must be read to its end.
+        """Return when a timer may be due or the log must be read to its end; None if there is no request.
 
-        Return None if there is no request. A result that is not after ``now_us`` is exact. A result after ``now_us``
-        may be too early, because the heap still has the old time of a timer that was moved to a later time.
+        A time that is not after ``now_us`` is exact. A time after ``now_us`` may be too early.
         """
         if not self.requests:
             return None
@@ -97,7 +96,7 @@ class RouterPartition:
         while self._timers:
             at_us, request_id = self._timers[0]
             if at_us > now_us:
-                return at_us
+                return at_us  # perhaps too early: a timer that was moved to a later time has its old time in the heap
             state = self.requests.get(request_id)
             due_us = None if state is None else self._due_us(state)
             if due_us is not None and due_us <= at_us:
@@ -108,17 +107,16 @@ class RouterPartition:
         return None
 
     def reconfigure(self, config: RouterConfig) -> None:
-        """Change the configuration of new requests."""
         self._config = config
 
     def read(self, record: Received, event: Event, at_us: int, now_us: int) -> Writes:  # noqa: C901 - one case per kind
-        """Fold the next record of the partition. Its event was appended at ``at_us``."""
+        """Apply a record whose event was appended at ``at_us``. Return the events to write."""
         traceparent, log_ms = record.traceparent, record.timestamp_ms
         if type(event) is Cancel:
             return NO_WRITES
         state = self.requests.get(event.request_id)
         if state is None:
-            if event.request_id in self._done:
+            if event.request_id in self._done:  # at start, an account may be read before its request's other events
                 self._count(event, at_us)
                 return NO_WRITES
             state = self.requests[event.request_id] = RequestState(event.request_id, event.tenant, at_us, self._config)
@@ -152,7 +150,7 @@ class RouterPartition:
         return self._decide(state, now_us) if self.deciding else NO_WRITES
 
     def catch_up(self, known_us: int, now_us: int) -> Writes:
-        """Start to decide, first about all requests that were read so far."""
+        """Decide about all requests that were read so far. From now on, decide after every record."""
         self.deciding = True
         self._known_us = known_us
         for state in self.requests.values():
@@ -179,20 +177,18 @@ class RouterPartition:
         return request_id in self._done or (state is not None and (state.known or state.screen.closed is not None))
 
     def give_up(self) -> None:
-        """Release all resources, because another router owns the partition now."""
+        """Release the shared resources, because another router owns the partition now."""
         for state in self.requests.values():
             self._release(state)
         self._shared.budget.close(self._budgets.cloud)
         self._shared.retry_budget.close(self._budgets.retries)
 
     def _is_full(self, request: Request) -> bool:
-        """Return whether the request's lane is full. The request itself is in ``requests`` already."""
         if request.lane == "batch":
             return self._batch_open >= self._config.max_batch_open
-        return len(self.requests) - self._batch_open > self._config.max_open
+        return len(self.requests) - self._batch_open > self._config.max_open  # the request itself is in it already
 
     def _count(self, event: Event, at_us: int) -> None:
-        """Count an event for the budgets, even if its request's account was read before it (this happens at start)."""
         if isinstance(event, Request) and event.attempt == 1:
             if event.lane == "batch":
                 return  # a batch request uses no budget and adds to none
@@ -228,7 +224,6 @@ class RouterPartition:
             self._budgets.retries.spend(0.0, at_us)
 
     def _on_end(self, state: RequestState, event: Finished | Failed, at_us: int, log_ms: int) -> None:
-        """Apply the end of an attempt. For a cloud attempt, replace its estimated price by its real price."""
         record = state.record(event.attempt)
         had_ended = record.ended
         state.on_stream(event, at_us, log_ms)
@@ -258,7 +253,6 @@ class RouterPartition:
             self._shared.breaker.record(now_us, served=served, probe=state.probe)
 
     def _marked(self, write: Write) -> Write:
-        """Add to an account from which time the partition's next owner must read, and the breaker's state."""
         account = write.event
         if not isinstance(account, Account):
             return write
@@ -273,14 +267,11 @@ class RouterPartition:
         heapq.heappush(self._timers, (due_us, state.request_id))
 
     def _finish(self, state: RequestState, now_us: int) -> None:
-        """Forget a request that is done. Keep its id for another ``window_us``, as more of its events may be read.
-
-        The id is dropped when the log was read up to the end of this period. It is not enough that the clock has passed
-        the end, because after an outage a router reads events long after they were appended.
-        """
         self._release(state)
         self._batch_open -= state.lane == "batch"
         del self.requests[state.request_id]
+        # More of its events may be read until the log was read beyond this time. That the clock has passed it is not
+        # enough, because after an outage a router reads events long after they were appended.
         self._done[state.request_id] = now_us + self._config.window_us
         while self._done:
             oldest = next(iter(self._done))

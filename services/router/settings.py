@@ -92,11 +92,6 @@ class Settings:
     health: HealthSettings = field(default_factory=HealthSettings)
 
     def __post_init__(self) -> None:
-        """Refuse contradictory settings.
-
-        Raises:
-            UserError: A shortest deadline is above the longest.
-        """
         for name, least_ms, most_ms in (
             ("TTFT", self.ttft_min_ms, self.ttft_max_ms), ("STALL", self.stall_min_ms, self.stall_max_ms),
         ):  # fmt: skip
@@ -106,7 +101,7 @@ class Settings:
                 )
 
     def config(self, classes: ServiceClasses | None = None) -> RouterConfig:
-        """Return the settings as the core's configuration, within the policy's bounds.
+        """Return the core's configuration.
 
         Args:
             classes: The policy's classes; None to read them from the policy.
@@ -147,12 +142,8 @@ class Settings:
 
 
 def _within(name: str, least_ms: int, most_ms: int, classes: ServiceClasses) -> DeadlineRange:
-    """Return the overlap of the settings' range and the policy's, which spans all classes of interactive requests.
-
-    Raises:
-        UserError: The two ranges do not overlap.
-    """
     ranges = [each.bounds.of(f"{name.lower()}_ms") for each in classes if each.lane == "interactive"]
+    # The policy's range spans all classes of interactive requests.
     bounds = min(least for least, _ in ranges), max(largest for _, largest in ranges)
     if least_ms > bounds[1] or most_ms < bounds[0]:
         raise UserError(

@@ -39,7 +39,7 @@ _SELF_HOSTED_FAULTS: Final = frozenset({"unavailable", "overloaded", "timeout", 
 
 
 class Objection(Enum):
-    """A reason against a cutover; the value is the text for people."""
+    """A reason against a cutover. The value is the text for people. ``UNREAD`` means to wait."""
 
     UNREAD = "its question or its verdict was not read yet"
     OFF = "fallback is off"
@@ -64,8 +64,6 @@ BUDGETS: Final = frozenset({Objection.SPENT, Objection.RETRIES_SPENT})
 
 
 class CutoverPlan(NamedTuple):
-    """A cutover that is due; the fields are those of ``Cutover``."""
-
     trigger: Trigger
     how: CutoverMode
     target: Target
@@ -109,7 +107,6 @@ def choose_cutover(state: RequestState, now_us: int, at_us: int, budgets: Attemp
 
 
 def _due_cutovers(state: RequestState, now_us: int, *, prefer_cloud: bool) -> tuple[CutoverPlan, ...]:
-    """Return the cutovers whose trigger holds now, the preferred one first. Objections are not considered."""
     screen = state.screen
     if screen.over or screen.stopped is not None:
         return ()
@@ -162,7 +159,7 @@ def trigger_times_us(state: RequestState) -> list[int]:
 
 
 def _failure_due_us(state: RequestState, failure: Failed) -> int:
-    """Return when to act on a failure; 0 for at once. A batch request waits for a backoff if the failure may pass."""
+    # A batch request waits before it is tried again, if the failure may pass.
     passes = failure.retryable and failure.error_class != "engine_dead"  # if dead, another worker takes it at once
     if state.lane != "batch" or not passes or _retries_used_up(state):
         return 0
@@ -170,7 +167,7 @@ def _failure_due_us(state: RequestState, failure: Failed) -> int:
 
 
 def stall_due_us(state: RequestState) -> int | None:
-    """Return when an answer counts as stalled; None for never, for example if it has no first token yet."""
+    """Return when the answer counts as stalled; None for never, for example before its first token."""
     if state.lane is None or not state.screen.has_spoken or state.screen.finished is not None:
         return None
     if state.lane == "batch" and _retries_used_up(state):
@@ -214,7 +211,6 @@ def all_failed(state: RequestState) -> Failed | None:
 
 
 def _objection(state: RequestState, plan: CutoverPlan, now_us: int, budgets: AttemptBudgets) -> Objection | None:
-    """Return the reason against a cutover; None if it may be made. ``UNREAD`` means to wait, not to close."""
     if plan.trigger == "mask":
         return Objection.UNREAD if state.request is None else None
     failure = all_failed(state)
@@ -301,7 +297,6 @@ def health_outcome(state: RequestState, now_us: int) -> bool | None:
 
 
 def may_retry(state: RequestState) -> bool:
-    """Return whether the settings allow further attempts on the self-hosted engines."""
     return _most_retries(state) > 0
 
 

@@ -41,7 +41,7 @@ def decide(state: RequestState, now_us: int, budgets: AttemptBudgets, context: E
         state: The request.
         now_us: The time with which deadlines are compared. All records appended before it were read.
         budgets: The budgets of the partition.
-        context: The time and the source of the events to write.
+        context: The current time and the writer of the events.
     """
     if state.screen.closed is not None:
         return after_close(state, state.screen.closed, now_us, context)
@@ -60,7 +60,6 @@ def decide(state: RequestState, now_us: int, budgets: AttemptBudgets, context: E
 
 
 def close_too_many_open(state: RequestState, context: EventContext) -> Write:
-    """Close a request because too many other requests are open in its partition."""
     state.should_write("closed", context.now_us, context)
     is_batch = state.lane == "batch"
     most = f"{state.config.max_batch_open} batch" if is_batch else f"{state.config.max_open} interactive"
@@ -99,7 +98,6 @@ def next_alarm_us(state: RequestState, now_us: int) -> int:
 def _next_event(
     state: RequestState, now_us: int, budgets: AttemptBudgets, context: EventContext, conclusion: Conclusion | None
 ) -> list[Write]:
-    """Return the next event for the request's stream log: a ``Closed``, a ``Cutover`` or none."""
     attempt = state.screen.attempts + 1
     written_us = state.pending.get(cutover_key(attempt)) if state.pending else None
     if written_us is not None and now_us - written_us >= RETRY_US:

@@ -24,12 +24,7 @@ _CANCEL_REASONS: dict[Outcome, CancelReason] = {
 
 
 def begin_attempts(state: RequestState, now_us: int, context: EventContext) -> list[Write]:
-    """Write the ``Request`` of each attempt that a cutover has opened, once, to the topic of its worker.
-
-    It is written twice only if the router dies, or its partition moves, in the few milliseconds between writing the
-    ``Request`` and reading it back. A worker ignores an attempt that is among the last 10,000 that it has accepted. So
-    the cloud is called twice only if another worker also gets the partition of the ``Request`` in that moment.
-    """
+    """Write the ``Request`` of each attempt that a cutover has opened, to the topic of its worker."""
     writes: list[Write] = []
     for attempt, cutover in state.cutovers.items():
         if attempt in state.republished or attempt not in state.screen.candidates:
@@ -37,6 +32,9 @@ def begin_attempts(state: RequestState, now_us: int, context: EventContext) -> l
         if cutover.target == "vertex" and egress_objection(state) is not None:
             continue
         messages = next_messages(state)
+        # It is written twice only if the router dies, or its partition moves, before the ``Request`` is read back. A
+        # worker ignores an attempt that is among the last 10,000 that it has accepted. So the cloud is called twice
+        # only if another worker also gets the partition of the ``Request`` in that moment.
         if state.request is None or messages is None or not state.should_write(request_key(attempt), now_us, context):
             continue
         waited_ms = max(0, context.now_us - state.received_us) / 1_000  # counts towards the deadline, below a day

@@ -25,7 +25,7 @@ class CloseDecision(NamedTuple):
 
 
 def answered(state: RequestState, conclusion: Conclusion | None) -> CloseDecision | None:
-    """Return how to close a request if its screen concludes that it was denied, recalled or answered; else None."""
+    """Return how to close a request that was denied, recalled or answered; None for any other request."""
     stopped = state.screen.stopped
     if conclusion == "denied":
         return CloseDecision("denied", "denied", "policy refused the prompt")
@@ -35,7 +35,7 @@ def answered(state: RequestState, conclusion: Conclusion | None) -> CloseDecisio
 
 
 def overdue(state: RequestState, now_us: int) -> CloseDecision | None:
-    """Return how to close a request if one of its deadlines has passed or its client is gone; else None."""
+    """Return how to close a request that has missed a deadline or whose client is gone; None otherwise."""
     gone_us, grace_ms = state.client_gone_us, state.config.client_grace_ms
     if gone_us is not None and now_us >= gone_us + grace_ms * 1_000:
         return CloseDecision("client_gone", "cancelled", f"the client was gone for more than {grace_ms} ms")
@@ -51,7 +51,7 @@ def overdue(state: RequestState, now_us: int) -> CloseDecision | None:
 
 
 def no_attempt_left(state: RequestState, choice: CutoverChoice, now_us: int) -> CloseDecision | None:
-    """Return how to close a request if all its attempts failed or are silent, and no other attempt is allowed.
+    """Return how to close a request whose attempts all failed or are silent, if no other attempt is allowed; else None.
 
     A request whose first token is late is not closed, because the token may still come. There is one exception: it is
     closed if a budget is spent and ``when_spent`` is ``close``. A batch request is never closed for silence.
@@ -92,7 +92,7 @@ def cannot_begin(state: RequestState) -> CloseDecision | None:
 
 
 def no_masked_prompt(state: RequestState) -> CloseDecision | None:
-    """Return how to close a request if its verdict is to mask the prompt but has no masked prompt; else None."""
+    """Return how to close a request whose verdict asks for a masked prompt and has none; None otherwise."""
     verdict = state.screen.verdict
     if verdict is None or verdict.decision != "mask" or verdict.masked:
         return None
@@ -102,7 +102,6 @@ def no_masked_prompt(state: RequestState) -> CloseDecision | None:
 
 
 def _why_late(state: RequestState) -> str:
-    """Return what the request was waiting for when its total deadline passed."""
     screen = state.screen
     if screen.finished is not None:
         whole = screen.last_seq >= screen.finished.last_seq

@@ -1,4 +1,4 @@
-"""One attempt of a request: its cost and its output, read from the log. Pure."""
+"""The record of one attempt of a request. Pure."""
 
 from dataclasses import dataclass, replace
 
@@ -10,13 +10,12 @@ from services.stream.stages import RunTimes
 
 @dataclass(slots=True)
 class AttemptRecord:
-    """One attempt, as its first run in the log shows it.
+    """One attempt, with its first run on the log.
 
     Attributes:
-        times: The times of that run, as the ``StageRecorder`` has recorded them.
-        opened_us: When the attempt's ``Cutover`` was appended, by the broker's clock.
+        opened_us: When the attempt's ``Cutover`` was appended, by the broker's clock; None for attempt 1.
         last: The worker's final event.
-        last_ms: When that final event was appended, in milliseconds since the epoch.
+        last_ms: When the final event was appended, in milliseconds since the epoch.
     """
 
     attempt: int
@@ -32,7 +31,7 @@ class AttemptRecord:
         return self.last is not None
 
     def account(self) -> AttemptAccount:
-        """Return the attempt's account so far. If the worker gave no usage, the tokens that were read are counted."""
+        """Return the attempt's account so far. If the worker reported no usage, count the tokens that were read."""
         started, last = self.started, self.last
         usage = Usage() if last is None else last.usage
         if not usage.completion_tokens:

@@ -33,11 +33,11 @@ class OldestOpen:
         heapq.heappush(self._heap, (log_us, request_id))
 
     def mark_us(self, requests: Collection[str], besides: str, known_us: int) -> int:
-        """Return a time, by the broker's clock. No event of a request that is not done was appended before this time.
+        """Return a time, by the broker's clock, before which no event of an open request was appended.
 
         Args:
-            requests: The ids of the requests that are not done.
-            besides: The id of one of these requests. It counts as done, because the result is written in its account.
+            requests: The ids of the open requests.
+            besides: The id of a request that is not considered, because the result is written in its account.
             known_us: All records that were appended before this time, by this process's clock, were read.
         """
         if len(self._heap) > 2 * len(requests) + SPARE:

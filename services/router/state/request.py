@@ -19,13 +19,10 @@ MOST_RECALLS: Final = 100
 
 
 class EventContext(NamedTuple):
-    """The time and the writer of an event."""
-
     now_us: int
     source: str
 
     def envelope(self, about: RequestRef) -> Envelope:
-        """Return the fields that every event about this request has."""
         return envelope(about, at=self.now_us, source=self.source)
 
 
@@ -38,45 +35,29 @@ class RequestState:
 
     Attributes:
         opened_us: Append time of the first event that was read.
-        config: The router's configuration.
         received_us: When the request was received; its deadlines count from this time. It is the append time of the
             ``Request``, minus the time that the request had waited in the edge. No clock of another host is used.
         deadline_us: When the request must be closed.
-        attempt_opened_us: When the current attempt was opened.
         last_chunk_us: When the voice's newest chunk was appended.
-        begun_us: When a worker started the current attempt; 0 while it waits in a queue.
+        begun_us: When a worker started the current attempt; 0 while the attempt waits in a queue.
         known: Whether its ``Request`` or its ``Started`` was read, so that its deadlines are known.
         lane: None before the ``Request`` was read.
-        service_class: The class whose deadlines apply; None before the ``Request`` was read.
-        class_has_cloud: Whether this class may go to the cloud; true before the ``Request`` was read.
-        may_fall_back: Whether the configuration, the class and the ``Request`` itself allow the cloud; false before the
-            ``Request`` was read.
+        may_fall_back: Whether the configuration, the class and the ``Request`` itself allow the cloud.
         has_cloud_deadline: Whether a late first token sends the request to the cloud; false for a batch request.
         deadlines: The deadlines that apply: the request's own, moved into the bounds of the class and of the settings.
         request: The ``Request``; None before it was read. It has no messages if the prompt is not kept.
-        prompt_kept: Whether the prompt is in memory, for another attempt.
         client_gone_us: When the last attached client left; None while a client is attached, before the first one, or if
             the last one left with its complete answer.
-        runs: The first run of each attempt; no other run counts.
-        attempt_records: The record of each attempt, by attempt.
-        request_at: When the edge received the request, by the edge's clock; None before the ``Request`` was read.
-        policy_version: Version of the policy that gave the first verdict.
-        cutovers: The effective cutovers, by the attempt that they opened.
-        cutover_us: When the effective cutovers were appended, by attempt.
-        cloud_attempts: Attempts that went to the cloud.
+        request_at: When the edge received the request, by the edge's clock.
         retries: Further attempts with the same prompt that went to the self-hosted engines.
-        failures: The ``Failed`` events of attempts, by attempt.
-        failed_us: When the newest failure was appended.
         recalls: Ids of the recalls of the voice's text.
-        recalled: The first hundred recalls, whatever run each is of, for the account.
-        checked: The safety service's newest event and the time at which it was appended, for the account.
+        recalled: The first hundred recalls of any run, for the account.
+        checked: The safety service's newest event and when it was appended, for the account.
         republished: Attempts, from 2 on, whose ``Request`` was read back from the log.
         cancelled: Attempts for which a ``Cancel`` was written.
-        closed_us: When the effective ``Closed`` was appended.
-        first_chunk_us: When the current attempt's first chunk was appended.
         over_budget: Whether a cutover is due, but a budget for further attempts is spent.
-        bypass: Whether the breaker was open, so that the request goes to the cloud at once.
-        probe: Whether the breaker, while half open, lets the request try the self-hosted engines.
+        bypass: Whether the request goes to the cloud at once, because the breaker was open.
+        probe: Whether the breaker waits for the outcome of this request.
         health_recorded: Whether the breaker has recorded how the self-hosted engines served the request.
         timer_us: When its earliest timer is due; 0 if it has no timer.
         pending: The decisions that were written and not read back yet. Maps the key of each to the time of writing.
@@ -168,7 +149,7 @@ class RequestState:
             self.client_gone_us = at_us
 
     def on_chunk(self, event: Chunk, at_us: int, log_ms: int) -> bool:
-        """Fold a chunk. Return whether a decision may be due, because the answer starts or ends."""
+        """Apply a chunk. Return whether a decision may be due, because the answer starts or ends."""
         screen = self.screen
         last_seq, had_spoken = screen.last_seq, screen.has_spoken
         self.stages.feed(event, log_ms)
@@ -181,7 +162,7 @@ class RequestState:
         return True
 
     def on_cleared(self, event: Cleared, log_ms: int) -> bool:
-        """Fold a clearance that is not final. Return whether a decision may be due."""
+        """Apply a clearance. Return whether a decision may be due."""
         if self.policy_version is None:
             self.policy_version = event.policy_version
         self.checked = event, log_ms
@@ -189,7 +170,7 @@ class RequestState:
         return self.screen.over or not self.known
 
     def on_stream(self, event: StreamEvent, at_us: int, log_ms: int) -> None:
-        """Fold the next event of the request's stream log, which was appended at ``log_ms`` by the broker's clock."""
+        """Apply an event of the stream log, which was appended at ``log_ms`` by the broker's clock."""
         screen = self.screen
         match event:
             case Chunk():
@@ -252,7 +233,7 @@ class RequestState:
         return [n for n in opened if n not in self.cancelled and not (n in records and records[n].ended)]
 
     def record(self, attempt: int) -> AttemptRecord:
-        """Return the attempt's record. For a new attempt, create one."""
+        """Return the attempt's record, which is created if there is none."""
         found = self.attempt_records.get(attempt)
         if found is None:
             found = self.attempt_records[attempt] = AttemptRecord(attempt, self.stages.run(attempt))
@@ -313,10 +294,8 @@ class RequestState:
 
 
 def request_key(attempt: int) -> str:
-    """Return the key by which ``should_write`` knows the ``Request`` of this attempt."""
     return f"request-{attempt}"
 
 
 def cutover_key(attempt: int) -> str:
-    """Return the key by which ``should_write`` knows the ``Cutover`` to this attempt."""
     return f"cutover-{attempt}"
