@@ -58,7 +58,6 @@ class Prices:
     output: float = 2.50
 
     def of(self, usage: Usage) -> float:
-        """Return the price of this usage in US dollars."""
         return (usage.prompt_tokens * self.input + usage.completion_tokens * self.output) / 1e6
 
     def estimate(self, prompt_chars: int, max_tokens: int) -> float:
@@ -113,7 +112,7 @@ class RouterConfig:
         return 2 * self.total_max_ms * 1_000
 
     def deadlines_of(self, request: Request) -> Deadlines:
-        """Return the deadlines that apply to a request. The ranges of ``narrow`` do not bind a batch request."""
+        """Return the deadlines that apply to a request: those that it asks for, within the bounds of its class."""
         deadlines = self.classes.deadlines_of(request)
         return deadlines if request.lane == "batch" else self.narrow(deadlines)
 

@@ -285,7 +285,7 @@ def next_messages(state: RequestState) -> tuple[Message, ...] | None:
 
 
 def health_outcome(state: RequestState, now_us: int) -> bool | None:
-    """Return whether the self-hosted engines served the request in time; None if undecided or not to be counted."""
+    """Return whether the self-hosted engines served the request in time; None if unknown or if it does not count."""
     if state.bypass or not state.has_cloud_deadline or state.cloud_attempts:
         return None
     if state.screen.has_spoken:

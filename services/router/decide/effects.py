@@ -64,7 +64,6 @@ def stop_all(state: RequestState, reason: CancelReason, context: EventContext) -
 
 
 def after_close(state: RequestState, closed: Closed, now_us: int, context: EventContext) -> list[Write]:
-    """Cancel the attempts of a closed request that may still be running, and write its account."""
     writes: list[Write] = []
     if closed.outcome != "rejected":  # no worker has an unreadable request
         writes += stop_all(state, _CANCEL_REASONS[closed.outcome], context)

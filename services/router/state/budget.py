@@ -92,7 +92,6 @@ class FallbackBudget:
         self._trackers: list[SpendTracker] = []
 
     def open(self) -> SpendTracker:
-        """Return the tracker of a new partition."""
         self._trackers.append(SpendTracker(self))
         return self._trackers[-1]
 
@@ -107,7 +106,7 @@ class FallbackBudget:
         return self.limits.usd is None or spent_usd + usd <= self.limits.usd
 
     def used(self, now_us: int) -> float:
-        """Return the spent share of the allowed fallbacks or of the money, whichever is larger; 0 without a budget."""
+        """Return the spent share of the fallbacks or of the money, whichever is larger; 0 if none is allowed."""
         fallbacks, most, spent_usd = self._totals(now_us)
         of_requests = fallbacks / most if most else 0.0
         return max(of_requests, spent_usd / self.limits.usd if self.limits.usd else 0.0)

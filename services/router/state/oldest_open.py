@@ -13,8 +13,6 @@ SPARE: Final = 1_000
 
 
 class OldestOpen:
-    """Tracks when the first event of each open request was appended, by the broker's clock."""
-
     __slots__ = ("_ahead_us", "_heap")
 
     def __init__(self) -> None:
@@ -37,7 +35,7 @@ class OldestOpen:
 
         Args:
             requests: The ids of the open requests.
-            besides: The id of a request that is not considered, because the result is written in its account.
+            besides: The id of a request to leave out.
             known_us: All records that were appended before this time, by this process's clock, were read.
         """
         if len(self._heap) > 2 * len(requests) + SPARE:

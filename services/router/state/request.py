@@ -170,7 +170,7 @@ class RequestState:
         return self.screen.over or not self.known
 
     def on_stream(self, event: StreamEvent, at_us: int, log_ms: int) -> None:
-        """Apply an event of the stream log, which was appended at ``log_ms`` by the broker's clock."""
+        """Apply an event. It was appended at ``at_us`` by this process's clock, and at ``log_ms`` by the broker's."""
         screen = self.screen
         match event:
             case Chunk():
@@ -228,7 +228,6 @@ class RequestState:
         return self.config.input_gate == "hold" or (screen.voice is not None and screen.voice.input_gate == "hold")
 
     def running(self) -> list[int]:
-        """Return the attempts that may still be running and for which no ``Cancel`` was written."""
         records, opened = self.attempt_records, range(1, self.screen.attempts + 1)
         return [n for n in opened if n not in self.cancelled and not (n in records and records[n].ended)]
 
