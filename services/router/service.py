@@ -40,7 +40,6 @@ class RouterService:
     """One router process.
 
     Args:
-        settings: The router's settings.
         source: The router's name in the events that it writes.
         on_ready: Called once, when the router has caught up with the log.
         clock: Returns the time in microseconds since the epoch.

@@ -40,8 +40,6 @@ class SafetyCore(Core):
     """All partitions of one safety process. ``read`` queues events, and ``step`` processes them, tenant by tenant.
 
     Args:
-        policy: The first policy.
-        source: The ``source`` of the events that it writes.
         total_max_ms: Longest total deadline that the router grants an interactive request.
 
     Attributes:
@@ -83,26 +81,21 @@ class SafetyCore(Core):
 
     @property
     def pending_checks(self) -> int:
-        """Return how many checks have no outcome yet."""
         return len(self._pending)
 
     def waits_for(self, check: CheckRequest) -> bool:
-        """Return whether the outcome of a check is still needed."""
         return check.number in self._pending
 
     def gained(self, number: int) -> None:
-        """Start to check a partition that was assigned to this process."""
         self._partitions[number] = SafetyPartition(self._total_max_us, catching_up=True)
 
     def lost(self, number: int) -> None:
-        """Forget a partition. Its queued events will be skipped."""
         partition = self._partitions.pop(number)
-        partition.lost = True
+        partition.lost = True  # `step` skips its queued events
         self._awaited.discard(number)
         self._pending = {check: whose for check, whose in self._pending.items() if whose[0] is not partition}
 
     def read(self, record: Received | UnreadableRecord, at_us: int, now_us: int) -> Sequence[Effect]:  # noqa: ARG002
-        """Queue an event of the stream log."""
         if type(record) is UnreadableRecord:
             return ()
         event = record.event
@@ -117,7 +110,7 @@ class SafetyCore(Core):
     def caught_up(self, number: int, known_us: int, now_us: int) -> list[Effect]:  # noqa: ARG002
         """Return the effects that were held back while the partition caught up, if they are still due.
 
-        As long as events of the partition are queued, return none of them; a later ``step`` then returns them.
+        While events of the partition are queued, return nothing. A later ``step`` then returns the effects.
         """
         partition = self._partitions[number]
         if partition.queued:
@@ -131,16 +124,14 @@ class SafetyCore(Core):
         return effects
 
     def alarm_us(self, number: int, now_us: int) -> int | None:  # noqa: ARG002
-        """Return when the oldest request expires, in microseconds since the epoch; None without requests."""
         return self._partitions[number].expires_us
 
     def tick(self, number: int, known_us: int, now_us: int) -> Sequence[Effect]:  # noqa: ARG002
-        """Forget requests that have expired because they were never closed."""
         self.expired += self._partitions[number].expire(known_us)
         return ()
 
     def step(self, now_us: int) -> list[Effect]:
-        """Take events from the queue until ``STEP_CHARS`` is reached. Return the resulting effects."""
+        """Process queued events until ``STEP_CHARS`` is reached. Return the resulting effects."""
         context = self._context
         context.now_us, context.work = now_us, 0
         effects: list[Effect] = []
@@ -174,7 +165,7 @@ class SafetyCore(Core):
         return effects
 
     def take_outcome(self, check: CheckRequest, outcome: CheckOutcome, now_us: int) -> list[Effect]:
-        """Take the outcome of a check. If it is no longer needed, ignore it."""
+        """Return the effects of a check's outcome; none if the outcome is no longer needed."""
         whose = self._pending.pop(check.number, None)
         if whose is None:
             return []
@@ -192,7 +183,6 @@ class SafetyCore(Core):
         traceparent: str | None,
         effects: list[Effect],
     ) -> RequestCheck | None:
-        """Take an event other than a chunk, or read the next slice of a text."""
         if type(event) is RequestCheck:
             request = event
             outputs = request.read()
@@ -216,15 +206,11 @@ class SafetyCore(Core):
         outputs: list[RunOutput],
         effects: list[Effect],
     ) -> None:
-        """Add to ``effects`` the checks to run, and the events that are not on the log yet.
-
-        While the partition catches up, hold all outputs back instead.
-        """
         if partition.catching_up:
             partition.hold(request, outputs)
             return
         for output in outputs:
-            if type(output) is CheckRequest or request.new(output):
+            if type(output) is CheckRequest or request.new(output):  # an event that is on the log is not written again
                 self._perform(partition, request, output, effects)
 
     def _perform(

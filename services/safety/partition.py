@@ -31,7 +31,6 @@ class SafetyPartition:
         requests: Open requests by id, oldest first.
         queued: Number of the partition's events in the core's queue.
         catching_up: Whether this process still reads events that were on the log when it was assigned the partition.
-        lost: Whether the partition is no longer assigned to this process.
         read_us: Append time of the newest event that was read, in microseconds since the epoch.
         dropped: Number of requests that were dropped because too many were open.
     """
@@ -50,7 +49,7 @@ class SafetyPartition:
         self._held: dict[RequestCheck, list[RunOutput]] = {}
 
     def check_of(self, event: StreamEvent, policy: Policy, context: CheckContext) -> RequestCheck | None:
-        """Return the check of the event's request, or a new check. Return None if there is nothing to check."""
+        """Return the check of the event's request, which may be new; None if there is nothing to check."""
         request_id = event.request_id
         request = self.requests.get(request_id)
         if request is not None or request_id in self._closed:
@@ -73,11 +72,9 @@ class SafetyPartition:
             self._held.setdefault(request, []).extend(outputs)
 
     def drop_settled(self, request: RequestCheck) -> None:
-        """Forget the attempts of a request whose final clearance is on the log, because their check is complete.
-
-        If they were kept until the partition has caught up, the answered requests in the part of the log that is read
-        again could be more than ``MAX_OPEN``. Then requests that are still open would be dropped.
-        """
+        """Forget the attempts of a request whose final clearance is on the log, because their check is complete."""
+        # If they were kept until the partition has caught up, the answered requests in the part of the log that is read
+        # again could be more than `MAX_OPEN`. Then requests that are still open would be dropped.
         request.drop_settled()
         held = self._held.pop(request, ())
         self.hold(request, [output for output in held if not request.settled(output.attempt)])
@@ -92,7 +89,6 @@ class SafetyPartition:
         return [(request, output) for request, outputs in held.items() for output in outputs if request.is_due(output)]
 
     def forget_if_over(self, request: RequestCheck) -> None:
-        """Forget a request that is closed and checked."""
         if request.over and self.requests.pop(request.request_id, None) is not None:
             self._remember_closed(request.request_id)
 
@@ -115,5 +111,5 @@ class SafetyPartition:
 
 
 def _changes_the_check(verdict: Verdict) -> bool:
-    """Return whether a verdict must be remembered until the answer starts. Most verdicts need not be."""
+    # Most verdicts need not be remembered until the answer starts.
     return verdict.decision == "deny" or (verdict.delivery is not None and verdict.delivery.mode == "gated")

@@ -52,11 +52,9 @@ ChecksOf = Callable[[CheckRequest], Mapping[Tier, Check]]
 OnOutcome = Callable[[CheckRequest, CheckOutcome], None]
 
 
+# Thousands of short steps begin each second, and `asyncio.timeout` would cost more than the steps.
 class TimeoutSweeper:
-    """Cancels tasks whose current step takes too long, with one timer for all tasks.
-
-    There are thousands of short steps per second, for which ``asyncio.timeout`` would cost more than the steps.
-    """
+    """Cancels tasks whose current step takes too long, with one timer for all tasks."""
 
     def __init__(self) -> None:
         self._due_s: dict[asyncio.Task[object], float] = {}
@@ -71,7 +69,6 @@ class TimeoutSweeper:
             self._timer = loop.call_later(SWEEP_S, self._sweep, loop)
 
     def end(self, task: asyncio.Task[object]) -> None:
-        """Record that the task's step is over, whether it succeeded or failed."""
         self._due_s.pop(task, None)
 
     def was_overdue(self, task: asyncio.Task[object]) -> bool:
@@ -94,9 +91,9 @@ class CheckExecutor:
     """Runs checks in worker tasks.
 
     Args:
-        checks_of: Returns the checks of a request's policy version.
+        checks_of: Returns the checks of a request's policy version, by tier.
         on_outcome: Called with each outcome, in the event loop.
-        matters: Returns whether a check's outcome is still needed.
+        matters: Returns whether a check's outcome is still needed. If it is not, the check is not run.
     """
 
     def __init__(

@@ -15,12 +15,8 @@ class CheckRequest:
     """A window of an answer's text to check.
 
     Attributes:
-        number: Identifies this check request.
         tier: 1 for NeMo rails, 2 for classifiers.
-        tenant: The tenant that the answer belongs to; tenants take turns with their checks.
-        attempt: The attempt that the text is of.
-        policy: The policy version of the answer's request.
-        text: The text of the window.
+        policy: The policy version with which the request started.
         last: Whether the answer's text ends with this window.
     """
 

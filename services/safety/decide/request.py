@@ -28,7 +28,6 @@ class RequestCheck:
     Attributes:
         policy: The policy version of the request. It does not change when the policy changes.
         expires_us: Time at which the request is forgotten if it was never closed, in microseconds since the epoch.
-        traceparent: The traceparent of the request's newest record that had one.
         over: Whether the request will have no more outputs.
         unread: Runs with text that has not been read yet, because it is longer than one slice.
     """
@@ -107,14 +106,14 @@ class RequestCheck:
         return output.attempt in self._runs if isinstance(output, CheckRequest) else self.new(output)
 
     def new(self, event: Cleared | Recall) -> bool:
-        """Return whether this event is not on the log yet. After this call it counts as written."""
+        """Return whether this event is not on the log yet. After this call the event counts as written."""
         if isinstance(event, Recall):
             return event.recall_id not in self._recall_ids and self.note(event)
         seq, final = self._cleared.get(event.attempt, (-2, False))
         return not final and (event.final or event.seq > seq) and self.note(event)
 
     def note(self, event: Cleared | Recall) -> bool:
-        """Record an event of safety that is on the log. Return whether it is about an attempt's first run."""
+        """Record an event of safety that is on the log. Return false if its run is not the first of its attempt."""
         if not self._first_runs.is_first(event.attempt, event.run):
             return False
         if isinstance(event, Recall):
@@ -125,7 +124,6 @@ class RequestCheck:
         return True
 
     def settled(self, attempt: int) -> bool:
-        """Return whether the log has this attempt's final clearance."""
         return self._cleared.get(attempt, (-2, False))[1]
 
     def drop_settled(self) -> None:

@@ -50,7 +50,6 @@ class RunCheck:
     """The checks of one run. The methods return the resulting outputs, in order.
 
     Attributes:
-        key: The run.
         gated: Whether delivery is gated. A change applies to text that is not cleared yet.
         unread: Text that ``read`` has not read yet.
     """
@@ -83,7 +82,6 @@ class RunCheck:
 
     @property
     def done(self) -> bool:
-        """Whether the run will have no more outputs."""
         if self._clearing or not (self._stopped or self._ended):
             return False
         for tracker in self._trackers:  # noqa: SIM110 - asked after every outcome
@@ -119,7 +117,7 @@ class RunCheck:
         return self.read()
 
     def finish(self, last_seq: int | None) -> _Outputs:
-        """Set the last chunk of the text, which may not have arrived yet. None means the last chunk so far."""
+        """Set ``seq`` of the run's last chunk, which may not have arrived yet. None means the last chunk so far."""
         if self._last_seq is None:
             self._last_seq = self.last_seq if last_seq is None else last_seq
         return self.read()
@@ -162,8 +160,7 @@ class RunCheck:
                 self._open_windows(outputs, last=False)
 
     def _account(self) -> int:
-        """Record and return the number of the matcher's look-ups beyond one per character."""
-        work, self._scanner.work = self._scanner.work, 0
+        work, self._scanner.work = self._scanner.work, 0  # the matcher's look-ups beyond one per character
         self._context.work += work
         return work
 
@@ -197,7 +194,6 @@ class RunCheck:
         self._due = min([tracker.next for tracker in self._trackers])
 
     def _settle_clearance(self, pending: PendingCheck) -> None:
-        """Record which chunks a window may clear. The outcome of its check later decides whether they are cleared."""
         tier_2 = self._tier_2
         if pending.last or self.gated:
             pending.after = tier_2.asked if tier_2 else 0
@@ -211,7 +207,6 @@ class RunCheck:
         pending.clears = self._text.whole_before(offset)
 
     def _give_up_oldest(self, tracker: WindowTracker, outputs: _Outputs) -> None:
-        """Count the oldest check as failed if too much text waits for its outcome."""
         oldest = tracker.oldest()
         limit = self._policy.document.safety.max_waiting_chars
         if oldest is not None and oldest.outcome is None and self._scanner.position - oldest.end > limit:
@@ -219,7 +214,6 @@ class RunCheck:
             self._count(outputs)
 
     def _count(self, outputs: _Outputs) -> None:
-        """Process outcomes in order, and clear the text that passed."""
         for tracker in self._trackers:
             for pending in tracker.countable():
                 if isinstance(pending.outcome, CheckResult):
@@ -238,7 +232,6 @@ class RunCheck:
             self._clearing.clear()
 
     def _apply(self, matches: list[Match], outputs: _Outputs) -> bool:
-        """Add the recalls for matches of tier 0. Return whether the answer is stopped."""
         for match in matches:
             rule = match.rule
             if self._recalls.finding(0, FoundSpan(rule.name, rule.category, match.start, match.end), outputs):

@@ -68,7 +68,7 @@ def compare(runs: Mapping[RunId, JudgedRun]) -> Comparison:
 
 
 def _content(recall: Recall) -> tuple[object, ...]:
-    """Return the fields of a recall that are compared. Its id and its policy's version are not compared."""
+    # The id and the policy's version are different under each policy.
     return recall.rule, recall.category, recall.start, recall.end, recall.action, recall.replacement
 
 
@@ -78,7 +78,6 @@ class Label(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     Attributes:
         id: Id of the request.
         span: Offsets in the answer's text: the first code point and one past the last.
-        category: The category of the finding.
     """
 
     id: str

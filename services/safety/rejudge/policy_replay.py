@@ -40,7 +40,7 @@ class JudgedRun:
 
     Attributes:
         recorded: Recalls on the log, by id.
-        judged: Recalls under the policy, each with the number of code points that had arrived when it was made.
+        judged: Recalls under the new policy, each with the number of code points that had arrived when it was made.
     """
 
     recorded: dict[str, Recall] = field(default_factory=dict)
@@ -51,7 +51,6 @@ class PolicyReplay:
     """Judges the stream log of one archive, partition by partition, record by record.
 
     Args:
-        policy: The policy to judge by.
         checks: The policy's checks, by tier.
         wanted: Returns whether to judge the request with this id.
 
@@ -110,7 +109,6 @@ class PolicyReplay:
             self.versions[event.policy_version] = self.versions.get(event.policy_version, 0) + 1
 
     async def _perform(self, request: RequestCheck, outputs: Sequence[RunOutput]) -> None:
-        """Run the checks one after the other, and record the recalls."""
         waiting = deque(outputs)
         while waiting or request.unread:
             if not waiting:

@@ -55,7 +55,6 @@ async def rejudge(args: argparse.Namespace) -> int:
 
 
 async def build_checks(policy: Policy) -> dict[Tier, Check]:
-    """Build a policy's checks in the same way as the safety service."""
     checks: dict[Tier, Check] = {1: await nemo_check(policy)}
     if policy.document.safety.classifiers:
         checks[2] = await classifiers_check(policy)
@@ -158,5 +157,5 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main() -> int:
-    """Run the program. Return 0 if no recall is different, 1 if one is, 2 after a user's mistake."""
+    """Return the exit status: 0 if no recall is different, 1 if one is, 2 after a user's mistake."""
     return run_rejudge(rejudge(parser().parse_args()))
