@@ -4,9 +4,11 @@ from dataclasses import dataclass, field
 from math import ceil
 from typing import Final, Literal
 
+import msgspec
+
 from schemas.requests import LONGEST_TOTAL_MS, Deadlines, Request
 from schemas.stream import InputGate, OutputCheck, Usage
-from services.runtime.policy_deadlines import WIDEST_BOUNDS
+from services.runtime.policy_deadlines import WIDEST_BOUNDS, Bounds
 from services.runtime.service_classes import ServiceClasses
 
 RETRY_US: Final = 5_000_000
@@ -39,15 +41,6 @@ class FallbackLimits:
         """Return the limits of a router that owns this share of the partitions (0 to 1)."""
         usd = None if self.usd is None else self.usd * part
         return FallbackLimits(ratio=self.ratio, free=ceil(self.free * part), usd=usd)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeadlineRange:
-    min_ms: int = 1
-    max_ms: int = 600_000
-
-    def clamp_ms(self, asked_ms: int) -> int:
-        return min(max(asked_ms, self.min_ms), self.max_ms)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,9 +90,9 @@ class RouterConfig:
     max_retries: int = 0
     max_batch_retries: int = 0
     retry_limits: FallbackLimits = field(default_factory=lambda: FallbackLimits(ratio=1.0, free=100))
-    ttft: DeadlineRange = field(default_factory=DeadlineRange)
+    ttft_bounds_ms: Bounds = (1, 600_000)
     ttft_ms_per_1000_chars: float = 0.0
-    stall: DeadlineRange = field(default_factory=DeadlineRange)
+    stall_bounds_ms: Bounds = (1, 600_000)
     breaker_trip: int = 5
     limits: FallbackLimits = field(default_factory=FallbackLimits)
     when_spent: Literal["wait", "close"] = "wait"
@@ -112,18 +105,19 @@ class RouterConfig:
         return 2 * self.total_max_ms * 1_000
 
     def deadlines_of(self, request: Request) -> Deadlines:
-        """Return the deadlines that apply to a request: those that it asks for, within the bounds of its class."""
+        """Return the deadlines that apply to a request, within the bounds of its class and of the settings."""
         deadlines = self.classes.deadlines_of(request)
         return deadlines if request.lane == "batch" else self.narrow(deadlines)
 
     def narrow(self, deadlines: Deadlines) -> Deadlines:
         """Return an interactive request's deadlines, each moved to the nearest value that the settings allow."""
-        return Deadlines(
-            verdict_ms=deadlines.verdict_ms,
-            ttft_ms=self.ttft.clamp_ms(deadlines.ttft_ms),
-            stall_ms=self.stall.clamp_ms(deadlines.stall_ms),
-            total_ms=min(deadlines.total_ms, self.total_max_ms),
+        bounds = msgspec.structs.replace(
+            WIDEST_BOUNDS,
+            ttft_ms=self.ttft_bounds_ms,
+            stall_ms=self.stall_bounds_ms,
+            total_ms=(1, self.total_max_ms),
         )
+        return bounds.clamp(deadlines)
 
     def ttft_us(self, deadlines: Deadlines, prompt_chars: int) -> int:
         """Return the first-token deadline in microseconds after the request's receipt."""
