@@ -110,7 +110,7 @@ def _why_late(state: RequestState) -> str:
         silence = "its answer stalled" if state.over_budget else "its answer was not complete"
     elif state.awaits_verdict:
         silence = "its input check gave no verdict"
-    elif not state.runs.by_attempt:
+    elif all(record.started is None for record in state.attempt_records.values()):
         silence = "no worker began it"
     else:
         silence = "no first token"

@@ -11,7 +11,6 @@ from schemas.stream import Chunk, Cleared, Closed, Cutover, Failed, Finished, Re
 from services.router.config import RETRY_US, RouterConfig
 from services.router.state.attempt import AttemptRecord
 from services.stream import Governance, Screen
-from services.stream.order import FirstRuns
 from services.stream.stages import StageRecorder
 
 MOST_RECALLS: Final = 100
@@ -86,7 +85,6 @@ class RequestState:
     prompt_chars: int = 0
     traceparent: str | None = None
     client_gone_us: int | None = None
-    runs: FirstRuns = field(default_factory=FirstRuns)
     attempt_records: dict[int, AttemptRecord] = field(default_factory=dict)
     request_at: int | None = None
     policy_version: str | None = None
@@ -200,8 +198,9 @@ class RequestState:
 
     def _on_started(self, event: Started, at_us: int, log_ms: int) -> None:
         self.stages.feed(event, log_ms)
-        if self.runs.register(event):
-            self.record(event.attempt).started = event
+        record = self.record(event.attempt)
+        if record.started is None:  # no later run of the attempt counts
+            record.started = event
             if event.attempt == self.screen.attempts:
                 self.begun_us = at_us
         queue_us = int(event.queue_ms * 1_000)
@@ -265,7 +264,7 @@ class RequestState:
 
     def _on_end(self, event: Finished | Failed, at_us: int, log_ms: int) -> None:
         record = self.record(event.attempt)
-        counts = record.started is None or self.runs.is_first(event.attempt, event.run)
+        counts = record.started is None or record.started.run == event.run
         if record.ended or not counts:  # a failure before any ``Started`` counts as the attempt's
             return
         record.last, record.last_ms = event, log_ms
