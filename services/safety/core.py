@@ -56,12 +56,11 @@ class SafetyCore(Core):
         # By number of a check, its partition and request. Bounded by open requests and their windows.
         self._pending: dict[int, tuple[SafetyPartition, RequestCheck]] = {}
         self._awaited: set[int] = set()  # partitions that were read to their end but still have queued events
-        self._backlog = 0
         self.expired = 0
 
     @property
     def backlog(self) -> int:
-        return self._backlog
+        return len(self._queue)
 
     @property
     def busy(self) -> bool:
@@ -103,7 +102,6 @@ class SafetyCore(Core):
             partition = self._partitions[record.partition]
             partition.queued += 1
             partition.read_us = at_us
-            self._backlog += 1
             self._queue.put(event.tenant, (partition, event, record.traceparent))
         return ()
 
@@ -155,7 +153,6 @@ class SafetyCore(Core):
                     self._queue.put_back(tenant, [(partition, request, None), *items[index + 1 :]])
                     break
                 partition.queued -= 1
-                self._backlog -= 1
                 if cost + context.work >= STEP_CHARS:  # enough for one step
                     self._queue.put_back(tenant, items[index + 1 :])
                     break
