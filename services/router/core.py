@@ -37,10 +37,8 @@ class RouterCore(Core):
     """
 
     def __init__(self, config: RouterConfig, source: str, partitions: int) -> None:
-        self._config = config
-        self._source = source
         self._count = partitions
-        self._shared = SharedResources(config)
+        self._shared = SharedResources(config, source)
         self._partitions: dict[int, RouterPartition] = {}
         self._dead_letters: dict[tuple[str, int, int], int] = {}
 
@@ -55,16 +53,14 @@ class RouterCore(Core):
 
     def reconfigure(self, config: RouterConfig) -> None:
         """Change the classes and the ranges of deadlines for new requests. Open requests keep their deadlines."""
-        self._config = config
-        for partition in self._partitions.values():
-            partition.reconfigure(config)
+        self._shared.config = config
 
     def fallback_used(self, now_us: int) -> float:
         """Return the share of the last minute's fallback budget that is spent."""
         return self._shared.budget.used(now_us)
 
     def gained(self, number: int) -> None:
-        self._partitions[number] = RouterPartition(self._config, self._shared, self._source)
+        self._partitions[number] = RouterPartition(self._shared)
         self._share()
 
     def lost(self, number: int) -> None:
@@ -112,12 +108,13 @@ class RouterCore(Core):
 
     def _share(self) -> None:
         part = len(self._partitions) / self._count
-        self._shared.budget.limits = self._config.limits.share(part)
-        self._shared.retry_budget.limits = self._config.retry_limits.share(part)
+        shared = self._shared
+        shared.budget.limits = shared.config.limits.share(part)
+        shared.retry_budget.limits = shared.config.retry_limits.share(part)
 
     def _unreadable(self, item: UnreadableRecord, now_us: int) -> Writes:
         writes: Writes = []
-        closed = rejection(item, now_us, self._source) if item.topic in _REQUEST_TOPICS else None
+        closed = rejection(item, now_us, self._shared.source) if item.topic in _REQUEST_TOPICS else None
         if closed is not None:
             partition = self._partitions.get(item.partition)
             if partition is None or partition.deciding:
@@ -125,7 +122,7 @@ class RouterCore(Core):
             else:
                 partition.rejected.append(closed)
         if (item.topic, item.partition, item.offset) not in self._dead_letters:
-            writes.append(Write(DEAD, dead_letter(item, now_us, self._source)))
+            writes.append(Write(DEAD, dead_letter(item, now_us, self._shared.source)))
         return writes
 
     def _reject(self, closed: Closed) -> Writes:

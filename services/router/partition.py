@@ -40,9 +40,11 @@ KNOWN_US: Final = 30_000_000
 
 
 class SharedResources:
-    """The resources that all partitions of a router share: the breaker, the budgets and the memory for prompts."""
+    """What all partitions of a router share: the configuration, the breaker, the budgets and the memory for prompts."""
 
-    def __init__(self, config: RouterConfig) -> None:
+    def __init__(self, config: RouterConfig, source: str) -> None:
+        self.config = config
+        self.source = source
         self.breaker = Breaker(config.breaker_trip)
         self.budget = FallbackBudget(config.limits)
         self.retry_budget = FallbackBudget(config.retry_limits)
@@ -68,13 +70,11 @@ class RouterPartition:
         rejected: The ``Closed`` events of unreadable requests, to write after ``catch_up``.
     """
 
-    def __init__(self, config: RouterConfig, shared: SharedResources, source: str) -> None:
+    def __init__(self, shared: SharedResources) -> None:
         self.requests: dict[str, RequestState] = {}
         self.deciding = False
         self.rejected: deque[Closed] = deque(maxlen=MAX_REJECTED)
-        self._config = config
         self._shared = shared
-        self._source = source
         self._known_us = 0  # everything appended before this time was read; no later deadline counts as passed
         self._timers: list[tuple[int, str]] = []  # a heap; a timer that has moved is corrected when it is popped
         self._done: dict[str, int] = {}
@@ -106,9 +106,6 @@ class RouterPartition:
                 self._set_timer(state, due_us)
         return None
 
-    def reconfigure(self, config: RouterConfig) -> None:
-        self._config = config
-
     def read(self, record: Received, event: Event, at_us: int, now_us: int) -> Writes:  # noqa: C901 - one case per kind
         """Apply a record whose event was appended at ``at_us``. Return the events to write."""
         traceparent, log_ms = record.traceparent, record.timestamp_ms
@@ -119,13 +116,14 @@ class RouterPartition:
             if event.request_id in self._done:  # at start, an account may be read before its request's other events
                 self._count(event, at_us)
                 return NO_WRITES
-            state = self.requests[event.request_id] = RequestState(event.request_id, event.tenant, at_us, self._config)
+            config = self._shared.config
+            state = self.requests[event.request_id] = RequestState(event.request_id, event.tenant, at_us, config)
             self._oldest.note(event.request_id, log_ms * 1_000, at_us)
             if self.deciding and isinstance(event, Request) and self._is_full(event):
                 state.on_request(event, traceparent, at_us, log_ms)
                 state.request = replace(event, messages=())
                 self._batch_open += state.lane == "batch"
-                return [close_too_many_open(state, EventContext(now_us, self._source))]
+                return [close_too_many_open(state, EventContext(now_us, self._shared.source))]
         match event:
             case Chunk():
                 if not state.on_chunk(event, at_us, log_ms):
@@ -184,9 +182,10 @@ class RouterPartition:
         self._shared.retry_budget.close(self._budgets.retries)
 
     def _is_full(self, request: Request) -> bool:
+        config = self._shared.config
         if request.lane == "batch":
-            return self._batch_open >= self._config.max_batch_open
-        return len(self.requests) - self._batch_open > self._config.max_open  # the request itself is in it already
+            return self._batch_open >= config.max_batch_open
+        return len(self.requests) - self._batch_open > config.max_open  # the request itself is in it already
 
     def _count(self, event: Event, at_us: int) -> None:
         if isinstance(event, Request) and event.attempt == 1:
@@ -228,17 +227,17 @@ class RouterPartition:
         had_ended = record.ended
         state.on_stream(event, at_us, log_ms)
         if event.attempt in state.cloud_attempts and record.ended and not had_ended:
-            difference = self._config.prices.of(event.usage) - price(state)
+            difference = state.config.prices.of(event.usage) - price(state)
             self._budgets.cloud.correct(difference, state.cutover_us[event.attempt])
 
     def _decide(self, state: RequestState, now_us: int) -> Writes:
         known_us = self._known_us
-        if not state.known and state.screen.closed is None and known_us >= state.opened_us + self._config.window_us:
+        if not state.known and state.screen.closed is None and known_us >= state.opened_us + state.config.window_us:
             self._finish(state, now_us)
             return NO_WRITES
         if state.has_cloud_deadline and not state.health_recorded:
             self._record_health(state, now_us)
-        writes = decide(state, known_us, self._budgets, EventContext(now_us, self._source))
+        writes = decide(state, known_us, self._budgets, EventContext(now_us, self._shared.source))
         due_us = self._due_us(state)
         if not state.timer_us or due_us < state.timer_us:
             self._set_timer(state, due_us)
@@ -272,7 +271,7 @@ class RouterPartition:
         del self.requests[state.request_id]
         # More of its events may be read until the log was read beyond this time. That the clock has passed it is not
         # enough, because after an outage a router reads events long after they were appended.
-        self._done[state.request_id] = now_us + self._config.window_us
+        self._done[state.request_id] = now_us + state.config.window_us
         while self._done:
             oldest = next(iter(self._done))
             if self._done[oldest] > self._known_us:
