@@ -17,7 +17,6 @@ class CheckRequest:
     Attributes:
         tier: 1 for NeMo rails, 2 for classifiers.
         policy: The policy version with which the request started.
-        last: Whether the answer's text ends with this window.
     """
 
     number: int
@@ -26,7 +25,6 @@ class CheckRequest:
     attempt: int
     policy: Policy
     text: str
-    last: bool
 
 
 @dataclass(frozen=True, slots=True)

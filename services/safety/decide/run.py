@@ -187,7 +187,7 @@ class RunCheck:
                     outputs.append(
                         CheckRequest(
                             number=pending.number, tier=tracker.tier, tenant=self.key.tenant, attempt=self.key.attempt,
-                            policy=self._policy, text=text, last=last,
+                            policy=self._policy, text=text,
                         )
                     )  # fmt: skip
                     self._give_up_oldest(tracker, outputs)
