@@ -12,7 +12,7 @@ from schemas.stream import Chunk, Cleared, Closed, Cutover, Failed, Finished, St
 from services.bus import Received
 from services.processor import Write
 from services.router.config import RouterConfig
-from services.router.decide.cutovers import health_outcome, may_retry, price
+from services.router.decide.cutovers import health_outcome, price
 from services.router.decide.decide import close_too_many_open, decide, next_alarm_us
 from services.router.state.breaker import Breaker
 from services.router.state.budget import AttemptBudgets, FallbackBudget
@@ -204,7 +204,7 @@ class RouterPartition:
         self._oldest.note(state.request_id, record.timestamp_ms * 1_000, at_us)  # another event may have come first
         state.request = request
         self._batch_open += state.lane == "batch"
-        if (state.may_fall_back or may_retry(state)) and now_us < state.deadline_us:
+        if (state.may_fall_back or state.most_retries) and now_us < state.deadline_us:
             state.prompt_kept = self._shared.take_memory(state.prompt_chars)
             if self.deciding and state.has_cloud_deadline:
                 admitted = self._shared.breaker.admits(now_us)

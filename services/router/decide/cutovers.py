@@ -243,7 +243,7 @@ def _objection_to_fallback(
 def _objection_to_retry(
     state: RequestState, failure: Failed | None, now_us: int, budgets: AttemptBudgets
 ) -> Objection | None:
-    if not _most_retries(state):
+    if not state.most_retries:
         return Objection.RETRIES_OFF
     if failure is not None and not failure.retryable:
         return Objection.HOPELESS
@@ -296,10 +296,6 @@ def health_outcome(state: RequestState, now_us: int) -> bool | None:
     return False if now_us >= ttft_due_us(state) else None
 
 
-def may_retry(state: RequestState) -> bool:
-    return _most_retries(state) > 0
-
-
 def _wants_mask(state: RequestState) -> bool:
     verdict = state.screen.verdict
     if verdict is None or verdict.decision != "mask" or not verdict.masked:
@@ -312,8 +308,4 @@ def _fallbacks_used_up(state: RequestState) -> bool:
 
 
 def _retries_used_up(state: RequestState) -> bool:
-    return len(state.retries) >= _most_retries(state)
-
-
-def _most_retries(state: RequestState) -> int:
-    return state.config.max_batch_retries if state.lane == "batch" else state.config.max_retries
+    return len(state.retries) >= state.most_retries

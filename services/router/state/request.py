@@ -219,6 +219,10 @@ class RequestState:
         return True
 
     @property
+    def most_retries(self) -> int:
+        return self.config.max_batch_retries if self.lane == "batch" else self.config.max_retries
+
+    @property
     def awaits_verdict(self) -> bool:
         """Return whether the answer is held back because its verdict was not read yet."""
         screen = self.screen
