@@ -45,7 +45,7 @@ class FallbackLimits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prices:
-    """Prices of the cloud model, in US dollars per million tokens."""
+    """Prices of the cloud model, in US dollars per million tokens. Its methods return US dollars."""
 
     input: float = 0.30
     output: float = 2.50
@@ -54,7 +54,6 @@ class Prices:
         return (usage.prompt_tokens * self.input + usage.completion_tokens * self.output) / 1e6
 
     def estimate(self, prompt_chars: int, max_tokens: int) -> float:
-        """Estimate the highest possible price of a request, in US dollars."""
         return self.of(Usage(prompt_tokens=prompt_chars // CHARS_PER_TOKEN, completion_tokens=max_tokens))
 
 

@@ -44,7 +44,6 @@ class RouterCore(Core):
 
     @property
     def open(self) -> int:
-        """Return the number of requests that have no account yet."""
         return sum(len(partition.requests) for partition in self._partitions.values())
 
     @property
@@ -97,7 +96,6 @@ class RouterCore(Core):
         return partition.read(item, event, at_us, now_us)
 
     def on_dead_letter(self, letter: DeadLetter) -> None:
-        """Remember that a record has a dead letter, so that no second one is written for it."""
         self._dead_letters[letter.topic, letter.partition, letter.offset] = letter.at
         while self._dead_letters:
             oldest = next(iter(self._dead_letters))

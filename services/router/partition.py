@@ -51,7 +51,6 @@ class SharedResources:
         self._free_chars = config.prompt_chars
 
     def take_memory(self, chars: int) -> bool:
-        """Reserve memory for a prompt. Return false if too little is free."""
         if chars > self._free_chars:
             return False
         self._free_chars -= chars
@@ -107,7 +106,6 @@ class RouterPartition:
         return None
 
     def read(self, record: Received, event: Event, at_us: int, now_us: int) -> Writes:  # noqa: C901 - one case per kind
-        """Apply a record whose event was appended at ``at_us``. Return the events to write."""
         traceparent, log_ms = record.traceparent, record.timestamp_ms
         if type(event) is Cancel:
             return NO_WRITES
@@ -175,7 +173,6 @@ class RouterPartition:
         return request_id in self._done or (state is not None and (state.known or state.screen.closed is not None))
 
     def give_up(self) -> None:
-        """Release the shared resources, because another router owns the partition now."""
         for state in self.requests.values():
             self._release(state)
         self._shared.budget.close(self._budgets.cloud)

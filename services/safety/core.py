@@ -68,7 +68,6 @@ class SafetyCore(Core):
 
     @property
     def open(self) -> int:
-        """Return how many requests are being checked."""
         return sum(len(partition.requests) for partition in self._partitions.values())
 
     def take_dropped(self) -> int:

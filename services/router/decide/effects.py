@@ -55,7 +55,6 @@ def stop_losers(state: RequestState, context: EventContext) -> list[Write]:
 
 
 def stop_all(state: RequestState, reason: CancelReason, context: EventContext) -> list[Write]:
-    """Write one ``Cancel`` for all attempts of the request, if any may still be running."""
     running = state.running()
     if not running:
         return []

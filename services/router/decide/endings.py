@@ -1,4 +1,7 @@
-"""Decide whether and how a request should be closed now. Pure."""
+"""Decide whether and how a request should be closed now. Pure.
+
+Each function looks for one kind of reason, and returns None if there is no such reason.
+"""
 
 from collections.abc import Iterable
 from typing import NamedTuple
@@ -25,7 +28,6 @@ class CloseDecision(NamedTuple):
 
 
 def answered(state: RequestState, conclusion: Conclusion | None) -> CloseDecision | None:
-    """Return how to close a request that was denied, recalled or answered; None for any other request."""
     stopped = state.screen.stopped
     if conclusion == "denied":
         return CloseDecision("denied", "denied", "policy refused the prompt")
@@ -35,7 +37,6 @@ def answered(state: RequestState, conclusion: Conclusion | None) -> CloseDecisio
 
 
 def overdue(state: RequestState, now_us: int) -> CloseDecision | None:
-    """Return how to close a request that has missed a deadline or whose client is gone; None otherwise."""
     gone_us, grace_ms = state.client_gone_us, state.config.client_grace_ms
     if gone_us is not None and now_us >= gone_us + grace_ms * 1_000:
         return CloseDecision("client_gone", "cancelled", f"the client was gone for more than {grace_ms} ms")
@@ -77,7 +78,7 @@ def no_attempt_left(state: RequestState, choice: CutoverChoice, now_us: int) -> 
 
 
 def cannot_begin(state: RequestState) -> CloseDecision | None:
-    """Return how to close a request if the only attempt that may still answer it can no longer begin; else None."""
+    """Return how to close a request if the only attempt that may still answer it can no longer begin."""
     if not state.cutovers or state.screen.voice is not None:
         return None
     for attempt, cutover in state.cutovers.items():
@@ -92,7 +93,6 @@ def cannot_begin(state: RequestState) -> CloseDecision | None:
 
 
 def no_masked_prompt(state: RequestState) -> CloseDecision | None:
-    """Return how to close a request whose verdict asks for a masked prompt and has none; None otherwise."""
     verdict = state.screen.verdict
     if verdict is None or verdict.decision != "mask" or verdict.masked:
         return None

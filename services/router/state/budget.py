@@ -47,7 +47,6 @@ class SpendTracker:
         self._reserved.pop(request_id, None)
 
     def spend(self, usd: float, at_us: int) -> None:
-        """Count an effective cutover at its estimated price."""
         second = self._at(at_us)
         second.fallbacks += 1
         second.usd += usd

@@ -1,4 +1,4 @@
-"""The time of a partition's oldest open request. The partition's next owner must read the log from there. Pure."""
+"""The append time of a partition's oldest open request, from which the next owner must read the log. Pure."""
 
 import heapq
 from collections.abc import Collection

@@ -235,7 +235,6 @@ class RequestState:
         return [n for n in opened if n not in self.cancelled and not (n in records and records[n].ended)]
 
     def record(self, attempt: int) -> AttemptRecord:
-        """Return the attempt's record, which is created if there is none."""
         found = self.attempt_records.get(attempt)
         if found is None:
             found = self.attempt_records[attempt] = AttemptRecord(attempt, self.stages.run(attempt))

@@ -32,7 +32,7 @@ class Classifiers:
         return tuple(span for spans in found for span in spans)
 
     async def close(self) -> None:
-        """Do nothing, because no classifier has anything to release."""
+        pass  # no classifier has anything to release
 
 
 async def classifiers_check(policy: Policy) -> Classifiers:

@@ -33,8 +33,6 @@ class CheckFailed(Exception):
 
 
 class Check(Protocol):
-    """Checks windows of text according to one policy."""
-
     async def find(self, text: str) -> tuple[FoundSpan, ...]:
         """Return the findings in the text. If a check only says yes or no, its finding spans the whole text.
 
@@ -62,7 +60,6 @@ class TimeoutSweeper:
         self._timer: asyncio.TimerHandle | None = None
 
     def begin(self, task: asyncio.Task[object], limit_s: float) -> None:
-        """Record that the task starts a step, which may take ``limit_s`` seconds."""
         loop = task.get_loop()
         self._due_s[task] = loop.time() + limit_s
         if self._timer is None:

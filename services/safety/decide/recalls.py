@@ -103,7 +103,6 @@ class RecallBuilder:
         return start < end and self._recall(ruling, FoundSpan(rule, "unchecked", start, end), tracker.tier, outputs)
 
     def cleared(self, seq: int, *, final: bool) -> Cleared:
-        """Return the ``Cleared`` event for the text through chunk ``seq``."""
         envelope = run_envelope(self._key, at=self._context.now_us, source=self._context.source)
         return Cleared(**envelope, seq=seq, final=final, policy_version=self._policy.version)
 

@@ -63,7 +63,6 @@ class RequestCheck:
         return outputs
 
     def take(self, event: StreamEvent) -> list[RunOutput]:
-        """Take an event that is not a chunk."""
         match event:
             case Cleared() | Recall():
                 self.note(event)
@@ -127,7 +126,6 @@ class RequestCheck:
         return self._cleared.get(attempt, (-2, False))[1]
 
     def drop_settled(self) -> None:
-        """Forget the checks of attempts whose final clearance is on the log."""
         for attempt in [attempt for attempt in self._runs if self.settled(attempt)]:
             del self._runs[attempt]
         self._tidy()

@@ -75,7 +75,6 @@ class PolicyReplay:
         self.versions: dict[str, int] = {}
 
     async def take(self, partition: int, events: Sequence[AnyEvent]) -> None:
-        """Judge events of the stream log, in order of their offsets."""
         if partition != self._number:
             self._number = partition
             self._partition = SafetyPartition(LONGEST_TOTAL_MS * 1_000, catching_up=False)

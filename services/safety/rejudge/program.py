@@ -80,7 +80,6 @@ def _labels(path: Path) -> list[Label]:
 
 
 def report(replay: PolicyReplay, policy: Policy, found: Comparison, scores: Scores) -> dict[str, Any]:
-    """Return the whole result of ``rejudge`` as an object for JSON."""
     return {
         "policy": {"name": policy.document.name, "version": policy.version},
         "recorded_versions": replay.versions,
@@ -146,7 +145,6 @@ def _side(recall: dict[str, Any]) -> str:
 
 
 def parser() -> argparse.ArgumentParser:
-    """Return the parser; ``railbus audit rejudge`` calls this program."""
     found = argparse.ArgumentParser(
         prog="python -m services.safety.rejudge",
         description="judge recorded answers again; see `railbus audit rejudge`",
