@@ -31,7 +31,7 @@ class AskCancel:
 
 @dataclass(frozen=True, slots=True)
 class RecordResult:
-    """Asks the service to append a result to the job's newest part file. Part files hold the results until the job ends."""
+    """Asks the service to append a result to the job's part file, which holds results until the job ends."""
 
     batch_id: str
     place: int

@@ -11,7 +11,6 @@ from services.runtime.process import say_ready
 
 
 async def main() -> None:
-    """Route until the process is asked to stop."""
     own = settings.load_settings(Settings, os.environ)
     await ensure_topics(own.bus)
     service = RouterService(own, f"router/{secrets.token_hex(3)}", lambda: say_ready("router"))

@@ -1,14 +1,15 @@
-"""The router's configuration. Pure."""
+"""The configuration of the router's core. Pure."""
 
 from dataclasses import dataclass, field
 from math import ceil
 from typing import Final, Literal
 
+import msgspec
+
 from schemas.requests import LONGEST_TOTAL_MS, Deadlines, Request
 from schemas.stream import InputGate, OutputCheck, Usage
-from services.runtime.classes.policy_deadlines import WIDEST_BOUNDS
+from services.runtime.classes.policy_deadlines import WIDEST_BOUNDS, Bounds
 from services.runtime.classes.service_classes import ServiceClasses
-from services.stream import Governance
 
 RETRY_US: Final = 5_000_000
 """If a decision was not read back from the log this many microseconds after it was written, it is written again."""
@@ -24,7 +25,7 @@ CHARS_PER_TOKEN: Final = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FallbackLimits:
-    """Limits on fallbacks within ``WINDOW_S`` seconds, for all routers together.
+    """Limits on fallbacks within a minute, for all routers together.
 
     Attributes:
         ratio: Maximum ratio of fallbacks to requests.
@@ -43,64 +44,35 @@ class FallbackLimits:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DeadlineRange:
-    """The allowed range of a deadline."""
-
-    min_ms: int = 1
-    max_ms: int = 600_000
-
-    def clamp_ms(self, asked_ms: int) -> int:
-        """Return the nearest deadline within the range."""
-        return min(max(asked_ms, self.min_ms), self.max_ms)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Prices:
-    """Prices of the cloud model, in US dollars per million tokens."""
+    """Prices of the cloud model, in US dollars per million tokens. Its methods return US dollars."""
 
     input: float = 0.30
     output: float = 2.50
 
     def of(self, usage: Usage) -> float:
-        """Return the price of this usage in US dollars."""
         return (usage.prompt_tokens * self.input + usage.completion_tokens * self.output) / 1e6
 
     def estimate(self, prompt_chars: int, max_tokens: int) -> float:
-        """Estimate the highest possible price of a request, in US dollars."""
         return self.of(Usage(prompt_tokens=prompt_chars // CHARS_PER_TOKEN, completion_tokens=max_tokens))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RouterConfig:
-    """The operator's limits and choices.
+    """The operator's limits and choices. ``Settings`` describes the fields that have no entry here.
 
     Attributes:
-        input_gate: With ``hold``, every request needs a verdict, whatever a worker says in its ``Started``.
-        output_check: With ``on``, every answer needs a final clearance, whatever a worker says in its ``Started``.
-        client_grace_ms: How long the last client of a request may be disconnected before the request is closed.
-        classes: The policy's classes of requests, with the bounds of their deadlines.
-        total_max_ms: Longest total deadline of an interactive request; a longer one is shortened to this. It also
-            limits how far back the log is read, and how long closed requests are remembered.
+        total_max_ms: Longest total deadline of an interactive request. It also limits how far back the log is read, and
+            how long closed requests are remembered.
         max_open: Maximum number of open interactive requests in one partition; further ones are closed as ``failed``.
-        max_batch_open: Maximum number of open batch requests in one partition; further ones are closed as ``failed``.
-        fallback: Where the router sends a request that the self-hosted engines cannot serve; ``off`` means nowhere.
+        max_batch_open: The same for batch requests.
         max_fallbacks: Maximum number of attempts of one request in the cloud.
-        max_retries: Maximum number of further attempts of one interactive request on the self-hosted engines, after a
-            stall or a dead worker.
-        max_batch_retries: Maximum number of further attempts of one batch request on the self-hosted engines. A batch
-            request is also retried after any failure that may pass. Its retries use no budget, because nobody waits for
-            the answer.
-        retry_limits: The budget of the retries of interactive requests.
-        ttft: Range of the first-token deadlines of interactive requests. It applies after the bounds of the class.
-        ttft_ms_per_1000_chars: Milliseconds added to the first-token deadline for each 1,000 characters of prompt, for
-            its prefill.
-        stall: Range of the stall deadlines of interactive requests. It applies after the bounds of the class.
-        breaker_trip: If this many of the last ten requests were late or failed, new requests go straight to the cloud.
-            0 means that they never do.
-        limits: The fallback budget.
+        max_retries: Maximum number of further attempts of one interactive request on the self-hosted engines.
+        max_batch_retries: The same for one batch request.
+        retry_limits: The budget of the retries of interactive requests. Retries of batch requests use no budget.
+        limits: The budget of the attempts in the cloud.
         when_spent: What happens to a late or stalled request when a budget is spent: ``wait`` or ``close``. A request
             whose attempt has failed is closed either way.
-        prices: Prices of the cloud model.
         prompt_chars: Maximum total length, in characters, of the prompts that the router keeps for fallbacks. A request
             whose prompt does not fit has no fallback.
     """
@@ -117,9 +89,9 @@ class RouterConfig:
     max_retries: int = 0
     max_batch_retries: int = 0
     retry_limits: FallbackLimits = field(default_factory=lambda: FallbackLimits(ratio=1.0, free=100))
-    ttft: DeadlineRange = field(default_factory=DeadlineRange)
+    ttft_bounds_ms: Bounds = (1, 600_000)
     ttft_ms_per_1000_chars: float = 0.0
-    stall: DeadlineRange = field(default_factory=DeadlineRange)
+    stall_bounds_ms: Bounds = (1, 600_000)
     breaker_trip: int = 5
     limits: FallbackLimits = field(default_factory=FallbackLimits)
     when_spent: Literal["wait", "close"] = "wait"
@@ -127,29 +99,25 @@ class RouterConfig:
     prompt_chars: int = 64_000_000
 
     @property
-    def governance(self) -> Governance:
-        """Return which checks the fold requires before text is shown."""
-        return Governance(input_gate=self.input_gate, output_check=self.output_check)
-
-    @property
     def window_us(self) -> int:
         """How far back the log is read at start, in microseconds. No open interactive request is older."""
         return 2 * self.total_max_ms * 1_000
 
     def deadlines_of(self, request: Request) -> Deadlines:
-        """Return a request's deadlines within the bounds of its class; if it is interactive, after ``narrow``."""
+        """Return the deadlines that apply to a request, within the bounds of its class and of the settings."""
         deadlines = self.classes.deadlines_of(request)
         return deadlines if request.lane == "batch" else self.narrow(deadlines)
 
     def narrow(self, deadlines: Deadlines) -> Deadlines:
         """Return an interactive request's deadlines, each moved to the nearest value that the settings allow."""
-        return Deadlines(
-            verdict_ms=deadlines.verdict_ms,
-            ttft_ms=self.ttft.clamp_ms(deadlines.ttft_ms),
-            stall_ms=self.stall.clamp_ms(deadlines.stall_ms),
-            total_ms=min(deadlines.total_ms, self.total_max_ms),
+        bounds = msgspec.structs.replace(
+            WIDEST_BOUNDS,
+            ttft_ms=self.ttft_bounds_ms,
+            stall_ms=self.stall_bounds_ms,
+            total_ms=(1, self.total_max_ms),
         )
+        return bounds.clamp(deadlines)
 
     def ttft_us(self, deadlines: Deadlines, prompt_chars: int) -> int:
-        """Return the first-token deadline in microseconds after receipt, given the deadlines that apply."""
+        """Return the first-token deadline in microseconds after the request's receipt."""
         return deadlines.ttft_ms * 1_000 + int(self.ttft_ms_per_1000_chars * prompt_chars)

@@ -1,6 +1,5 @@
 """The core of the router. It takes events and the time, and returns the events to write. No I/O."""
 
-from collections import deque
 from typing import Final
 
 from schemas.base import Event
@@ -19,12 +18,6 @@ _KINDS_BY_TOPIC: Final = reads("router")
 READ_TOPICS: Final = tuple(topic for topic in TOPICS if topic.name in _KINDS_BY_TOPIC and topic is not DEAD)
 """The topics that the router's group reads. Some are read only to find unreadable records."""
 
-MAX_REJECTED: Final = 10_000
-"""Maximum number of unreadable requests of a partition that are closed when the partition has caught up with the log.
-
-Every unreadable request gets a dead letter, even beyond this number.
-"""
-
 LETTERS_MS: Final = 2 * DAY_MS
 """Milliseconds for which dead letters are remembered. A router never reads more of the log again than this."""
 
@@ -39,55 +32,45 @@ class RouterCore(Core):
     """All partitions of one router process.
 
     Args:
-        config: The router's configuration.
         source: The router's name in the events that it writes.
         partitions: Number of partitions of each request topic.
     """
 
     def __init__(self, config: RouterConfig, source: str, partitions: int) -> None:
-        self._config = config
-        self._source = source
         self._count = partitions
-        self._shared = SharedResources(config)
+        self._shared = SharedResources(config, source)
         self._partitions: dict[int, RouterPartition] = {}
-        self._rejected: dict[int, deque[Closed]] = {}
         self._dead_letters: dict[tuple[str, int, int], int] = {}
 
     @property
     def open(self) -> int:
-        """Return the number of requests that have no account yet."""
         return sum(len(partition.requests) for partition in self._partitions.values())
 
     @property
     def breaker_open(self) -> bool:
-        """Return whether new requests, except probes, go straight to the cloud."""
         return self._shared.breaker.state != "closed"
 
     def reconfigure(self, config: RouterConfig) -> None:
         """Change the classes and the ranges of deadlines for new requests. Open requests keep their deadlines."""
-        self._config = config
-        for partition in self._partitions.values():
-            partition.reconfigure(config)
+        self._shared.config = config
 
     def fallback_used(self, now_us: int) -> float:
         """Return the share of the last minute's fallback budget that is spent."""
         return self._shared.budget.used(now_us)
 
     def gained(self, number: int) -> None:
-        self._partitions[number] = RouterPartition(self._config, self._shared, self._source)
-        self._rejected[number] = deque(maxlen=MAX_REJECTED)
+        self._partitions[number] = RouterPartition(self._shared)
         self._share()
 
     def lost(self, number: int) -> None:
         self._partitions.pop(number).give_up()
-        del self._rejected[number]
         self._share()
 
     def caught_up(self, number: int, known_us: int, now_us: int) -> Writes:
-        writes = self._partitions[number].catch_up(known_us, now_us)
-        rejected = self._rejected[number]
-        while rejected:
-            writes += self._reject(rejected.popleft())
+        partition = self._partitions[number]
+        writes = partition.catch_up(known_us, now_us)
+        while partition.rejected:
+            writes += self._reject(partition.rejected.popleft())
         return writes
 
     def alarm_us(self, number: int, now_us: int) -> int | None:
@@ -113,7 +96,6 @@ class RouterCore(Core):
         return partition.read(item, event, at_us, now_us)
 
     def on_dead_letter(self, letter: DeadLetter) -> None:
-        """Remember that a record has a dead letter, written by this router or another."""
         self._dead_letters[letter.topic, letter.partition, letter.offset] = letter.at
         while self._dead_letters:
             oldest = next(iter(self._dead_letters))
@@ -124,24 +106,24 @@ class RouterCore(Core):
 
     def _share(self) -> None:
         part = len(self._partitions) / self._count
-        self._shared.budget.limits = self._config.limits.share(part)
-        self._shared.retry_budget.limits = self._config.retry_limits.share(part)
+        shared = self._shared
+        shared.budget.limits = shared.config.limits.share(part)
+        shared.retry_budget.limits = shared.config.retry_limits.share(part)
 
     def _unreadable(self, item: UnreadableRecord, now_us: int) -> Writes:
         writes: Writes = []
-        closed = rejection(item, now_us, self._source) if item.topic in _REQUEST_TOPICS else None
+        closed = rejection(item, now_us, self._shared.source) if item.topic in _REQUEST_TOPICS else None
         if closed is not None:
             partition = self._partitions.get(item.partition)
             if partition is None or partition.deciding:
                 writes += self._reject(closed)
             else:
-                self._rejected[item.partition].append(closed)
+                partition.rejected.append(closed)
         if (item.topic, item.partition, item.offset) not in self._dead_letters:
-            writes.append(Write(DEAD, dead_letter(item, now_us, self._source)))
+            writes.append(Write(DEAD, dead_letter(item, now_us, self._shared.source)))
         return writes
 
     def _reject(self, closed: Closed) -> Writes:
-        """Close an unreadable request, unless it has readable events or is in another router's partition."""
         partition = self._partitions.get(partition_for(closed.request_id, self._count))
         if partition is None or not partition.deciding or partition.knows(closed.request_id):
             return []

@@ -53,9 +53,10 @@ def dead_letter(unread: UnreadableRecord, now_us: int, source: str) -> DeadLette
 
 
 def rejection(unread: UnreadableRecord, now_us: int, source: str) -> Closed | None:
-    """Return the ``Closed`` of the request in an unreadable record; None if neither key nor value has a request id.
+    """Return the ``Closed`` that ends an unreadable request.
 
-    Return None also for an event of an unknown kind, because it need not be a ``Request``.
+    Return None if neither key nor value has a request id. Return None also for a record of an unknown kind, because it
+    need not be a ``Request``.
     """
     if isinstance(unread.error, UnknownKind):
         return None
@@ -77,7 +78,7 @@ def rejection(unread: UnreadableRecord, now_us: int, source: str) -> Closed | No
 
 
 def wrong_partition(item: Received, belongs: int) -> UnreadableRecord:
-    """Return the record to write to the dead letters for an event that is not in its request's partition."""
+    """Convert an event that was written to a wrong partition to an unreadable record, for its dead letter."""
     reason = (
         f"{type(item.event).__name__} is in partition {item.partition}, but its request_id belongs to"
         f" {belongs}: write with Kafka's default partitioner (murmur2 of the key)"
@@ -86,7 +87,7 @@ def wrong_partition(item: Received, belongs: int) -> UnreadableRecord:
 
 
 def wrong_topic(item: Received) -> UnreadableRecord:
-    """Return the record to write to the dead letters for an event whose kind does not belong on its topic."""
+    """Convert an event whose kind its topic does not allow to an unreadable record, for its dead letter."""
     return _as_unread(item, f"{type(item.event).__name__} has no place on {item.topic}")
 
 

@@ -1,19 +1,19 @@
-"""The requests of one partition number, folded from several topics. Each request has a timer. Pure."""
+"""The requests of one partition number, read from several topics. Each request has a timer. Pure."""
 
 import heapq
+from collections import deque
 from dataclasses import replace
 from typing import Final
 
 from schemas.base import Event
 from schemas.requests import Request
 from schemas.side_events import Account, Attached, Cancel, Detached
-from schemas.stream import Chunk, Cleared, Cutover, Failed, Finished, StreamEvent
+from schemas.stream import Chunk, Cleared, Closed, Cutover, Failed, Finished, StreamEvent
 from services.bus import Received
 from services.processor import Write
 from services.router.config import RouterConfig
-from services.router.decide.cutovers import health_outcome, may_retry, price
+from services.router.decide.cutovers import health_outcome, price
 from services.router.decide.decide import close_too_many_open, decide, next_alarm_us
-from services.router.decide.effects import AccountMarks
 from services.router.state.breaker import Breaker
 from services.router.state.budget import AttemptBudgets, FallbackBudget
 from services.router.state.oldest_open import OldestOpen
@@ -21,6 +21,12 @@ from services.router.state.request import EventContext, RequestState
 
 Writes = list[Write]
 NO_WRITES: Final[Writes] = []
+
+MAX_REJECTED: Final = 10_000
+"""Maximum number of unreadable requests of a partition that are closed when the partition has caught up with the log.
+
+Every unreadable request gets a dead letter, even beyond this number.
+"""
 
 SHORTEST_WAIT_US: Final = 1_000
 """A timer is due at least this many microseconds after the time up to which the log was read. So a timer that stays due
@@ -34,16 +40,17 @@ KNOWN_US: Final = 30_000_000
 
 
 class SharedResources:
-    """The resources that all partitions of a router share: the breaker, the budgets and the memory for prompts."""
+    """What all partitions of a router share: the configuration, the breaker, the budgets and the memory for prompts."""
 
-    def __init__(self, config: RouterConfig) -> None:
+    def __init__(self, config: RouterConfig, source: str) -> None:
+        self.config = config
+        self.source = source
         self.breaker = Breaker(config.breaker_trip)
         self.budget = FallbackBudget(config.limits)
         self.retry_budget = FallbackBudget(config.retry_limits)
         self._free_chars = config.prompt_chars
 
     def take_memory(self, chars: int) -> bool:
-        """Reserve memory for a prompt. Return false if too little is free."""
         if chars > self._free_chars:
             return False
         self._free_chars -= chars
@@ -54,32 +61,30 @@ class SharedResources:
 
 
 class RouterPartition:
-    """One partition number. Until it has caught up with the log, it only folds events. Then it also decides.
+    """The requests of one partition number. Before ``catch_up`` is called, events are read and nothing is decided.
 
     Attributes:
         requests: Open requests, and closed ones whose account was not read back from the log yet.
-        deciding: Whether the partition has caught up with the log.
+        deciding: Whether ``catch_up`` was called.
+        rejected: The ``Closed`` events of unreadable requests, to write after ``catch_up``.
     """
 
-    def __init__(self, config: RouterConfig, shared: SharedResources, source: str) -> None:
+    def __init__(self, shared: SharedResources) -> None:
         self.requests: dict[str, RequestState] = {}
         self.deciding = False
-        self._config = config
+        self.rejected: deque[Closed] = deque(maxlen=MAX_REJECTED)
         self._shared = shared
-        self._source = source
         self._known_us = 0  # everything appended before this time was read; no later deadline counts as passed
         self._timers: list[tuple[int, str]] = []  # a heap; a timer that has moved is corrected when it is popped
         self._done: dict[str, int] = {}
         self._batch_open = 0
         self._oldest = OldestOpen()
-        self._newest_context = EventContext(0, source)
         self._budgets = AttemptBudgets(shared.budget.open(), shared.retry_budget.open(), shared.breaker)
 
     def alarm_us(self, now_us: int) -> int | None:
-        """Return the earlier of two times: when a timer may be due, and when the log must be read to its end.
+        """Return when a timer may be due or the log must be read to its end; None if there is no request.
 
-        Return None if there is no request. A result that is not after ``now_us`` is exact. A result after ``now_us``
-        may be too early, because the heap still has the old time of a timer that was moved to a later time.
+        A time that is not after ``now_us`` is exact. A time after ``now_us`` may be too early.
         """
         if not self.requests:
             return None
@@ -90,7 +95,7 @@ class RouterPartition:
         while self._timers:
             at_us, request_id = self._timers[0]
             if at_us > now_us:
-                return at_us
+                return at_us  # perhaps too early: a timer that was moved to a later time has its old time in the heap
             state = self.requests.get(request_id)
             due_us = None if state is None else self._due_us(state)
             if due_us is not None and due_us <= at_us:
@@ -100,27 +105,23 @@ class RouterPartition:
                 self._set_timer(state, due_us)
         return None
 
-    def reconfigure(self, config: RouterConfig) -> None:
-        """Change the configuration of new requests."""
-        self._config = config
-
     def read(self, record: Received, event: Event, at_us: int, now_us: int) -> Writes:  # noqa: C901 - one case per kind
-        """Fold the next record of the partition. Its event was appended at ``at_us``."""
         traceparent, log_ms = record.traceparent, record.timestamp_ms
         if type(event) is Cancel:
             return NO_WRITES
         state = self.requests.get(event.request_id)
         if state is None:
-            if event.request_id in self._done:
+            if event.request_id in self._done:  # at start, an account may be read before its request's other events
                 self._count(event, at_us)
                 return NO_WRITES
-            state = self.requests[event.request_id] = RequestState(event.request_id, event.tenant, at_us, self._config)
+            config = self._shared.config
+            state = self.requests[event.request_id] = RequestState(event.request_id, event.tenant, at_us, config)
             self._oldest.note(event.request_id, log_ms * 1_000, at_us)
             if self.deciding and isinstance(event, Request) and self._is_full(event):
                 state.on_request(event, traceparent, at_us, log_ms)
                 state.request = replace(event, messages=())
                 self._batch_open += state.lane == "batch"
-                return [close_too_many_open(state, self._context(now_us))]
+                return [close_too_many_open(state, EventContext(now_us, self._shared.source))]
         match event:
             case Chunk():
                 if not state.on_chunk(event, at_us, log_ms):
@@ -130,18 +131,22 @@ class RouterPartition:
                     return NO_WRITES
             case Request():
                 self._count(event, at_us)
-                self._on_request(state, record, at_us, now_us)
+                self._on_request(state, event, record, at_us, now_us)
             case Attached() | Detached():
                 state.on_receipt(event, at_us)
             case Account():
                 self._finish(state, now_us)
                 return NO_WRITES
+            case Cutover():
+                self._on_cutover(state, event, at_us, log_ms)
+            case Finished() | Failed():
+                self._on_end(state, event, at_us, log_ms)
             case StreamEvent():
-                self._on_stream(state, event, at_us, log_ms)
+                state.on_stream(event, at_us, log_ms)
         return self._decide(state, now_us) if self.deciding else NO_WRITES
 
     def catch_up(self, known_us: int, now_us: int) -> Writes:
-        """Start to decide, first about all requests that were read so far."""
+        """Decide about all requests that were read so far. From now on, decide after every record."""
         self.deciding = True
         self._known_us = known_us
         for state in self.requests.values():
@@ -168,20 +173,18 @@ class RouterPartition:
         return request_id in self._done or (state is not None and (state.known or state.screen.closed is not None))
 
     def give_up(self) -> None:
-        """Release all resources, because another router owns the partition now."""
         for state in self.requests.values():
             self._release(state)
         self._shared.budget.close(self._budgets.cloud)
         self._shared.retry_budget.close(self._budgets.retries)
 
     def _is_full(self, request: Request) -> bool:
-        """Return whether the request's lane is full. The request itself is in ``requests`` already."""
+        config = self._shared.config
         if request.lane == "batch":
-            return self._batch_open >= self._config.max_batch_open
-        return len(self.requests) - self._batch_open > self._config.max_open
+            return self._batch_open >= config.max_batch_open
+        return len(self.requests) - self._batch_open > config.max_open  # the request itself is in it already
 
     def _count(self, event: Event, at_us: int) -> None:
-        """Count an event for the budgets, even if its request's account was read before it (this happens at start)."""
         if isinstance(event, Request) and event.attempt == 1:
             if event.lane == "batch":
                 return  # a batch request uses no budget and adds to none
@@ -192,31 +195,19 @@ class RouterPartition:
         elif isinstance(event, Cutover) and event.trigger != "mask":
             self._budgets.retries.spend(0.0, at_us)
 
-    def _on_request(self, state: RequestState, record: Received, at_us: int, now_us: int) -> None:
-        request = record.event
-        if not isinstance(request, Request):
-            return
+    def _on_request(self, state: RequestState, request: Request, record: Received, at_us: int, now_us: int) -> None:
         if not state.on_request(request, record.traceparent, at_us, record.timestamp_ms):
             return
         self._oldest.note(state.request_id, record.timestamp_ms * 1_000, at_us)  # another event may have come first
         state.request = request
         self._batch_open += state.lane == "batch"
-        if (state.may_fall_back or may_retry(state)) and now_us < state.deadline_us:
+        if (state.may_fall_back or state.most_retries) and now_us < state.deadline_us:
             state.prompt_kept = self._shared.take_memory(state.prompt_chars)
             if self.deciding and state.has_cloud_deadline:
                 admitted = self._shared.breaker.admits(now_us)
                 state.bypass, state.probe = admitted == "no", admitted == "probe"
         if not state.prompt_kept:
             state.request = replace(request, messages=())
-
-    def _on_stream(self, state: RequestState, event: StreamEvent, at_us: int, log_ms: int) -> None:
-        match event:
-            case Cutover():
-                self._on_cutover(state, event, at_us, log_ms)
-            case Finished() | Failed():
-                self._on_end(state, event, at_us, log_ms)
-            case _:
-                state.on_stream(event, at_us, log_ms)
 
     def _on_cutover(self, state: RequestState, cutover: Cutover, at_us: int, log_ms: int) -> None:
         state.on_stream(cutover, at_us, log_ms)
@@ -229,25 +220,26 @@ class RouterPartition:
             self._budgets.retries.spend(0.0, at_us)
 
     def _on_end(self, state: RequestState, event: Finished | Failed, at_us: int, log_ms: int) -> None:
-        """Apply the end of an attempt. For a cloud attempt, replace its estimated price by its real price."""
         record = state.record(event.attempt)
         had_ended = record.ended
         state.on_stream(event, at_us, log_ms)
         if event.attempt in state.cloud_attempts and record.ended and not had_ended:
-            difference = self._config.prices.of(record.usage) - price(state)
+            difference = state.config.prices.of(event.usage) - price(state)
             self._budgets.cloud.correct(difference, state.cutover_us[event.attempt])
 
     def _decide(self, state: RequestState, now_us: int) -> Writes:
         known_us = self._known_us
-        if not state.known and state.screen.closed is None and known_us >= state.opened_us + self._config.window_us:
+        if not state.known and state.screen.closed is None and known_us >= state.opened_us + state.config.window_us:
             self._finish(state, now_us)
             return NO_WRITES
         if state.has_cloud_deadline and not state.health_recorded:
             self._record_health(state, now_us)
-        writes = decide(state, known_us, self._budgets, self._context(now_us), self._marks)
+        writes = decide(state, known_us, self._budgets, EventContext(now_us, self._shared.source))
         due_us = self._due_us(state)
         if not state.timer_us or due_us < state.timer_us:
             self._set_timer(state, due_us)
+        if state.screen.closed is not None:
+            return [self._marked(write) for write in writes]
         return writes
 
     def _record_health(self, state: RequestState, now_us: int) -> None:
@@ -256,10 +248,12 @@ class RouterPartition:
             state.health_recorded = True
             self._shared.breaker.record(now_us, served=served, probe=state.probe)
 
-    def _marks(self, request_id: str) -> AccountMarks:
-        """Return the time from which the partition's next owner must read, and the breaker's state."""
-        since_us = self._oldest.mark_us(self.requests, len(self.requests), request_id, self._known_us)
-        return AccountMarks(since_us, self._shared.breaker.state)
+    def _marked(self, write: Write) -> Write:
+        account = write.event
+        if not isinstance(account, Account):
+            return write
+        since_us = self._oldest.mark_us(self.requests, account.request_id, self._known_us)
+        return replace(write, event=replace(account, open_since=since_us, breaker=self._shared.breaker.state))
 
     def _due_us(self, state: RequestState) -> int:
         return max(next_alarm_us(state, self._known_us), self._known_us + SHORTEST_WAIT_US)
@@ -268,21 +262,13 @@ class RouterPartition:
         state.timer_us = due_us
         heapq.heappush(self._timers, (due_us, state.request_id))
 
-    def _context(self, now_us: int) -> EventContext:
-        if self._newest_context.now_us != now_us:  # many records are read at the same time
-            self._newest_context = EventContext(now_us, self._source)
-        return self._newest_context
-
     def _finish(self, state: RequestState, now_us: int) -> None:
-        """Forget a request that is done. Keep its id for another ``window_us``, as more of its events may be read.
-
-        The id is dropped when the log was read up to the end of this period. It is not enough that the clock has passed
-        the end, because after an outage a router reads events long after they were appended.
-        """
         self._release(state)
         self._batch_open -= state.lane == "batch"
         del self.requests[state.request_id]
-        self._done[state.request_id] = now_us + self._config.window_us
+        # More of its events may be read until the log was read beyond this time. That the clock has passed it is not
+        # enough, because after an outage a router reads events long after they were appended.
+        self._done[state.request_id] = now_us + state.config.window_us
         while self._done:
             oldest = next(iter(self._done))
             if self._done[oldest] > self._known_us:

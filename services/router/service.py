@@ -40,10 +40,9 @@ class RouterService:
     """One router process.
 
     Args:
-        settings: See ``Settings``.
         source: The router's name in the events that it writes.
         on_ready: Called once, when the router has caught up with the log.
-        clock: See ``ProcessorConfig``.
+        clock: Returns the time in microseconds since the epoch.
     """
 
     def __init__(
@@ -58,13 +57,12 @@ class RouterService:
         self._classes = ClassReloader(settings.policy, GROUP, self._use)
         config = settings.config(self._classes.current)
         self._total_max_ms = config.total_max_ms
-        self._window_ms = config.window_us // 1_000
         self._core = RouterCore(config, source, settings.bus.partitions)
         self._dead_letters = TailReader(settings.bus, handler=self._on_dead_letters, include_newer=True)
         reading = ProcessorConfig(
             group=GROUP,
             topics=READ_TOPICS,
-            rewind_ms=self._window_ms,
+            rewind_ms=config.window_us // 1_000,
             progress_topic=ACCOUNTS,
             include_newer=True,
             instance_id=settings.router_instance,
@@ -81,7 +79,6 @@ class RouterService:
 
     @property
     def ready(self) -> bool:
-        """Whether the router has caught up with the log."""
         return self._processor.ready
 
     async def run(self) -> None:
@@ -92,20 +89,15 @@ class RouterService:
         """
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._dead_letters.run(), name="router-dead-letters")
-            await self._read_dead_letters()
+            await self._read_dead_letters()  # so that no record gets a second one when the log is read again
             tasks.create_task(self._processor.run(), name="router-processor")
             tasks.create_task(self._classes.watch(), name="router-classes")
 
     def _use(self, classes: ServiceClasses) -> None:
-        """Apply changed classes to new requests. They do not change how far back the router reads at start.
-
-        Raises:
-            UserError: A setting contradicts the classes.
-        """
+        # How far back the router reads at start does not change with the classes.
         self._core.reconfigure(replace(self._settings.config(classes), total_max_ms=self._total_max_ms))
 
     async def _read_dead_letters(self) -> None:
-        """Find out which records have dead letters, so that none gets a second one when the log is read again."""
         begin = AtTime(now_ms() - LETTERS_MS)
         end = await self._dead_letters.end_offset(DEAD, 0)
         await self._dead_letters.follow(DEAD, 0, begin)

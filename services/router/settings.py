@@ -5,14 +5,12 @@ from pathlib import Path
 from typing import Literal
 
 from services.bus import BusSettings
-from services.router.config import DeadlineRange, FallbackLimits, Prices, RouterConfig
-from services.runtime.classes.policy_deadlines import DEFAULT_POLICY
+from services.router.config import FallbackLimits, Prices, RouterConfig
+from services.runtime.classes.policy_deadlines import DAY_MS, DEFAULT_POLICY, Bounds
 from services.runtime.classes.service_classes import ServiceClasses, read_service_classes
 from services.runtime.errors import UserError
 from services.runtime.health import HealthSettings
 from services.runtime.settings import setting
-
-_DAY_MS = 86_400_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +64,7 @@ class Settings:
     output_check: Literal["on", "off"] = setting("on", "whether a safety service checks")
     client_grace_ms: int = setting(5_000, "how long a client may be disconnected", ge=0, le=3_600_000)
     policy: Path = field(default=DEFAULT_POLICY, metadata={"help": "folder of the policy"})
-    total_max_ms: int | None = setting(None, "longest total deadline of an interactive request", ge=1_000, le=_DAY_MS)
+    total_max_ms: int | None = setting(None, "longest total deadline of an interactive request", ge=1_000, le=DAY_MS)
     router_max_open: int = setting(25_000, "most open interactive requests in one partition", ge=1, le=10_000_000)
     router_max_batch_open: int = setting(100_000, "most open batch requests in one partition", ge=1, le=10_000_000)
     router_instance: str | None = setting(None, "name of this router, unique: a restart then causes no rebalance")
@@ -81,22 +79,17 @@ class Settings:
     retry_free: int = setting(100, "such attempts allowed a minute, however few requests there are", ge=0, le=1_000_000)
     breaker_trip: int = setting(5, "late ones of ten requests that send new ones to the cloud, 0 = off", ge=0, le=10)
     fallback_spent: Literal["wait", "close"] = setting("wait", "what happens to late requests when the budget is spent")
-    ttft_min_ms: int = setting(1, "shortest first-token deadline a request may ask for", ge=1, le=_DAY_MS)
-    ttft_max_ms: int = setting(600_000, "longest first-token deadline a request may ask for", ge=1, le=_DAY_MS)
+    ttft_min_ms: int = setting(1, "shortest first-token deadline a request may ask for", ge=1, le=DAY_MS)
+    ttft_max_ms: int = setting(600_000, "longest first-token deadline a request may ask for", ge=1, le=DAY_MS)
     ttft_ms_per_1000_chars: float = setting(0.0, "added to it for each 1,000 characters of prompt", ge=0, le=60_000)
-    stall_min_ms: int = setting(1, "shortest stall deadline a request may ask for", ge=1, le=_DAY_MS)
-    stall_max_ms: int = setting(600_000, "longest stall deadline a request may ask for", ge=1, le=_DAY_MS)
+    stall_min_ms: int = setting(1, "shortest stall deadline a request may ask for", ge=1, le=DAY_MS)
+    stall_max_ms: int = setting(600_000, "longest stall deadline a request may ask for", ge=1, le=DAY_MS)
     vertex_usd_per_m_input: float = setting(0.30, "US dollars for a million prompt tokens", ge=0, le=1e6)
     vertex_usd_per_m_output: float = setting(2.50, "US dollars for a million answer tokens", ge=0, le=1e6)
     bus: BusSettings = field(default_factory=BusSettings)
     health: HealthSettings = field(default_factory=HealthSettings)
 
     def __post_init__(self) -> None:
-        """Refuse contradictory settings.
-
-        Raises:
-            UserError: A shortest deadline is above the longest.
-        """
         for name, least_ms, most_ms in (
             ("TTFT", self.ttft_min_ms, self.ttft_max_ms), ("STALL", self.stall_min_ms, self.stall_max_ms),
         ):  # fmt: skip
@@ -106,7 +99,7 @@ class Settings:
                 )
 
     def config(self, classes: ServiceClasses | None = None) -> RouterConfig:
-        """Return the settings as the core's configuration, within the policy's bounds.
+        """Return the core's configuration.
 
         Args:
             classes: The policy's classes; None to read them from the policy.
@@ -133,9 +126,9 @@ class Settings:
             max_batch_open=self.router_max_batch_open,
             fallback=self.fallback,
             max_fallbacks=self.fallback_attempts,
-            ttft=_within("TTFT", self.ttft_min_ms, self.ttft_max_ms, classes),
+            ttft_bounds_ms=_within("TTFT", self.ttft_min_ms, self.ttft_max_ms, classes),
             ttft_ms_per_1000_chars=self.ttft_ms_per_1000_chars,
-            stall=_within("STALL", self.stall_min_ms, self.stall_max_ms, classes),
+            stall_bounds_ms=_within("STALL", self.stall_min_ms, self.stall_max_ms, classes),
             breaker_trip=self.breaker_trip,
             limits=FallbackLimits(ratio=self.fallback_ratio, free=self.fallback_free, usd=usd or None),
             max_retries=self.retries,
@@ -146,17 +139,13 @@ class Settings:
         )
 
 
-def _within(name: str, least_ms: int, most_ms: int, classes: ServiceClasses) -> DeadlineRange:
-    """Return the overlap of the settings' range and the policy's, which spans all classes of interactive requests.
-
-    Raises:
-        UserError: The two ranges do not overlap.
-    """
+def _within(name: str, least_ms: int, most_ms: int, classes: ServiceClasses) -> Bounds:
     ranges = [each.bounds.of(f"{name.lower()}_ms") for each in classes if each.lane == "interactive"]
+    # The policy's range spans all classes of interactive requests.
     bounds = min(least for least, _ in ranges), max(largest for _, largest in ranges)
     if least_ms > bounds[1] or most_ms < bounds[0]:
         raise UserError(
             f"RAILBUS_{name}_MIN_MS={least_ms} and RAILBUS_{name}_MAX_MS={most_ms} contradict the policy, which allows "
             f"{bounds[0]} to {bounds[1]}: change them, or [deadlines] of the policy for all services"
         )
-    return DeadlineRange(min_ms=max(least_ms, bounds[0]), max_ms=min(most_ms, bounds[1]))
+    return max(least_ms, bounds[0]), min(most_ms, bounds[1])

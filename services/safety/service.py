@@ -37,8 +37,6 @@ class SafetyService:
     """One safety process.
 
     Args:
-        settings: See ``Settings``.
-        bus: See ``BusSettings``.
         factories: The functions that build the checks, by tier.
         on_ready: Called once, when the process has caught up with the log.
     """
@@ -71,12 +69,10 @@ class SafetyService:
 
     @property
     def policy(self) -> Policy:
-        """The policy in force."""
         return self._reloader.current
 
     @property
     def ready(self) -> bool:
-        """Whether the process has caught up with the log."""
         return self._processor.ready
 
     async def run(self) -> None:
@@ -123,12 +119,11 @@ class SafetyService:
         return self._checks[check.policy.version]
 
     async def _prepare(self, policy: Policy) -> None:
-        """Build a policy's checks before it is used. Close the oldest version's checks if there are too many."""
         check_deadlines(policy.classes, self._total_max_ms)
         if policy.version not in self._checks:
             tiers: tuple[Tier, ...] = (1, 2) if policy.document.safety.classifiers else (1,)
             self._checks[policy.version] = {tier: await self._factories[tier](policy) for tier in tiers}
-            if len(self._checks) > MAX_VERSIONS:
+            if len(self._checks) > MAX_VERSIONS:  # the oldest version is first
                 await self._close_checks(next(iter(self._checks)))
         self._core.policy = policy
 

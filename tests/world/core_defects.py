@@ -9,7 +9,7 @@ from services.bus import Received, UnreadableRecord
 from services.policy import Policy
 from services.processor import Effect, Write
 from services.rails.core import RailsCore
-from services.router.config import DeadlineRange, RouterConfig
+from services.router.config import RouterConfig
 from services.router.core import RouterCore
 from services.safety.core import SafetyCore
 from services.safety.decide.recalls import CheckContext
@@ -57,7 +57,6 @@ class LeakyRouter(RouterCore):
 
     def lost(self, number: int) -> None:
         del self._partitions[number]
-        del self._rejected[number]
         self._share()
 
 
@@ -75,7 +74,7 @@ class ImpatientRouter(RouterCore):
     """Takes every pause of an answer for a stall after half of its time."""
 
     def __init__(self, config: RouterConfig, source: str, partitions: int) -> None:
-        super().__init__(replace(config, stall=DeadlineRange(max_ms=150)), source, partitions)
+        super().__init__(replace(config, stall_bounds_ms=(1, 150)), source, partitions)
 
 
 class CountsFromAt(RouterCore):

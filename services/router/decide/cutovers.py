@@ -39,7 +39,7 @@ _SELF_HOSTED_FAULTS: Final = frozenset({"unavailable", "overloaded", "timeout", 
 
 
 class Objection(Enum):
-    """A reason against a cutover; the value is the text for people."""
+    """A reason against a cutover. The value is the text for people. ``UNREAD`` means to wait."""
 
     UNREAD = "its question or its verdict was not read yet"
     OFF = "fallback is off"
@@ -64,8 +64,6 @@ BUDGETS: Final = frozenset({Objection.SPENT, Objection.RETRIES_SPENT})
 
 
 class CutoverPlan(NamedTuple):
-    """A cutover that is due; the fields are those of ``Cutover``."""
-
     trigger: Trigger
     how: CutoverMode
     target: Target
@@ -98,18 +96,17 @@ def choose_cutover(state: RequestState, now_us: int, at_us: int, budgets: Attemp
         at_us: The current time, for the budgets.
         budgets: The budgets of further attempts.
     """
-    plans = due_cutovers(state, now_us, prefer_cloud=budgets.prefer_cloud)
+    plans = _due_cutovers(state, now_us, prefer_cloud=budgets.breaker.state != "closed")
     against = []
     for plan in plans:
-        found = objection(state, plan, at_us, budgets)
+        found = _objection(state, plan, at_us, budgets)
         if found is None:
             return CutoverChoice(plan.trigger, plan)
         against.append(found)
     return CutoverChoice(plans[0].trigger, None, tuple(against)) if plans else NO_CUTOVER
 
 
-def due_cutovers(state: RequestState, now_us: int, *, prefer_cloud: bool = False) -> tuple[CutoverPlan, ...]:
-    """Return the cutovers whose trigger holds now, the preferred one first. Objections are not considered."""
+def _due_cutovers(state: RequestState, now_us: int, *, prefer_cloud: bool) -> tuple[CutoverPlan, ...]:
     screen = state.screen
     if screen.over or screen.stopped is not None:
         return ()
@@ -162,7 +159,7 @@ def trigger_times_us(state: RequestState) -> list[int]:
 
 
 def _failure_due_us(state: RequestState, failure: Failed) -> int:
-    """Return when to act on a failure; 0 for at once. A batch request waits for a backoff if the failure may pass."""
+    # A batch request waits before it is tried again, if the failure may pass.
     passes = failure.retryable and failure.error_class != "engine_dead"  # if dead, another worker takes it at once
     if state.lane != "batch" or not passes or _retries_used_up(state):
         return 0
@@ -170,7 +167,7 @@ def _failure_due_us(state: RequestState, failure: Failed) -> int:
 
 
 def stall_due_us(state: RequestState) -> int | None:
-    """Return when an answer counts as stalled; None for never, for example if it has no first token yet."""
+    """Return when the answer counts as stalled; None for never, for example before its first token."""
     if state.lane is None or not state.screen.has_spoken or state.screen.finished is not None:
         return None
     if state.lane == "batch" and _retries_used_up(state):
@@ -213,8 +210,7 @@ def all_failed(state: RequestState) -> Failed | None:
     return failures[max(candidates)] if candidates <= failures.keys() else None
 
 
-def objection(state: RequestState, plan: CutoverPlan, now_us: int, budgets: AttemptBudgets) -> Objection | None:
-    """Return the reason against a cutover; None if it may be made. ``UNREAD`` means to wait, not to close."""
+def _objection(state: RequestState, plan: CutoverPlan, now_us: int, budgets: AttemptBudgets) -> Objection | None:
     if plan.trigger == "mask":
         return Objection.UNREAD if state.request is None else None
     failure = all_failed(state)
@@ -247,7 +243,7 @@ def _objection_to_fallback(
 def _objection_to_retry(
     state: RequestState, failure: Failed | None, now_us: int, budgets: AttemptBudgets
 ) -> Objection | None:
-    if not _most_retries(state):
+    if not state.most_retries:
         return Objection.RETRIES_OFF
     if failure is not None and not failure.retryable:
         return Objection.HOPELESS
@@ -269,9 +265,7 @@ def egress_objection(state: RequestState) -> Objection | None:
     if request.egress == "forbidden":
         return Objection.CONFINED
     if verdict is None:
-        voice = state.screen.voice
-        gated = state.config.input_gate == "hold" or (voice is not None and voice.input_gate == "hold")
-        return Objection.UNREAD if gated else None
+        return Objection.UNREAD if state.awaits_verdict else None
     if verdict.egress == "forbidden" or verdict.decision == "deny":
         return Objection.CONFINED_BY_POLICY
     return None
@@ -291,7 +285,7 @@ def next_messages(state: RequestState) -> tuple[Message, ...] | None:
 
 
 def health_outcome(state: RequestState, now_us: int) -> bool | None:
-    """Return whether the self-hosted engines served the request in time; None if undecided or not to be counted."""
+    """Return whether the self-hosted engines served the request in time; None if unknown or if it does not count."""
     if state.bypass or not state.has_cloud_deadline or state.cloud_attempts:
         return None
     if state.screen.has_spoken:
@@ -300,11 +294,6 @@ def health_outcome(state: RequestState, now_us: int) -> bool | None:
     if failure is not None:
         return False if failure.error_class in _SELF_HOSTED_FAULTS else None
     return False if now_us >= ttft_due_us(state) else None
-
-
-def may_retry(state: RequestState) -> bool:
-    """Return whether the settings allow further attempts on the self-hosted engines."""
-    return _most_retries(state) > 0
 
 
 def _wants_mask(state: RequestState) -> bool:
@@ -319,8 +308,4 @@ def _fallbacks_used_up(state: RequestState) -> bool:
 
 
 def _retries_used_up(state: RequestState) -> bool:
-    return len(state.retries) >= _most_retries(state)
-
-
-def _most_retries(state: RequestState) -> int:
-    return state.config.max_batch_retries if state.lane == "batch" else state.config.max_retries
+    return len(state.retries) >= state.most_retries

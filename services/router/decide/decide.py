@@ -18,11 +18,10 @@ from services.router.decide.cutovers import (
     price,
     trigger_times_us,
 )
-from services.router.decide.effects import MarksOf, after_close, begin_attempts, settled_us, stop_all, stop_losers
+from services.router.decide.effects import after_close, begin_attempts, settled_us, stop_all, stop_losers
 from services.router.decide.endings import (
     CloseDecision,
     answered,
-    awaits_verdict,
     cannot_begin,
     no_attempt_left,
     no_masked_prompt,
@@ -35,20 +34,17 @@ BUDGET_RETRY_US: Final = 1_000_000
 """Microseconds after which a cutover is considered again if its budget was spent."""
 
 
-def decide(
-    state: RequestState, now_us: int, budgets: AttemptBudgets, context: EventContext, marks: MarksOf | None = None
-) -> list[Write]:
+def decide(state: RequestState, now_us: int, budgets: AttemptBudgets, context: EventContext) -> list[Write]:
     """Return the events to write for a request.
 
     Args:
         state: The request.
         now_us: The time with which deadlines are compared. All records appended before it were read.
         budgets: The budgets of the partition.
-        context: The time and the source of the events to write.
-        marks: Returns the fields of the account that are not about its request.
+        context: The current time and the writer of the events.
     """
     if state.screen.closed is not None:
-        return after_close(state, state.screen.closed, now_us, context, marks)
+        return after_close(state, state.screen.closed, now_us, context)
     if not state.known:
         return []
     writes: list[Write] = []
@@ -64,7 +60,6 @@ def decide(
 
 
 def close_too_many_open(state: RequestState, context: EventContext) -> Write:
-    """Close a request because too many other requests are open in its partition."""
     state.should_write("closed", context.now_us, context)
     is_batch = state.lane == "batch"
     most = f"{state.config.max_batch_open} batch" if is_batch else f"{state.config.max_open} interactive"
@@ -88,7 +83,7 @@ def next_alarm_us(state: RequestState, now_us: int) -> int:
     alarm_us = state.deadline_us
     if state.client_gone_us is not None:
         alarm_us = min(alarm_us, state.client_gone_us + state.config.client_grace_ms * 1_000)
-    if awaits_verdict(state):
+    if state.awaits_verdict:
         alarm_us = min(alarm_us, state.received_us + state.deadlines.verdict_ms * 1_000)
     for due_us in trigger_times_us(state):
         if now_us < due_us < alarm_us:
@@ -103,7 +98,6 @@ def next_alarm_us(state: RequestState, now_us: int) -> int:
 def _next_event(
     state: RequestState, now_us: int, budgets: AttemptBudgets, context: EventContext, conclusion: Conclusion | None
 ) -> list[Write]:
-    """Return the next event for the request's stream log: a ``Closed``, a ``Cutover`` or none."""
     attempt = state.screen.attempts + 1
     written_us = state.pending.get(cutover_key(attempt)) if state.pending else None
     if written_us is not None and now_us - written_us >= RETRY_US:

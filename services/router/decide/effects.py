@@ -1,12 +1,10 @@
 """Return the events that effective decisions lead to: cancels, new attempts and accounts. No I/O, no clock."""
 
-from collections.abc import Callable
 from dataclasses import replace
-from typing import Final, NamedTuple, TypedDict
 
 from schemas.account_details import CheckDetails, RequestDetails, VerdictDetails
 from schemas.requests import Request
-from schemas.side_events import Account, BreakerState, Cancel, CancelReason, StageTimes
+from schemas.side_events import Account, Cancel, CancelReason
 from schemas.stream import Closed, Outcome
 from schemas.topics import ACCOUNTS, CONTROL, DAY_MS, REQUESTS, REQUESTS_BATCH, REQUESTS_VERTEX
 from services.processor import Write
@@ -26,12 +24,7 @@ _CANCEL_REASONS: dict[Outcome, CancelReason] = {
 
 
 def begin_attempts(state: RequestState, now_us: int, context: EventContext) -> list[Write]:
-    """Write the ``Request`` of each attempt that a cutover has opened, once, to the topic of its worker.
-
-    It is written twice only if the router dies, or its partition moves, in the few milliseconds between writing the
-    ``Request`` and reading it back. A worker ignores an attempt that is among the last 10,000 that it has accepted. So
-    the cloud is called twice only if another worker also gets the partition of the ``Request`` in that moment.
-    """
+    """Write the ``Request`` of each attempt that a cutover has opened, to the topic of its worker."""
     writes: list[Write] = []
     for attempt, cutover in state.cutovers.items():
         if attempt in state.republished or attempt not in state.screen.candidates:
@@ -39,6 +32,9 @@ def begin_attempts(state: RequestState, now_us: int, context: EventContext) -> l
         if cutover.target == "vertex" and egress_objection(state) is not None:
             continue
         messages = next_messages(state)
+        # It is written twice only if the router dies, or its partition moves, before the ``Request`` is read back. A
+        # worker ignores an attempt that is among the last 10,000 that it has accepted. So the cloud is called twice
+        # only if another worker also gets the partition of the ``Request`` in that moment.
         if state.request is None or messages is None or not state.should_write(request_key(attempt), now_us, context):
             continue
         waited_ms = max(0, context.now_us - state.received_us) / 1_000  # counts towards the deadline, below a day
@@ -59,7 +55,6 @@ def stop_losers(state: RequestState, context: EventContext) -> list[Write]:
 
 
 def stop_all(state: RequestState, reason: CancelReason, context: EventContext) -> list[Write]:
-    """Write one ``Cancel`` for all attempts of the request, if any may still be running."""
     running = state.running()
     if not running:
         return []
@@ -67,29 +62,12 @@ def stop_all(state: RequestState, reason: CancelReason, context: EventContext) -
     return [_cancel(state, None, reason, context)]
 
 
-class AccountMarks(NamedTuple):
-    """The fields of an ``Account`` that are not about its request."""
-
-    open_since: int | None = None
-    breaker: BreakerState | None = None
-
-
-NO_MARKS: Final = AccountMarks()
-
-MarksOf = Callable[[str], AccountMarks]
-"""Returns the ``AccountMarks`` for the account of the request with this id."""
-
-
-def after_close(
-    state: RequestState, closed: Closed, now_us: int, context: EventContext, marks: MarksOf | None = None
-) -> list[Write]:
-    """Cancel the attempts of a closed request that may still be running, and write its account."""
+def after_close(state: RequestState, closed: Closed, now_us: int, context: EventContext) -> list[Write]:
     writes: list[Write] = []
     if closed.outcome != "rejected":  # no worker has an unreadable request
         writes += stop_all(state, _CANCEL_REASONS[closed.outcome], context)
     if now_us >= settled_us(state) and state.should_write("account", now_us, context):
-        found = NO_MARKS if marks is None else marks(state.request_id)
-        writes.append(Write(ACCOUNTS, account_of(state, closed, context, found), state.traceparent))
+        writes.append(Write(ACCOUNTS, account_of(state, closed, context), state.traceparent))
     return writes
 
 
@@ -106,12 +84,12 @@ def _cancel(state: RequestState, attempt: int | None, reason: CancelReason, cont
     return Write(CONTROL, cancel, state.traceparent)
 
 
-def account_of(state: RequestState, closed: Closed, context: EventContext, marks: AccountMarks = NO_MARKS) -> Account:
-    """Return the account of a closed request."""
+def account_of(state: RequestState, closed: Closed, context: EventContext) -> Account:
+    """Return the account of a closed request. It has no times if the ``Request`` was not read."""
     verdict = state.screen.verdict
     voice = None if state.stages.voice_run is None else closed.attempt
     accounts = {attempt: record.account() for attempt, record in sorted(state.attempt_records.items())}
-    return Account(
+    account = Account(
         **context.envelope(state),
         outcome=closed.outcome,
         lane=state.lane or "interactive",
@@ -132,9 +110,24 @@ def account_of(state: RequestState, closed: Closed, context: EventContext, marks
         request=_request_details(state),
         verdict=_verdict_details(state),
         check=_check_details(state),
-        open_since=marks.open_since,
-        breaker=marks.breaker,
-        **_times(state),
+    )
+    request_at, run = state.request_at, state.stages.voice_run
+    if request_at is None or state.stages.closed_ms is None:
+        return account
+    found = measure(state.stages, request_at / 1_000)
+    return replace(
+        account,
+        request_at=request_at,
+        stages=stage_times(found),
+        first_text_ms=found.first_text_ms,
+        governance_first_text_ms=found.governance_first_text_ms,
+        governance_total_ms=found.governance_total_ms,
+        hidden_rails_ms=found.hidden_rails_ms,
+        generation_ms=found.decode_ms,
+        longest_pause_ms=0.0 if run is None else run.longest_pause_ms,
+        tokens=found.tokens,
+        later_tokens=found.later_tokens,
+        clock_skew_ms=found.clock_skew_ms,
     )
 
 
@@ -170,38 +163,3 @@ def _check_details(state: RequestState) -> CheckDetails | None:
     event, log_ms = state.checked
     version, recalls = event.policy_version, tuple(state.recalled)
     return CheckDetails(source=event.source, ended_at=log_ms * 1_000, policy_version=version, recalls=recalls)
-
-
-class _Times(TypedDict, total=False):
-    request_at: int
-    stages: StageTimes
-    first_text_ms: float | None
-    governance_first_text_ms: float
-    governance_total_ms: float
-    hidden_rails_ms: float
-    generation_ms: float
-    longest_pause_ms: float
-    tokens: int
-    later_tokens: int
-    clock_skew_ms: float
-
-
-def _times(state: RequestState) -> _Times:
-    """Return the account's fields about times; no fields if the ``Request`` was not read."""
-    request_at = state.request_at
-    if request_at is None or state.stages.closed_ms is None:
-        return {}
-    found = measure(state.stages, request_at / 1_000)
-    return {
-        "request_at": request_at,
-        "stages": stage_times(found),
-        "first_text_ms": found.first_text_ms,
-        "governance_first_text_ms": found.governance_first_text_ms,
-        "governance_total_ms": found.governance_total_ms,
-        "hidden_rails_ms": found.hidden_rails_ms,
-        "generation_ms": found.decode_ms,
-        "longest_pause_ms": 0.0 if state.stages.voice_run is None else state.stages.voice_run.longest_pause_ms,
-        "tokens": found.tokens,
-        "later_tokens": found.later_tokens,
-        "clock_skew_ms": found.clock_skew_ms,
-    }

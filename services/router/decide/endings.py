@@ -1,4 +1,7 @@
-"""Decide whether and how a request should be closed now. Pure."""
+"""Decide whether and how a request should be closed now. Pure.
+
+Each function looks for one kind of reason, and returns None if there is no such reason.
+"""
 
 from collections.abc import Iterable
 from typing import NamedTuple
@@ -25,7 +28,6 @@ class CloseDecision(NamedTuple):
 
 
 def answered(state: RequestState, conclusion: Conclusion | None) -> CloseDecision | None:
-    """Return how to close a request if its screen concludes that it was denied, recalled or answered; else None."""
     stopped = state.screen.stopped
     if conclusion == "denied":
         return CloseDecision("denied", "denied", "policy refused the prompt")
@@ -35,7 +37,6 @@ def answered(state: RequestState, conclusion: Conclusion | None) -> CloseDecisio
 
 
 def overdue(state: RequestState, now_us: int) -> CloseDecision | None:
-    """Return how to close a request if one of its deadlines has passed or its client is gone; else None."""
     gone_us, grace_ms = state.client_gone_us, state.config.client_grace_ms
     if gone_us is not None and now_us >= gone_us + grace_ms * 1_000:
         return CloseDecision("client_gone", "cancelled", f"the client was gone for more than {grace_ms} ms")
@@ -43,7 +44,7 @@ def overdue(state: RequestState, now_us: int) -> CloseDecision | None:
         total_ms = state.deadlines.total_ms
         return CloseDecision("deadline", "expired", f"not answered within {total_ms} ms of receipt: {_why_late(state)}")
     verdict_ms = state.deadlines.verdict_ms
-    if awaits_verdict(state) and now_us >= state.received_us + verdict_ms * 1_000:
+    if state.awaits_verdict and now_us >= state.received_us + verdict_ms * 1_000:
         return CloseDecision(
             "no_verdict", "failed", f"the input check gave no verdict within {verdict_ms} ms of receipt"
         )
@@ -51,7 +52,7 @@ def overdue(state: RequestState, now_us: int) -> CloseDecision | None:
 
 
 def no_attempt_left(state: RequestState, choice: CutoverChoice, now_us: int) -> CloseDecision | None:
-    """Return how to close a request if all its attempts failed or are silent, and no other attempt is allowed.
+    """Return how to close a request whose attempts all failed or are silent, if no other attempt is allowed; else None.
 
     A request whose first token is late is not closed, because the token may still come. There is one exception: it is
     closed if a budget is spent and ``when_spent`` is ``close``. A batch request is never closed for silence.
@@ -77,7 +78,7 @@ def no_attempt_left(state: RequestState, choice: CutoverChoice, now_us: int) -> 
 
 
 def cannot_begin(state: RequestState) -> CloseDecision | None:
-    """Return how to close a request if the only attempt that may still answer it can no longer begin; else None."""
+    """Return how to close a request if the only attempt that may still answer it can no longer begin."""
     if not state.cutovers or state.screen.voice is not None:
         return None
     for attempt, cutover in state.cutovers.items():
@@ -92,7 +93,6 @@ def cannot_begin(state: RequestState) -> CloseDecision | None:
 
 
 def no_masked_prompt(state: RequestState) -> CloseDecision | None:
-    """Return how to close a request if its verdict is to mask the prompt but has no masked prompt; else None."""
     verdict = state.screen.verdict
     if verdict is None or verdict.decision != "mask" or verdict.masked:
         return None
@@ -101,27 +101,16 @@ def no_masked_prompt(state: RequestState) -> CloseDecision | None:
     )
 
 
-def awaits_verdict(state: RequestState) -> bool:
-    """Return whether the answer is held back because its verdict was not read yet."""
-    if state.screen.verdict is not None:
-        return False
-    if state.config.input_gate == "hold":
-        return True
-    voice = state.screen.voice
-    return voice is not None and voice.input_gate == "hold"
-
-
 def _why_late(state: RequestState) -> str:
-    """Return what the request was waiting for when its total deadline passed."""
     screen = state.screen
     if screen.finished is not None:
         whole = screen.last_seq >= screen.finished.last_seq
         return "its answer was complete, but not checked to its end" if whole else "a part of its answer is missing"
     if screen.has_spoken:
         silence = "its answer stalled" if state.over_budget else "its answer was not complete"
-    elif awaits_verdict(state):
+    elif state.awaits_verdict:
         silence = "its input check gave no verdict"
-    elif not state.runs.by_attempt:
+    elif all(record.started is None for record in state.attempt_records.values()):
         silence = "no worker began it"
     else:
         silence = "no first token"

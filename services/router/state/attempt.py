@@ -1,54 +1,41 @@
-"""One attempt of a request: its cost and its output, read from the log. Pure."""
+"""The record of one attempt of a request. Pure."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 
 from schemas.account_details import RunDetails
 from schemas.side_events import AttemptAccount
-from schemas.stream import Failed, Finished, Speculation, Started, Trigger, Usage
+from schemas.stream import Failed, Finished, Started, Trigger, Usage
 from services.stream.stages import RunTimes
 
 
 @dataclass(slots=True)
 class AttemptRecord:
-    """One attempt, as its first run in the log shows it.
+    """One attempt, with its first run on the log.
 
     Attributes:
-        times: The times of that run, as the ``StageRecorder`` has recorded them.
-        opened_us: When the attempt's ``Cutover`` was appended, by the broker's clock.
+        opened_us: When the attempt's ``Cutover`` was appended, by the broker's clock; None for attempt 1.
         last: The worker's final event.
-        last_ms: When that final event was appended, in milliseconds since the epoch.
+        last_ms: When the final event was appended, in milliseconds since the epoch.
     """
 
     attempt: int
     times: RunTimes
     trigger: Trigger | None = None
     started: Started | None = None
-    error_class: str | None = None
-    usage: Usage = field(default_factory=Usage)
-    speculation: Speculation | None = None
-    ended: bool = False
     opened_us: int | None = None
     last: Finished | Failed | None = None
     last_ms: int = 0
 
-    def end(self, event: Finished | Failed, log_ms: int) -> None:
-        """Record the worker's final event, which was appended at ``log_ms``."""
-        self.ended, self.last, self.last_ms = True, event, log_ms
-        self.usage = event.usage
-        if isinstance(event, Failed):
-            self.error_class = event.error_class
-        else:
-            self.speculation = event.speculation
+    @property
+    def ended(self) -> bool:
+        return self.last is not None
 
     def account(self) -> AttemptAccount:
-        """Return the attempt's account so far. If the worker gave no usage, the tokens that were read are counted."""
-        started, usage = self.started, self.usage
+        """Return the attempt's account so far. If the worker reported no usage, count the tokens that were read."""
+        started, last = self.started, self.last
+        usage = Usage() if last is None else last.usage
         if not usage.completion_tokens:
-            usage = Usage(
-                prompt_tokens=usage.prompt_tokens,
-                completion_tokens=self.times.tokens,
-                cached_tokens=usage.cached_tokens,
-            )
+            usage = replace(usage, completion_tokens=self.times.tokens)
         return AttemptAccount(
             attempt=self.attempt,
             run=None if started is None else started.run,
@@ -59,9 +46,9 @@ class AttemptRecord:
             first_chunk_at=self.times.first_chunk_at,
             last_chunk_at=self.times.last_chunk_at,
             last_seq=self.times.order.next_seq - 1,
-            error_class=self.error_class,
+            error_class=last.error_class if isinstance(last, Failed) else None,
             usage=usage,
-            speculation=self.speculation,
+            speculation=last.speculation if isinstance(last, Finished) else None,
             opened_at=self.opened_us,
             details=self._details(),
         )

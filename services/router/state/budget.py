@@ -1,4 +1,4 @@
-"""The fallback budget, which limits the number and the cost of the requests that go to the cloud in a minute. Pure.
+"""The budgets that limit the number and the cost of further attempts within a minute. Pure.
 
 The budget is counted from the requests and the effective cutovers on the log, so a restarted router knows what is
 already spent.
@@ -37,7 +37,6 @@ class SpendTracker:
         self._at(at_us).requests += 1
 
     def allows(self, usd: float, now_us: int) -> bool:
-        """Return whether the router may make one more fallback at this estimated price."""
         return self._budget.allows(usd, now_us)
 
     def reserve(self, request_id: str, usd: float) -> None:
@@ -45,11 +44,9 @@ class SpendTracker:
         self._reserved[request_id] = usd
 
     def release(self, request_id: str) -> None:
-        """Drop the reservation, because the cutover was read back or the request has ended."""
         self._reserved.pop(request_id, None)
 
     def spend(self, usd: float, at_us: int) -> None:
-        """Count an effective cutover to the cloud at its estimated price."""
         second = self._at(at_us)
         second.fallbacks += 1
         second.usd += usd
@@ -94,7 +91,6 @@ class FallbackBudget:
         self._trackers: list[SpendTracker] = []
 
     def open(self) -> SpendTracker:
-        """Return the tracker of a new partition."""
         self._trackers.append(SpendTracker(self))
         return self._trackers[-1]
 
@@ -109,13 +105,12 @@ class FallbackBudget:
         return self.limits.usd is None or spent_usd + usd <= self.limits.usd
 
     def used(self, now_us: int) -> float:
-        """Return the spent share of the allowed fallbacks or of the money, whichever is larger; 0 without a budget."""
+        """Return the spent share of the fallbacks or of the money, whichever is larger; 0 if none is allowed."""
         fallbacks, most, spent_usd = self._totals(now_us)
         of_requests = fallbacks / most if most else 0.0
         return max(of_requests, spent_usd / self.limits.usd if self.limits.usd else 0.0)
 
     def _totals(self, now_us: int) -> tuple[int, int, float]:
-        """For the last ``WINDOW_S`` seconds, return the number of fallbacks, its limit, and the fallbacks' price."""
         requests = fallbacks = 0
         spent_usd = 0.0
         for tracker in self._trackers:
@@ -131,7 +126,7 @@ class AttemptBudgets:
     """The budgets of further attempts, and the health of the self-hosted engines.
 
     Attributes:
-        cloud: Tracks the fallbacks to the cloud.
+        cloud: Tracks the attempts in the cloud.
         retries: Tracks the further attempts on the self-hosted engines.
         breaker: While it is not closed, the cloud is preferred to the self-hosted engines.
     """
@@ -139,11 +134,6 @@ class AttemptBudgets:
     cloud: SpendTracker
     retries: SpendTracker
     breaker: Breaker
-
-    @property
-    def prefer_cloud(self) -> bool:
-        """Return whether the cloud comes first, because the self-hosted engines were late or failed too often."""
-        return self.breaker.state != "closed"
 
     def release(self, request_id: str) -> None:
         self.cloud.release(request_id)

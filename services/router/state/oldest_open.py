@@ -1,7 +1,7 @@
-"""The time of a partition's oldest open request. The partition's next owner must read the log from there. Pure."""
+"""The append time of a partition's oldest open request, from which the next owner must read the log. Pure."""
 
 import heapq
-from collections.abc import Container
+from collections.abc import Collection
 from typing import Final
 
 MARGIN_US: Final = 5_000_000
@@ -13,8 +13,6 @@ SPARE: Final = 1_000
 
 
 class OldestOpen:
-    """Tracks when the first event of each open request was appended, by the broker's clock."""
-
     __slots__ = ("_ahead_us", "_heap")
 
     def __init__(self) -> None:
@@ -32,16 +30,15 @@ class OldestOpen:
         self._ahead_us = log_us - at_us
         heapq.heappush(self._heap, (log_us, request_id))
 
-    def mark_us(self, requests: Container[str], count: int, besides: str, known_us: int) -> int:
-        """Return a time, by the broker's clock. No event of a request that is not done was appended before this time.
+    def mark_us(self, requests: Collection[str], besides: str, known_us: int) -> int:
+        """Return a time, by the broker's clock, before which no event of an open request was appended.
 
         Args:
-            requests: The ids of the requests that are not done.
-            count: The number of these requests.
-            besides: The id of one of these requests. It counts as done, because the result is written in its account.
+            requests: The ids of the open requests.
+            besides: The id of a request to leave out.
             known_us: All records that were appended before this time, by this process's clock, were read.
         """
-        if len(self._heap) > 2 * count + SPARE:
+        if len(self._heap) > 2 * len(requests) + SPARE:
             self._heap = [each for each in self._heap if each[1] in requests]
             heapq.heapify(self._heap)
         own: list[tuple[int, str]] = []

@@ -10,8 +10,7 @@ from schemas.side_events import Attached, Detached
 from schemas.stream import Chunk, Cleared, Closed, Cutover, Failed, Finished, Recall, Started, StreamEvent, Verdict
 from services.router.config import RETRY_US, RouterConfig
 from services.router.state.attempt import AttemptRecord
-from services.stream import Screen
-from services.stream.order import FirstRuns
+from services.stream import Governance, Screen
 from services.stream.stages import StageRecorder
 
 MOST_RECALLS: Final = 100
@@ -19,13 +18,10 @@ MOST_RECALLS: Final = 100
 
 
 class EventContext(NamedTuple):
-    """The time and the writer of an event."""
-
     now_us: int
     source: str
 
     def envelope(self, about: RequestRef) -> Envelope:
-        """Return the fields that every event about this request has."""
         return envelope(about, at=self.now_us, source=self.source)
 
 
@@ -38,45 +34,29 @@ class RequestState:
 
     Attributes:
         opened_us: Append time of the first event that was read.
-        config: The router's configuration.
         received_us: When the request was received; its deadlines count from this time. It is the append time of the
             ``Request``, minus the time that the request had waited in the edge. No clock of another host is used.
         deadline_us: When the request must be closed.
-        attempt_opened_us: When the current attempt was opened.
         last_chunk_us: When the voice's newest chunk was appended.
-        begun_us: When a worker started the current attempt; 0 while it waits in a queue.
+        begun_us: When a worker started the current attempt; 0 while the attempt waits in a queue.
         known: Whether its ``Request`` or its ``Started`` was read, so that its deadlines are known.
         lane: None before the ``Request`` was read.
-        service_class: The class whose deadlines apply; None before the ``Request`` was read.
-        class_has_cloud: Whether this class may go to the cloud; true before the ``Request`` was read.
-        may_fall_back: Whether the configuration, the class and the ``Request`` itself allow the cloud; false before the
-            ``Request`` was read.
+        may_fall_back: Whether the configuration, the class and the ``Request`` itself allow the cloud.
         has_cloud_deadline: Whether a late first token sends the request to the cloud; false for a batch request.
         deadlines: The deadlines that apply: the request's own, moved into the bounds of the class and of the settings.
         request: The ``Request``; None before it was read. It has no messages if the prompt is not kept.
-        prompt_kept: Whether the prompt is in memory, for another attempt.
         client_gone_us: When the last attached client left; None while a client is attached, before the first one, or if
             the last one left with its complete answer.
-        runs: The first run of each attempt; no other run counts.
-        attempt_records: The record of each attempt, by attempt.
-        request_at: When the edge received the request, by the edge's clock; None before the ``Request`` was read.
-        policy_version: Version of the policy that gave the first verdict.
-        cutovers: The effective cutovers, by the attempt that they opened.
-        cutover_us: When the effective cutovers were appended, by attempt.
-        cloud_attempts: Attempts that went to the cloud.
+        request_at: When the edge received the request, by the edge's clock.
         retries: Further attempts with the same prompt that went to the self-hosted engines.
-        failures: The ``Failed`` events of attempts, by attempt.
-        failed_us: When the newest failure was appended.
         recalls: Ids of the recalls of the voice's text.
-        recalled: The first hundred recalls, whatever run each is of, for the account.
-        checked: The safety service's newest event and the time at which it was appended, for the account.
+        recalled: The first hundred recalls of any run, for the account.
+        checked: The safety service's newest event and when it was appended, for the account.
         republished: Attempts, from 2 on, whose ``Request`` was read back from the log.
         cancelled: Attempts for which a ``Cancel`` was written.
-        closed_us: When the effective ``Closed`` was appended.
-        first_chunk_us: When the current attempt's first chunk was appended.
         over_budget: Whether a cutover is due, but a budget for further attempts is spent.
-        bypass: Whether the breaker was open, so that the request goes to the cloud at once.
-        probe: Whether the breaker, while half open, lets the request try the self-hosted engines.
+        bypass: Whether the request goes to the cloud at once, because the breaker was open.
+        probe: Whether the breaker waits for the outcome of this request.
         health_recorded: Whether the breaker has recorded how the self-hosted engines served the request.
         timer_us: When its earliest timer is due; 0 if it has no timer.
         pending: The decisions that were written and not read back yet. Maps the key of each to the time of writing.
@@ -105,7 +85,6 @@ class RequestState:
     prompt_chars: int = 0
     traceparent: str | None = None
     client_gone_us: int | None = None
-    runs: FirstRuns = field(default_factory=FirstRuns)
     attempt_records: dict[int, AttemptRecord] = field(default_factory=dict)
     request_at: int | None = None
     policy_version: str | None = None
@@ -131,7 +110,9 @@ class RequestState:
     _connections: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
-        self.screen = Screen(self.request_id, self.config.governance)
+        config = self.config
+        governance = Governance(input_gate=config.input_gate, output_check=config.output_check)
+        self.screen = Screen(self.request_id, governance)
         self.stages = StageRecorder(self.screen)
         self.received_us = self.attempt_opened_us = self.last_chunk_us = self.opened_us
         self.record(1)
@@ -166,7 +147,7 @@ class RequestState:
             self.client_gone_us = at_us
 
     def on_chunk(self, event: Chunk, at_us: int, log_ms: int) -> bool:
-        """Fold a chunk. Return whether a decision may be due, because the answer starts or ends."""
+        """Apply a chunk. Return whether a decision may be due, because the answer starts or ends."""
         screen = self.screen
         last_seq, had_spoken = screen.last_seq, screen.has_spoken
         self.stages.feed(event, log_ms)
@@ -179,7 +160,7 @@ class RequestState:
         return True
 
     def on_cleared(self, event: Cleared, log_ms: int) -> bool:
-        """Fold a clearance that is not final. Return whether a decision may be due."""
+        """Apply a clearance. Return whether a decision may be due."""
         if self.policy_version is None:
             self.policy_version = event.policy_version
         self.checked = event, log_ms
@@ -187,7 +168,7 @@ class RequestState:
         return self.screen.over or not self.known
 
     def on_stream(self, event: StreamEvent, at_us: int, log_ms: int) -> None:
-        """Fold the next event of the request's stream log, which was appended at ``log_ms`` by the broker's clock."""
+        """Apply an event. It was appended at ``at_us`` by this process's clock, and at ``log_ms`` by the broker's."""
         screen = self.screen
         match event:
             case Chunk():
@@ -217,8 +198,9 @@ class RequestState:
 
     def _on_started(self, event: Started, at_us: int, log_ms: int) -> None:
         self.stages.feed(event, log_ms)
-        if self.runs.register(event):
-            self.record(event.attempt).started = event
+        record = self.record(event.attempt)
+        if record.started is None:  # no later run of the attempt counts
+            record.started = event
             if event.attempt == self.screen.attempts:
                 self.begun_us = at_us
         queue_us = int(event.queue_ms * 1_000)
@@ -236,13 +218,23 @@ class RequestState:
         self.pending[key] = context.now_us
         return True
 
+    @property
+    def most_retries(self) -> int:
+        return self.config.max_batch_retries if self.lane == "batch" else self.config.max_retries
+
+    @property
+    def awaits_verdict(self) -> bool:
+        """Return whether the answer is held back because its verdict was not read yet."""
+        screen = self.screen
+        if screen.verdict is not None:
+            return False
+        return self.config.input_gate == "hold" or (screen.voice is not None and screen.voice.input_gate == "hold")
+
     def running(self) -> list[int]:
-        """Return the attempts that may still be running and for which no ``Cancel`` was written."""
         records, opened = self.attempt_records, range(1, self.screen.attempts + 1)
         return [n for n in opened if n not in self.cancelled and not (n in records and records[n].ended)]
 
     def record(self, attempt: int) -> AttemptRecord:
-        """Return the attempt's record. For a new attempt, create one."""
         found = self.attempt_records.get(attempt)
         if found is None:
             found = self.attempt_records[attempt] = AttemptRecord(attempt, self.stages.run(attempt))
@@ -275,10 +267,10 @@ class RequestState:
 
     def _on_end(self, event: Finished | Failed, at_us: int, log_ms: int) -> None:
         record = self.record(event.attempt)
-        counts = record.started is None or self.runs.is_first(event.attempt, event.run)
+        counts = record.started is None or record.started.run == event.run
         if record.ended or not counts:  # a failure before any ``Started`` counts as the attempt's
             return
-        record.end(event, log_ms)
+        record.last, record.last_ms = event, log_ms
         if isinstance(event, Failed):
             self.failures[event.attempt] = event
             self.failed_us = at_us
@@ -303,10 +295,8 @@ class RequestState:
 
 
 def request_key(attempt: int) -> str:
-    """Return the key by which ``should_write`` knows the ``Request`` of this attempt."""
     return f"request-{attempt}"
 
 
 def cutover_key(attempt: int) -> str:
-    """Return the key by which ``should_write`` knows the ``Cutover`` to this attempt."""
     return f"cutover-{attempt}"

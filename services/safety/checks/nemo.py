@@ -33,7 +33,7 @@ _REGEX_RAIL: Final = "regex check output"
 
 
 async def railbus_output(text: str) -> RailOutcome:  # noqa: ARG001 - NeMo compiles it, and does not run it
-    """Stand for Railbus's own rail in NeMo's catalog. NeMo never runs this; ``NemoCheck.find`` does the rail's work."""
+    """Stand for Railbus's own rail in NeMo's catalog. NeMo compiles this function and never calls it."""
     return RailOutcome.allow()
 
 
@@ -42,7 +42,6 @@ class NemoCheck:
 
     Args:
         engine: A started IORails engine with the policy's output rails.
-        words: The policy's folded words.
     """
 
     def __init__(self, engine: Any, words: FoldedWords) -> None:
@@ -66,7 +65,7 @@ class NemoCheck:
         """Return what the rails find in the window.
 
         Raises:
-            CheckFailed: A rail raised an error, so that there is neither a finding nor a pass.
+            CheckFailed: A rail raised an error.
         """
         spans: list[FoundSpan] = []
         for rail in self._rails:
@@ -81,16 +80,15 @@ class NemoCheck:
         return tuple(spans)
 
     async def close(self) -> None:
-        """Stop the engine and close its HTTP client."""
         await self._engine.stop()
         await self._http.close()
 
     def _spans_of(self, rail: CompiledRail, text: str) -> Iterable[FoundSpan]:
-        """Return the spans of a rail's finding: the matches of the configured regexes, or the window if none match."""
         name = f"nemo/{rail.flow}"
         found = []
         if rail.surface_name == _REGEX_RAIL:
             found = [match.span() for regex in self._regexes for match in regex.finditer(text)]
+        # Only regexes have spans. Another rail judges the window as a whole.
         return [FoundSpan(name, CATEGORY, start, end) for start, end in found or [(0, len(text))]]
 
 

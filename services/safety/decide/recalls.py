@@ -1,4 +1,4 @@
-"""Turns findings into recalls and clearances. No I/O."""
+"""Makes recalls and clearances from findings. No I/O."""
 
 import hashlib
 from dataclasses import dataclass
@@ -17,8 +17,6 @@ STOP: Final = Ruling(action="stop")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunKey:
-    """Identifies a run: request, attempt and run id."""
-
     request_id: str
     tenant: str
     attempt: int
@@ -26,7 +24,7 @@ class RunKey:
 
 
 class CheckContext:
-    """What the core needs to write events and to request checks, and a counter of work. No decision depends on it.
+    """What the core needs to write events and to request checks. No decision depends on it.
 
     Attributes:
         source: The writer of the events.
@@ -43,7 +41,6 @@ class CheckContext:
         self._number = 0
 
     def number(self) -> int:
-        """Return a new number for a ``CheckRequest``."""
         self._number += 1
         return self._number
 
@@ -58,7 +55,7 @@ def rule_on(policy: Policy, tenant: str, category: str, rule: str, tier: int) ->
 
 @lru_cache(maxsize=4_096)
 def immediate_rules(policy: Policy, tenant: str) -> frozenset[int]:
-    """Return the indexes of rules that stop the answer. Their matches count at once, even if they can still grow."""
+    """Return the indexes of the rules that stop an answer. Their matches count at once, even if they can still grow."""
     return frozenset(
         index
         for index, rule in enumerate(policy.rules)
@@ -67,13 +64,7 @@ def immediate_rules(policy: Policy, tenant: str) -> frozenset[int]:
 
 
 class RecallBuilder:
-    """Builds the recalls and clearances of one run, according to Rego's rulings on its findings.
-
-    Args:
-        key: The run.
-        policy: The policy version of the run's request.
-        context: The time and the source of the events.
-    """
+    """Builds the recalls and clearances of one run, according to Rego's rulings on its findings."""
 
     __slots__ = ("_context", "_key", "_limit", "_policy", "_recall_ids")
 
@@ -112,7 +103,6 @@ class RecallBuilder:
         return start < end and self._recall(ruling, FoundSpan(rule, "unchecked", start, end), tracker.tier, outputs)
 
     def cleared(self, seq: int, *, final: bool) -> Cleared:
-        """Return the ``Cleared`` event for the text through chunk ``seq``."""
         envelope = run_envelope(self._key, at=self._context.now_us, source=self._context.source)
         return Cleared(**envelope, seq=seq, final=final, policy_version=self._policy.version)
 
@@ -138,21 +128,15 @@ class RecallBuilder:
 
 
 def _recall_id(key: RunKey, span: FoundSpan, version: str) -> str:
-    """Return 128 bits of a hash over everything that identifies a finding, so that the same finding has the same id."""
+    # 128 bits of a hash over all that identifies a finding, so that the same finding has the same id.
     parts = (key.request_id, str(key.attempt), key.run, span.rule, str(span.start), str(span.end), version)
     return hashlib.sha256("\x1f".join(parts).encode()).hexdigest()[:32]
 
 
 def _placed(tracker: WindowTracker, pending: PendingCheck, span: FoundSpan) -> FoundSpan | None:
-    """Return the span with offsets in the run's text; None if there is nothing to recall.
-
-    A span that touches one edge of its window may be cut off there. It is left out, because windows overlap and an
-    earlier or a later window contains all of it. A span of the whole window is reduced to the part that its rule has
-    not recalled yet.
-    """
     start, end = pending.start + span.start, pending.start + span.end
-    if (start, end) == (pending.start, pending.end):  # the rail judged its window as a whole
+    if (start, end) == (pending.start, pending.end):  # the rail judged its window as a whole: recall what is left of it
         start, end = tracker.unrecalled(span.rule, start, end)
     elif (start == pending.start > 0) or (end == pending.end and not pending.last):
-        return None
+        return None  # it may be cut off at the window's edge, and an earlier or a later window contains all of it
     return FoundSpan(span.rule, span.category, start, end) if start < end else None

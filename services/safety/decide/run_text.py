@@ -9,6 +9,9 @@ from services.stream.order import ChunkOrder
 class RunText(ChunkOrder):
     """The chunks of a run that are not cleared, and its newest characters.
 
+    Args:
+        keep: Minimum number of characters that are kept.
+
     Attributes:
         fresh: Chunks since the last window, in order. ``take`` and ``add`` do not change this list: their caller
             appends each chunk that ``take`` accepts or ``add`` returns.
@@ -17,7 +20,6 @@ class RunText(ChunkOrder):
     __slots__ = ("_base", "_keep", "_tail", "_uncleared", "fresh")
 
     def __init__(self, keep: int) -> None:
-        """Create the text of a run; keep at least its newest ``keep`` characters."""
         super().__init__()
         self.fresh: list[Chunk] = []  # joined at the next window: a list costs least for each chunk
         self._keep = keep
@@ -40,8 +42,7 @@ class RunText(ChunkOrder):
     def whole_before(self, offset: int) -> int | None:
         """Return ``seq`` of the last chunk that ends at or before ``offset``, and forget the chunks up to this one.
 
-        Only chunks that were in ``fresh`` at an earlier call of ``window`` count. Return None if none of them that ends
-        at or before ``offset`` is left.
+        Only chunks that were in ``fresh`` at an earlier call of ``window`` count. Return None if there is none.
         """
         chunks, seq = self._uncleared, None
         while chunks and chunks[0].start + len(chunks[0].text) <= offset:

@@ -13,7 +13,7 @@ from services.safety.decide.check_types import CheckOutcome, Tier
 
 
 def next_offset(position: int, windows: WindowSpec) -> int:
-    """Return the end of the first window that ends after ``position``. ``WindowSpec`` says where windows end."""
+    """Return the end of the first window that ends after ``position``."""
     if position >= windows.stride_chars:
         return (position // windows.stride_chars + 1) * windows.stride_chars
     offset = windows.first_chars
@@ -24,12 +24,10 @@ def next_offset(position: int, windows: WindowSpec) -> int:
 
 @dataclass(slots=True)
 class PendingCheck:
-    """A check whose outcome has not been processed yet.
+    """A check whose outcome has not been processed yet. Offsets count characters of the run's text.
 
     Attributes:
         number: The number of its ``CheckRequest``.
-        start: Offset of the start of its window.
-        end: Offset of the end of its window.
         last: Whether the text ends with the window.
         clears: ``seq`` of the last chunk that it clears if nothing stops the answer; None if it clears no chunk.
         after: Number of tier 2 checks that must have passed before this check clears text.
@@ -48,7 +46,6 @@ class WindowTracker:
     """The windows of one run's text that one tier checks, and the outcomes of their checks.
 
     Attributes:
-        tier: 1 or 2.
         windows: The policy's settings for the ends and the length of windows.
         next: Offset at which the next window ends.
         reached: Offset at which the newest window ended.
@@ -80,14 +77,12 @@ class WindowTracker:
         return not self.stopped
 
     def take_outcome(self, number: int, outcome: CheckOutcome) -> None:
-        """Record the outcome of a check that is still pending."""
         for pending in self._pending:
             if pending.number == number:
                 pending.outcome = outcome
                 return
 
     def oldest(self) -> PendingCheck | None:
-        """Return the oldest check whose outcome has not been processed; None if there is none."""
         return self._pending[0] if self._pending else None
 
     def countable(self) -> Iterator[PendingCheck]:
@@ -100,10 +95,7 @@ class WindowTracker:
             self.passed += 1
 
     def unrecalled(self, rule: str, start: int, end: int) -> tuple[int, int]:
-        """Return the part of a window that this rule has not recalled yet. From now on, the part counts as recalled.
-
-        Windows overlap, but recalls must not.
-        """
+        """Return the part of a window that this rule has not recalled yet. The part counts as recalled from now on."""
         start = max(start, self._recalled.get(rule, 0))
         self._recalled[rule] = max(end, self._recalled.get(rule, 0))
         return start, end

@@ -1,7 +1,7 @@
 """Compares recorded recalls with the recalls under another policy, and scores the policy's rules by labels. No I/O."""
 
-from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from statistics import median
 from typing import Any, Literal, NamedTuple
@@ -68,7 +68,7 @@ def compare(runs: Mapping[RunId, JudgedRun]) -> Comparison:
 
 
 def _content(recall: Recall) -> tuple[object, ...]:
-    """Return the fields of a recall that are compared. Its id and its policy's version are not compared."""
+    # The id and the policy's version are different under each policy.
     return recall.rule, recall.category, recall.start, recall.end, recall.action, recall.replacement
 
 
@@ -78,7 +78,6 @@ class Label(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     Attributes:
         id: Id of the request.
         span: Offsets in the answer's text: the first code point and one past the last.
-        category: The category of the finding.
     """
 
     id: str
@@ -133,8 +132,8 @@ class Scores:
     """
 
     rules: list[RuleScore]
-    labels: dict[str, int]
-    found: dict[str, int]
+    labels: Counter[str]
+    found: Counter[str]
     unknown: int
 
 
@@ -144,7 +143,7 @@ def score(runs: Mapping[RunId, JudgedRun], labels: Iterable[Label] | None, reque
     for label in labels or ():
         by_request[label.id].append(label)
     rules: dict[tuple[str, str], RuleScore] = {}
-    hit: set[tuple[str, tuple[int, int], str]] = set()
+    hit: set[Label] = set()
     for (request_id, _, _), run in runs.items():
         for recall, chars in run.judged:
             one = rules.setdefault((recall.rule, recall.category), RuleScore(recall.rule, recall.category))
@@ -155,33 +154,17 @@ def score(runs: Mapping[RunId, JudgedRun], labels: Iterable[Label] | None, reque
             overlapping = [label for label in by_request.get(request_id, ()) if _overlaps(label, recall)]
             if overlapping:
                 one.right += 1
-                hit |= {(label.id, label.span, label.category) for label in overlapping}
+                hit.update(overlapping)
             else:
                 one.wrong_chars += removed
     judged = [label for own in by_request.values() for label in own if label.id in requests]
-    total: dict[str, int] = defaultdict(int)
-    found: dict[str, int] = defaultdict(int)
-    for label in judged:
-        total[label.category] += 1
-        found[label.category] += (label.id, label.span, label.category) in hit
-    unknown = sum(map(len, by_request.values())) - len(judged)
     return Scores(
-        sorted(rules.values(), key=lambda each: (-each.recalls, each.rule)), dict(total), dict(found), unknown
+        rules=sorted(rules.values(), key=lambda each: (-each.recalls, each.rule)),
+        labels=Counter(label.category for label in judged),
+        found=Counter(label.category for label in judged if label in hit),
+        unknown=sum(map(len, by_request.values())) - len(judged),
     )
 
 
 def _overlaps(label: Label, recall: Recall) -> bool:
     return label.category == recall.category and label.span[0] < recall.end and recall.start < label.span[1]
-
-
-def read_labels(lines: Sequence[bytes]) -> list[Label] | int:
-    """Return the labels in JSON lines. If a line is not a label, return the number of the first such line."""
-    found: list[Label] = []
-    for number, line in enumerate(lines, 1):
-        if not line.strip():
-            continue
-        try:
-            found.append(msgspec.json.decode(line, type=Label))
-        except (msgspec.DecodeError, UnicodeDecodeError):
-            return number
-    return found

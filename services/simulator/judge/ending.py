@@ -127,7 +127,7 @@ def check_empty(core: object, name: str) -> None:
         shared = core._shared
         left = {
             "open requests": core.open,
-            "characters of prompts": core._config.prompt_chars - shared._free_chars,
+            "characters of prompts": shared.config.prompt_chars - shared._free_chars,
             "reserved attempts": sum(
                 len(tracker._reserved)
                 for budget in (shared.budget, shared.retry_budget)

@@ -7,7 +7,7 @@ import pytest
 from schemas.requests import Deadlines, Message
 from schemas.stream import Closed, Cutover, Usage
 from schemas.topics import REQUESTS, STREAMS
-from services.router.config import DeadlineRange, FallbackLimits, Prices, RouterConfig
+from services.router.config import FallbackLimits, Prices, RouterConfig
 from tests.unit.router.world import (
     MS,
     RID,
@@ -265,7 +265,7 @@ def test_stop_recall_ends_the_request_without_another_attempt() -> None:
 
 
 def test_deadlines_are_bounded_by_policy_and_grow_with_the_prompt() -> None:
-    policy = replace(CLOUD, ttft=DeadlineRange(min_ms=300, max_ms=400), ttft_ms_per_1000_chars=50.0)
+    policy = replace(CLOUD, ttft_bounds_ms=(300, 400), ttft_ms_per_1000_chars=50.0)
     long = (Message(role="user", content="x" * 2_000),)
     world = World(policy).put(request(messages=long, deadlines=Deadlines(ttft_ms=10)))
     assert world.until(399).cutovers() == []

@@ -27,7 +27,7 @@ def test_it_is_the_oldest_open_request_or_how_far_was_read(steps):
                 continue
             known_us = now_us - dice % 2_000_000
             others = [at_us for name, at_us in first_us.items() if name != chosen]
-            marked = oldest.mark_us(first_us, len(first_us), chosen, known_us)
+            marked = oldest.mark_us(first_us, chosen, known_us)
             assert marked == min([known_us, *others]) + AHEAD_US - MARGIN_US
             if dice % 3:  # else its account is written once more, and others' accounts must still mind it
                 del first_us[chosen]
@@ -39,5 +39,5 @@ def test_a_straggler_does_not_make_it_remember_what_came_after():
     for number in range(10 * SPARE):
         now_us = MARGIN_US + number
         oldest.note(f"r{number}", now_us, now_us)
-        assert oldest.mark_us({"straggler", f"r{number}"}, 2, f"r{number}", now_us) == 0
+        assert oldest.mark_us({"straggler", f"r{number}"}, f"r{number}", now_us) == 0
     assert len(oldest._heap) <= SPARE + 5
