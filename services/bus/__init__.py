@@ -1,21 +1,15 @@
 """The bus: the only code that talks to Kafka.
 
-``Producer`` writes the events of its role. ``GroupReader`` reads the partitions that a consumer group assigns to it.
-``TailReader`` reads partitions that the caller chooses. ``ensure_topics`` creates missing topics. Handlers are
-synchronous, and the read loop never awaits the work on a record.
+``Producer`` writes events. ``GroupReader`` reads the partitions that a consumer group assigns to it. ``TailReader``
+reads partitions that the caller chooses. ``ensure_topics`` creates missing topics.
 
-* Delivery is at least once. An event is on the log twice only if a producer opened a new session while a batch was
-  unanswered, or if a caller posted it twice. A worker gets a record again if a rebalance or a crash comes before the
-  commit. Folds ignore records that they have already read.
-* ``post`` waits while the buffer is full (32 MiB), and returns when the event is buffered. As long as the process
-  lives, a buffered event survives any outage of the broker. ``stop`` waits ten seconds for acknowledgements, and logs
-  how many events have none.
-* The second and later chunks of a run may wait for ``RAILBUS_KAFKA_LINGER_MS`` to share a batch. All other events are
-  sent at once, together with the chunks that are waiting.
-* ``services.bus.read`` fetches over aiokafka's connections with its own read loop. With aiokafka's consumer, reading
-  took three times the CPU, and a new ``follow`` waited until the pending long poll ended.
-* A ``GroupReader`` without a handler reads nothing. An edge has one only so that the group assigns home partitions to
-  the edge. New requests of this edge go to its home partitions.
+* Delivery is at least once. After an error of the broker or the network, a producer may write an event twice. A
+  ``GroupReader`` reads a record again if a rebalance or a crash comes before the commit of its offset. A fold ignores
+  the second copy of an event.
+* ``Producer.post`` returns when the event is in the producer's buffer (32 MiB), and waits while the buffer is full. As
+  long as the process lives, no outage of the broker removes an event from the buffer.
+* A reader passes records to its handler, a synchronous function. The reader never waits until the work on a record is
+  done.
 """
 
 from services.bus.errors import BusError, EventRejected, NotAcknowledged, ProducerClosed

@@ -4,11 +4,10 @@ from services.runtime.metrics import READS_PAUSED
 
 
 class InFlightLimit:
-    """Slots for records that a handler is working on. While no slot is free, the read loop delivers nothing.
+    """Limits how many records a handler works on at the same time.
 
     The handler acquires a slot for each record that it keeps, and releases the slot when the record is done. The read
-    loop never delivers more records at once than there are free slots. So the handler keeps at most ``limit`` records.
-    In addition, one undelivered fetch response of each broker may be in memory.
+    loop delivers at most as many records as there are free slots. If no slot is free, it delivers nothing.
     """
 
     __slots__ = ("_free", "_limit", "_waiters")

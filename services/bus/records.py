@@ -13,7 +13,7 @@ longer knows at which offset."""
 
 
 class Position(NamedTuple):
-    """The partition number of an event in its topic, and its offset, which may be ``UNKNOWN_OFFSET``."""
+    """The partition number and the offset of an event in its topic. The offset may be ``UNKNOWN_OFFSET``."""
 
     partition: int
     offset: int
@@ -29,13 +29,12 @@ class AtTime(NamedTuple):
 
 
 class Received(NamedTuple):  # a tuple, because one is created for each record
-    """An event and its position.
+    """An event that was read, with its position.
 
     Attributes:
-        timestamp_ms: When the broker appended the record, in milliseconds since the epoch, by the broker's clock.
-            Within a partition it does not decrease. Only a record that was written before its topic used
-            ``LogAppendTime`` has its writer's time instead.
-        traceparent: W3C Trace Context of the record; None when it has none or an invalid one.
+        timestamp_ms: When the broker appended the record, in milliseconds since the epoch, by the broker's clock. If
+            the record is older than the setting ``LogAppendTime`` of its topic, this is the time that its writer set.
+        traceparent: W3C Trace Context of the record; None if the record has none or an invalid one.
     """
 
     topic: str
@@ -49,10 +48,11 @@ class Received(NamedTuple):  # a tuple, because one is created for each record
 class StoredRecord(NamedTuple):
     """A record as it is on the log, not decoded.
 
+    If a whole batch cannot be unpacked, one ``StoredRecord`` stands for the batch. Its key and value are None, its
+    timestamp is 0, and its only header is ``BROKEN_BATCH`` with the reason.
+
     Attributes:
-        timestamp_ms: As in ``Received``.
-        headers: A value may be None. If the broker's batch cannot be unpacked, key and value are None, and the only
-            header is ``BROKEN_BATCH`` with the reason.
+        timestamp_ms: When the broker appended the record, in milliseconds since the epoch, by the broker's clock.
     """
 
     topic: str
@@ -70,12 +70,14 @@ BROKEN_BATCH = "railbus-broken-batch"
 @final
 @dataclass(frozen=True, slots=True)
 class UnreadableRecord:
-    """A record that cannot be decoded, as it is on the log; the bus has counted and logged it.
+    """A record that cannot be decoded, as it is on the log. The bus has already counted and logged it.
+
+    If a whole batch cannot be unpacked, one ``UnreadableRecord`` stands for the batch. Its key and value are None, and
+    its timestamp is 0.
 
     Attributes:
-        timestamp_ms: As in ``Received``; 0 if a whole batch cannot be unpacked.
-        headers: A value may be None.
-        error: Why it could not be decoded; the message names the field.
+        timestamp_ms: When the broker appended the record, in milliseconds since the epoch, by the broker's clock.
+        error: Why the record cannot be decoded.
     """
 
     topic: str
@@ -104,6 +106,6 @@ TopicPartitions = frozenset[Partition]
 
 
 def filter_for_role(role: RoleName, *topics: Topic) -> RecordFilter:
-    """Return a filter for the kinds of events that the role reads on these topics, according to the registry."""
+    """Return a filter for the events on these topics that the role reads according to ``schemas.registry``."""
     kinds = read_kinds(role, *topics)
     return lambda kind, _key: kind in kinds

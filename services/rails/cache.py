@@ -1,4 +1,4 @@
-"""A cache of the rails' answers by prompt, in the process and in Redis. It has spans and reasons, but no prompts."""
+"""A cache of rails' answers, in the process and in Redis. It contains hashes of prompts, but no prompt text."""
 
 import asyncio
 import contextlib
@@ -71,7 +71,10 @@ class LocalCache:
 
 
 class RailCache:
-    """The cache of one rails process. If Redis is slow, unreachable or has invalid data, it counts as empty."""
+    """The cache of one rails process.
+
+    If Redis is slow, unreachable or has invalid data, only the answers that are kept in the process are found.
+    """
 
     def __init__(self, url: str) -> None:
         pool = BlockingConnectionPool.from_url(
@@ -88,11 +91,11 @@ class RailCache:
         self._wanted: dict[str, asyncio.Future[bytes | None]] = {}
 
     async def open(self) -> None:
-        """Connect. If that takes too long, return and continue in the background."""
+        """Connect to Redis. If this takes too long, return, and continue to connect in the background."""
         await asyncio.wait([self._reconnect()], timeout=CONNECT_S)
 
     async def find(self, key: str, rails: tuple[str, ...]) -> RailAnswers | None:
-        """Return the cached answers; None unless the cache has the answers of exactly these rails."""
+        """Return the cached answers; None if they are not cached or are not the answers of exactly these rails."""
         answers = self._local.find(key, time.monotonic())
         if answers is None:
             answers = await self._find_in_redis(key)

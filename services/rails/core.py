@@ -1,4 +1,4 @@
-"""Decide which requests the rails evaluate. A request that is on the log twice is evaluated once. Pure."""
+"""Decide which requests the rails evaluate, and when. No I/O."""
 
 from collections import Counter, OrderedDict, defaultdict
 from collections.abc import Callable, Sequence
@@ -19,10 +19,11 @@ MAX_EVALUATED: Final = 5_000
 
 @dataclass(frozen=True, slots=True)
 class EvaluateRequest:
-    """An effect: the rails must evaluate this request.
+    """Tells the service to evaluate a request.
 
     Attributes:
-        crowded: Whether the request must be denied unread, because too many requests of its tenant wait.
+        crowded: If true, the request must be denied and no rail run, because too many requests of its tenant wait
+            already.
     """
 
     place: RecordPosition
@@ -32,16 +33,16 @@ class EvaluateRequest:
 
 
 class RailsCore(Core):
-    """The requests of one lane. After a crash or a rebalance, a request that is read again may be evaluated again.
+    """Decides when each request of one lane is evaluated.
 
-    Tenants take turns. One tenant may have at most three quarters of ``room``, so that requests of other tenants need
-    not wait.
+    Tenants take turns. At most three quarters of the ``room`` evaluations at a time are for the same tenant. A request
+    that is on the log twice is evaluated once. But after a crash or a rebalance, it may be read and evaluated again.
 
     Args:
         room: Maximum number of requests that are evaluated at the same time.
         most_waiting: Maximum number of requests of one tenant that wait to be evaluated; None for no maximum. Further
             requests of the tenant are denied.
-        classes: Returns the policy's classes of requests, which have the bounds of a request's deadlines.
+        classes: Returns the policy's classes of requests, from which the deadlines of a request follow.
     """
 
     def __init__(
@@ -61,7 +62,7 @@ class RailsCore(Core):
         return len(self._pending)
 
     def lost(self, number: int) -> None:
-        """Drop the evaluations of a lost partition, and forget all its request ids."""
+        """Forget the requests of a lost partition. Drop the waiting evaluations, and the verdicts of running ones."""
         # The new owner evaluates these requests. If it is this process, it must not skip a request whose verdict is
         # sent but not acknowledged, because the verdict may never reach the log.
         self._evaluated.pop(number, None)
@@ -70,7 +71,10 @@ class RailsCore(Core):
         self._waiting.retain(lambda effect: effect.place.partition != number)
 
     def read(self, record: Received | UnreadableRecord, at_us: int, now_us: int) -> Sequence[Effect]:
-        """Queue a request that is new and whose deadline has not passed. Return the evaluations that start now."""
+        """Queue the request for evaluation if it is new, attempt 1 and before its deadline.
+
+        Return what to do now: start evaluations, or mark the record as done.
+        """
         place = RecordPosition.of(record)
         request = record.event if isinstance(record, Received) else None
         if not isinstance(record, Received) or not isinstance(request, Request):
@@ -91,9 +95,9 @@ class RailsCore(Core):
         return self._begin()
 
     def evaluated(self, effect: EvaluateRequest, verdict: Verdict | None) -> Sequence[Effect]:
-        """Return the write of the verdict, and the evaluations that may start now.
+        """End an evaluation. Return what to do now: write the verdict, and start the evaluations that have room now.
 
-        ``verdict`` is None if the evaluation failed. Then no text is shown for the request.
+        ``verdict`` is None if the evaluation failed. Then no verdict is written, so no text is shown for the request.
         """
         if not effect.crowded:
             self._leave(effect.request.tenant)
@@ -105,7 +109,7 @@ class RailsCore(Core):
         return (Write(STREAMS, verdict, effect.traceparent, effect.place), *begun)
 
     def unwritten(self, place: RecordPosition, request_id: str) -> None:
-        """Forget a request whose verdict was not written, so that it is evaluated when its record is read again."""
+        """Forget a request whose verdict was not written. When its record is read again, it is evaluated again."""
         self._evaluated[place.partition].pop(request_id, None)
 
     def _leave(self, tenant: str) -> None:

@@ -1,4 +1,4 @@
-"""Turn the rails' reports into the verdict. Pure."""
+"""Decide the verdict on a request from the answers of its rails. No I/O."""
 
 from collections.abc import Sequence
 from typing import Final, NamedTuple
@@ -35,10 +35,11 @@ def decide(
 ) -> VerdictContent:
     """Return the verdict on a request.
 
-    A rail without an answer did not pass. The request is then denied, unless the policy says otherwise for that rail.
-    The request is also denied if a rail was cancelled although no other rail blocked. If several rails refuse the
-    prompt, the first in ``reports`` gives the reason. ``admission`` is the answer of ``admission.rego``; None if it
-    gave none.
+    If a rail refuses the prompt, the request is denied. If several rails refuse it, the first of them in ``reports``
+    gives the reason. If a rail gave no answer, the request is denied, unless the policy says otherwise for that rail.
+    The request is also denied if a rail was cancelled, or if masking makes a message too long.
+
+    ``admission`` is the answer of the policy's ``admission.rego``; None if it gave no answer.
     """
     admission = admission or UNKNOWN_ADMISSION
     edits = tuple(edit for one in reports if one.answer is not None for edit in one.answer.edits)
@@ -83,7 +84,7 @@ def _egress(request: Request, reports: Sequence[RailReport], admission: Admissio
 
 
 def mask(messages: tuple[Message, ...], edits: tuple[Edit, ...]) -> tuple[Message, ...]:
-    """Replace every edited span. Overlapping spans become one, which gets the replacement of the first."""
+    """Replace the span of each edit. Overlapping spans are replaced as one span, by the text of the first edit."""
     by_message: dict[int, list[Edit]] = {}
     for edit in sorted(edits):
         merged = by_message.setdefault(edit.message, [])

@@ -38,8 +38,8 @@ class Evaluation(NamedTuple):
     """The result of a request's evaluation.
 
     Attributes:
-        key: The key of ``answers`` in the cache.
-        answers: The answers of all rails that depend on the prompt alone; None if there is nothing new to cache.
+        key: The cache key of the request's prompt.
+        answers: The answers to put into the cache. None if they were found there, or if a rail gave no answer.
     """
 
     content: VerdictContent
@@ -82,10 +82,7 @@ class RailsEvaluator:
         return JAILBREAK in self._specs
 
     async def evaluate(self, request: Request, *, batch: bool = False) -> Evaluation:
-        """Evaluate a request within the policy's deadlines.
-
-        A batch request gives way to interactive requests, so each rail has ``BATCH_DEADLINE_S`` for it.
-        """
+        """Evaluate a request. Each rail has the deadline that the policy sets, or ``BATCH_DEADLINE_S`` if ``batch``."""
         with nullcontext() if batch else self._active.request(request.tenant):
             return await self._evaluate(request, batch=batch)
 
@@ -105,9 +102,10 @@ class RailsEvaluator:
         return Evaluation(decided, key, answers)
 
     async def judge_again(self, request: Request, left_out: Collection[str] = ()) -> VerdictContent:
-        """Evaluate a recorded request. The rails run one after another, even if an earlier one has refused the prompt.
+        """Evaluate a request from an archive.
 
-        Rails in ``left_out`` are not run, and count as passed.
+        The rails run one after another. A later rail runs even if an earlier one has refused the prompt. A rail in
+        ``left_out`` does not run, and counts as passed.
         """
         rails, admitted = self._admission_rail(request)
         rails |= self._content_rails(request, batch=False)
@@ -182,10 +180,10 @@ async def build_evaluator(
     batch_classifier: JailbreakClassifier | None = None,
     active: ActiveRequests | None = None,
 ) -> RailsEvaluator:
-    """Build an evaluator. NeMo and Presidio are heavy, so they are loaded only for policies that name them.
+    """Build an evaluator. NeMo and Presidio are heavy, so they are loaded only if the policy uses them.
 
-    Batch requests use ``batch_classifier``, or ``classifier`` if it is None. ``active`` counts the requests of the
-    whole process.
+    Batch requests use ``batch_classifier``, or ``classifier`` if it is None. ``active`` is shared by all evaluators of
+    the process.
 
     Raises:
         BrokenPolicy: NeMo rejects the policy's configuration.

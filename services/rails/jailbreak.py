@@ -66,7 +66,7 @@ _log = logger("rails")
 
 
 class Excerpt(NamedTuple):
-    """A part of a text to score: a window of the text, or one of its two ends."""
+    """A part of a text that gets its own score: a window, or the first or last ``EDGE_CHARS`` characters."""
 
     text: str
     is_window: bool
@@ -75,8 +75,8 @@ class Excerpt(NamedTuple):
 def choose_excerpts(text: str, spans: Sequence[tuple[int, int]], most: int) -> list[Excerpt]:
     """Return the excerpts of a text to score. Those in which an attack is most likely come first.
 
-    ``spans`` has the text's windows. If there are more than ``most``, the first, the last, and others spread evenly
-    between them are read.
+    ``spans`` has all windows of the text. If their number is higher than the limit ``most``, the returned windows are
+    spread evenly over the text.
     """
     last = len(spans) - 1
     read = min(most, len(spans))
@@ -87,9 +87,9 @@ def choose_excerpts(text: str, spans: Sequence[tuple[int, int]], most: int) -> l
 
 
 def is_attack(scored: Sequence[tuple[Excerpt, float]], windows: int, threshold: float) -> bool:
-    """Return whether the scores so far show an attack. If they do, further scores do not change that.
+    """Return whether the scores so far show an attack. If so, further scores of the same text cannot change that.
 
-    ``windows`` is the total number of windows to score.
+    ``windows`` is the number of windows to score, including those that have a score already.
     """
     if any(score >= max(threshold, CERTAIN_SCORE) for _, score in scored):
         return True
@@ -105,15 +105,16 @@ class PendingScore:
 
 
 class JailbreakClassifier:
-    """Scores texts in a bounded number of processes.
+    """Scores texts in several processes.
 
-    If several tenants are active, no tenant may use all processes, so that a process is free for the texts of the other
-    tenants. The tenant that had the most time gets the first process only if no other process is free.
+    If several tenants are active and there are two or more processes, no tenant may use all of them at once. The first
+    process may have a higher CPU priority than the others. So the tenant that has used the most time gets the first
+    process only if no other process is free.
 
     Args:
         processes: Number of processes. Each scores one text at a time.
-        active: See ``Turns``.
-        first_nice: Added to the first process's nice level. At 19, it runs only while nothing else needs the CPU.
+        active: The requests that this process evaluates now.
+        first_nice: Added to the first process's nice level. At 19, it runs only if nothing else needs the CPU.
         nice: Added to the nice level of each of the other processes.
     """
 
@@ -129,7 +130,7 @@ class JailbreakClassifier:
         self._restarting: asyncio.Task[str | None] | None = None
 
     async def prepare(self) -> str | None:
-        """Load the classifier. If it cannot be loaded, return the reason; the rail then fails for every request."""
+        """Load the model. If it cannot be loaded, return the reason. The rail then fails for every request."""
         if self._missing is not None:
             loop = asyncio.get_running_loop()
             loads = (loop.run_in_executor(pool, jailbreak_model.prepare) for pool in self._pools)
@@ -142,7 +143,7 @@ class JailbreakClassifier:
         return self._missing
 
     async def evaluate(self, policy: Policy, spec: RailSpec, tenant: str, messages: tuple[Message, ...]) -> RailAnswer:
-        """Score the messages of each role, and let Rego rule on an attack.
+        """Score the messages. If the scores show an attack, the policy's Rego decides the answer.
 
         Raises:
             RailFailed: The classifier cannot be loaded, or its process ended.

@@ -1,4 +1,4 @@
-"""The jailbreak classifier's model: a sentence embedding, and a network with two hidden layers that reads it.
+"""The jailbreak classifier's model: an embedding model, and a network with two hidden layers that scores the embedding.
 
 The tokenizer and the network are extracted from the binary module of the package ``jailguard``. The package itself pads
 every text, and takes three times as long for the same scores.
@@ -71,11 +71,11 @@ class JailbreakModel:
             raise ModelUnavailable(f"the classifier cannot be loaded: {type(error).__name__}") from None
 
     def spans(self, text: str) -> list[tuple[int, int]]:
-        """Return a text's windows, in code points. The windows cover the whole text."""
+        """Return the start and the end of each window of a text, in code points. The windows cover the whole text."""
         return list(_spans(self._encode(text, marks=False), len(text)))
 
     def score(self, text: str) -> float:
-        """Return a score from 0 to 1 of how likely the text is an attack. Only the first 126 tokens are read."""
+        """Return how likely the text is an attack, from 0 to 1. Only the first 126 tokens of the text are read."""
         ids = self._encode(text, marks=True).ids
         if len(ids) > WINDOW_TOKENS + 2:
             ids = [*ids[: WINDOW_TOKENS + 1], ids[-1]]

@@ -13,10 +13,10 @@ PREFIX: Final = "nemo/"
 
 
 class NemoRails:
-    """The input rails of one policy version, from its ``nemo/config.yml``, run by NeMo Guardrails.
+    """The input rails that a policy defines in ``nemo/config.yml``. NeMo Guardrails runs them.
 
     Attributes:
-        flows: The flow of each rail, by rail name, in the order of the configuration.
+        flows: The NeMo flow of each rail, by rail name, in the order of the configuration.
     """
 
     def __init__(self, engine: Any) -> None:

@@ -13,7 +13,7 @@ PATH: Final = "/v1/" + ADMISSION.replace(".", "/")
 
 
 class OpaClient:
-    """A client of an OPA server. It does not retry. The rail's deadline limits the time of an HTTP request."""
+    """A client of an OPA server. It does not repeat a request that failed."""
 
     def __init__(self, url: str) -> None:
         if not url.startswith(("http://", "https://")):

@@ -20,14 +20,13 @@ CLASSIFIER_TIER: Final = 2
 
 
 class PromptSpan(NamedTuple):
-    """A span of a prompt in which a rail found something.
+    """A part of a prompt in which a rail found something.
 
     Attributes:
-        category: The category that Rego rules on.
-        tier: 0 for patterns, 2 for classifiers.
-        message: Index of the message.
-        start: First code point of the span.
-        end: One past the last; equal to ``start`` for a finding on the whole prompt.
+        tier: 0 if a pattern found it, 2 if a classifier did.
+        message: Index of the message in the prompt.
+        start: Index of the first code point in the message.
+        end: Index after the last code point. It is equal to ``start`` if the finding is about the whole prompt.
     """
 
     rule: str
@@ -48,7 +47,7 @@ class PatternRail:
         self._folded: FoldedWords | None = None if pii else policy.folded
 
     async def evaluate(self, tenant: str, messages: tuple[Message, ...], *, batch: bool = False) -> RailAnswer:
-        """Find the rail's patterns in all messages, and let Rego rule on the findings.
+        """Search all messages for the rail's patterns. The policy's Rego decides the answer.
 
         Raises:
             RulingError: Rego gave no usable answer.
@@ -98,11 +97,11 @@ def _placed(found: Iterable[FoundSpan], tier: int, message: int) -> Iterator[Pro
 
 
 def apply_rulings(policy: Policy, tenant: str, spans: Iterable[PromptSpan]) -> RailAnswer:
-    """Return the answer that follows from Rego's rulings on findings.
+    """Ask the policy's Rego what to do about each span. Combine its decisions into the rail's answer.
 
     Raises:
         RulingError: Rego gave no usable answer.
-        RailFailed: Rego wants to mask a finding, but the finding has no span.
+        RailFailed: Rego wants to mask a finding that is about the whole prompt.
     """
     edits: list[Edit] = []
     actions: dict[str, str] = {}  # by rule

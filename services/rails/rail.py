@@ -10,12 +10,12 @@ from schemas.stream import RailResult
 
 
 class Edit(NamedTuple):
-    """A span of the prompt to mask.
+    """A part of a message to replace.
 
     Attributes:
-        message: Index of the message.
-        start: First code point of the span in the message's content.
-        end: One past the last.
+        message: Index of the message in the prompt.
+        start: Index of the first code point in the message.
+        end: Index after the last code point.
         text: The replacement.
     """
 
@@ -27,13 +27,13 @@ class Edit(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RailAnswer:
-    """The answer of a rail.
+    """The answer of a rail on a prompt.
 
     Attributes:
-        reason: Key of the policy's refusal texts if the prompt is refused, else None.
-        edits: Spans to mask.
+        reason: If the rail refuses the prompt, the key of the refusal text in the policy, else None.
+        edits: The parts of the prompt to mask.
         egress: ``forbidden`` keeps the prompt on the premises.
-        detail: A text for the verdict. It must not contain prompt text.
+        detail: An explanation that the verdict will contain. It must not contain prompt text.
     """
 
     reason: str | None = None
@@ -48,17 +48,17 @@ Rail = Callable[[], Awaitable[RailAnswer]]
 
 
 class RailFailed(Exception):
-    """A rail that gave no answer. The message must not contain user text."""
+    """The rail can give no answer. The message must not contain prompt text."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RailReport:
-    """How a rail ended.
+    """The outcome of one rail for one prompt.
 
     Attributes:
-        ms: How long it ran, in milliseconds.
-        answer: Its answer; None if it gave none.
-        detail: A text for the verdict. It must not contain prompt text.
+        ms: Time in milliseconds from the start of the rails to the end of this one.
+        answer: The rail's answer; None if it gave none.
+        detail: An explanation that the verdict will contain. It must not contain prompt text.
     """
 
     rail: str
@@ -80,9 +80,10 @@ def no_answer(rail: str, result: RailResult, ms: float, detail: str = "") -> Rai
 
 
 async def run_rails(rails: Mapping[str, Rail], deadlines_s: Mapping[str, float]) -> list[RailReport]:
-    """Run rails concurrently. The first that blocks cancels the others. Return the reports in the order of ``rails``.
+    """Run rails concurrently, and return their reports in the order of ``rails``.
 
-    ``deadlines_s`` has the rails' deadlines by name, in seconds from now.
+    If one refuses the prompt, cancel the rails that still run. ``deadlines_s`` has each rail's deadline, in seconds
+    from now.
     """
     began, loop = time.perf_counter(), asyncio.get_running_loop()
     tasks = {name: loop.create_task(_timed(name, rail, began), name=f"rail-{name}") for name, rail in rails.items()}

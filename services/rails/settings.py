@@ -11,23 +11,25 @@ class Settings:
 
     Attributes:
         policy: Folder of the policy.
-        rails_room: Maximum number of interactive requests that are judged at the same time. One tenant may have at most
-            three quarters of this number, and tenants take turns. In addition, twice this number of requests of each
-            tenant may wait. Further requests of the tenant are denied at once. Batch requests are not denied, but wait
-            on the log.
+        rails_room: Maximum number of interactive requests that are judged at the same time. Tenants take turns, and one
+            tenant may have at most three quarters of this number. In addition, each tenant may have twice this number
+            of requests that wait. Further requests of the tenant are denied at once. Batch requests are never denied
+            because of this limit, but wait on the log.
         rails_classifiers: Number of processes of the jailbreak classifier. Each reads one prompt at a time, and needs
-            one core and 240 MB of memory. With two or more processes, one tenant cannot occupy all of them. All but the
-            first process have a lower CPU priority.
-        rails_batch_classifiers: Number of processes of the classifier for batch requests. They start at the first batch
-            request, and run only while nothing else needs the CPU. For each process, four batch requests are judged at
-            the same time.
-        rails_instance: A name that no other rails process has, for static group membership. If a process restarts with
-            the same name within the session timeout, there is no rebalance.
+            one core and 240 MB of memory. With two or more processes, one tenant cannot occupy all of them. The first
+            process has a higher CPU priority than the others.
+        rails_batch_classifiers: Number of processes of the jailbreak classifier for batch requests. They start at the
+            first batch request, and run only if nothing else needs the CPU. For each of these processes, four batch
+            requests are judged at the same time.
+        rails_instance: Id for static group membership. No other rails process may have the same id. If a process
+            restarts with its id within the session timeout, there is no rebalance.
         opa_url: ``http://HOST:PORT`` of an Open Policy Agent server that decides on admission. If it is not set, the
-            policy's Rego runs in the process.
-        decision_log: File to which one JSON line is appended for each decision of the Rego that runs in the process.
-        redis_url: ``redis://HOST:PORT`` of a Redis server that keeps the results of rails, for requests with the same
-            prompt. If it is not set, only the scores of the jailbreak classifier are kept, in the process.
+            policy's Rego runs in the rails process.
+        decision_log: File to which one JSON line is appended for each decision of the Rego that runs in the rails
+            process.
+        redis_url: ``redis://HOST:PORT`` of a Redis server in which answers of rails are cached. They are used again for
+            requests with the same prompt. If it is not set, only scores of the jailbreak classifier are cached, in the
+            rails process.
     """
 
     policy: Path = setting(DEFAULT_POLICY, "folder of the policy")

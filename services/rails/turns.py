@@ -1,6 +1,7 @@
-"""Decide which tenant's text is read next. Tenants take short turns, so that one tenant's texts do not delay another's.
+"""Let tenants take turns, so that one tenant's long texts do not delay the texts of other tenants.
 
-A batch request gets a turn only if no interactive request waits for a turn.
+In a turn, a rail reads a small piece of one text. A batch request gets a turn only if no waiting interactive request
+may have it.
 """
 
 import asyncio
@@ -44,14 +45,14 @@ LOOK_AGAIN_S: Final = 0.002
 
 
 class ActiveRequests:
-    """The requests that are evaluated now and started at most ``PREFERENCE_S`` ago."""
+    """The requests whose evaluation is running and began at most ``PREFERENCE_S`` ago."""
 
     def __init__(self) -> None:
         self._tenants: dict[object, str] = {}  # one entry for each request
 
     @contextmanager
     def request(self, tenant: str) -> Iterator[None]:
-        """Count the tenant's request as active during the ``with`` block, for ``PREFERENCE_S`` at most."""
+        """Count a request as active during the ``with`` block, but for ``PREFERENCE_S`` at most."""
         request = object()
         self._tenants[request] = tenant
         timer = asyncio.get_running_loop().call_later(PREFERENCE_S, self._tenants.pop, request, None)
@@ -68,10 +69,10 @@ class ActiveRequests:
 class TenantShares:
     """Tracks how much of this process's time each tenant has used. No I/O, no clock.
 
-    Half of the time is divided equally among the tenants that use this process. The other half stays free, so that a
-    tenant within its share need not wait. A tenant that has used more than its share rests: its texts wait until it is
-    back at its share. A tenant that is alone has no limit and never rests. Each may be ahead of its share by
-    ``credit_s`` seconds.
+    Half of the time is divided equally among the tenants that use this process; this is a tenant's share. The other
+    half stays free, so that a tenant within its share need not wait. A tenant that is more than ``credit_s`` seconds
+    ahead of its share must rest until it is only ``credit_s`` seconds ahead. If no other tenant had a turn in the last
+    ``RECENT_S`` seconds, a tenant need not rest.
     """
 
     def __init__(self, credit_s: float = CREDIT_S) -> None:
@@ -80,7 +81,7 @@ class TenantShares:
         self._recent_s: dict[str, float] = {}  # when each tenant's last turn ended
 
     def had(self, tenant: str, took_s: float, now_s: float) -> None:
-        """Charge the tenant for a turn that ended now."""
+        """Charge the tenant for a turn that took ``took_s`` seconds and ended at ``now_s``."""
         begun_s = now_s - took_s
         even_at_s = min(max(self._even_at_s.get(tenant, begun_s), begun_s), begun_s + self._credit_s)
         self._forget(now_s)
@@ -89,7 +90,7 @@ class TenantShares:
         self._even_at_s[tenant] = even_at_s + 2 * sharing * took_s
 
     def resting(self, now_s: float) -> dict[str, float]:
-        """Return the tenants that wait now because they used more than their share, each with the end of its wait."""
+        """Return the tenants that must rest now, each with the time at which its rest ends."""
         self._forget(now_s)
         if len(self._recent_s) < 2:
             return {}
@@ -117,18 +118,22 @@ class TenantShares:
 
 
 class Turns:
-    """Hands out turns. Within a lane, each tenant's requests are served in order. The caller limits how many wait.
+    """Hands out turns to tenants, so that a tenant that has used much time does not delay the others.
 
-    With one place, a turn uses time of this process. If several tenants are active, a tenant that had more than its
-    share rests. With more places, a turn is work in other processes. If several tenants are active, no tenant may have
-    all places. The tenant that had the most time gets the first place only if no other place is free. While a request
-    of a tenant within its share is active, a tenant beyond its share gets no turn.
+    With one place, a turn uses time of this process. With several places, the work of a turn is done in other
+    processes. Within a lane, each tenant's requests are served in order. The caller must limit how many of them wait
+    for a turn.
 
     Args:
-        places: Maximum number of concurrent turns. Each concurrent turn has a place, numbered from 0.
-        active: The active requests of the whole process.
-        credit_s: See ``TenantShares``.
+        places: Maximum number of turns at the same time. Each turn has a place, numbered from 0.
+        active: The requests that this process evaluates now.
+        credit_s: Seconds by which a tenant may be ahead of its share without resting, as ``TenantShares`` describes.
     """
+
+    # With one place, a tenant that is too far ahead of its share rests. With several places, if other tenants had turns
+    # in the last ``RECENT_S`` seconds, a tenant may not have all places, and the tenant that has used most time gets
+    # place 0 only if no other place is free. In both cases, a tenant that is ahead of its share gets no turn if
+    # ``active`` has a request of a tenant that is not.
 
     def __init__(self, places: int = 1, *, active: ActiveRequests | None = None, credit_s: float = CREDIT_S) -> None:
         self._places = places
@@ -141,7 +146,7 @@ class Turns:
         self._timer: asyncio.TimerHandle | None = None
 
     def turn(self, tenant: str, *, batch: bool = False) -> "_Turn":
-        """Return a context manager that waits for a turn, returns its place, and frees the place at the end."""
+        """Return a context manager that waits for a turn and returns its place. At the end, it frees the place."""
         return _Turn(self, tenant, batch=batch)
 
     def ask(self, tenant: str, *, batch: bool) -> asyncio.Future[int]:

@@ -19,12 +19,12 @@ are being handed over. Members with an older version of Railbus ignore this valu
 
 
 class OwnedPartitions(NamedTuple):
-    """The partition numbers that a member owns when it rejoins the group.
+    """What a member tells the group when it rejoins: which partition numbers it owns.
 
     Attributes:
-        generation: The generation that assigned these numbers. A number that two members claim belongs to the
-            member with the later generation.
-        hands_over: Whether the member must commit its work in progress before another member gets one of ``numbers``.
+        generation: The group's generation that assigned ``numbers``. If two members claim the same number, the member
+            with the later generation owns it.
+        hands_over: Whether the member must commit its offsets before another member may get one of ``numbers``.
     """
 
     generation: int
@@ -33,7 +33,7 @@ class OwnedPartitions(NamedTuple):
 
 
 def sticky_assignment(numbers: Iterable[int], owned: Mapping[str, OwnedPartitions]) -> dict[str, set[int]]:
-    """Return each member's partition numbers: even shares, with as few moves as possible. Deterministic."""
+    """Return each member's partition numbers, in even shares. As many numbers as possible stay with their owner."""
     left = set(numbers)
     members = _latest_first(owned)
     shares: dict[str, set[int]] = {member: set() for member in members}
@@ -50,9 +50,10 @@ def sticky_assignment(numbers: Iterable[int], owned: Mapping[str, OwnedPartition
 
 
 def handovers(shares: Mapping[str, set[int]], owned: Mapping[str, OwnedPartitions]) -> dict[str, set[int]]:
-    """Return, by present owner, the partition numbers that another member should get after a handover.
+    """Return, for each present owner, its partition numbers that must be handed over before they move.
 
-    Members whose ``hands_over`` is false are left out, because their partition numbers move at once.
+    A number must be handed over if ``shares`` gives it to another member, and the present owner's ``hands_over`` is
+    true.
     """
     holders: dict[int, str] = {}
     for member in _latest_first(owned):
@@ -73,15 +74,15 @@ def _latest_first(owned: Mapping[str, OwnedPartitions]) -> list[str]:
 
 
 class StickyNumberAssignor(AbstractPartitionAssignor):  # type: ignore[misc] # aiokafka has no types
-    """``sticky_assignment`` as an aiokafka assignor.
+    """Makes ``sticky_assignment`` an assignor for aiokafka.
 
-    If a member's ``hands_over`` is true, a partition number moves away from the member in two rebalances, as in Kafka's
-    cooperative protocol. The first rebalance assigns the number to nobody. The old owner commits and rejoins. The
-    second rebalance assigns the number to its new owner.
+    If a member's ``hands_over`` is true, each of its partition numbers moves in two rebalances, as in Kafka's
+    cooperative protocol. In the first rebalance, nobody gets the number. Then the old owner commits its offsets and
+    rejoins. In the second rebalance, the new owner gets the number.
 
     Attributes:
-        handing_over: This member's partition numbers that the last assignment gave to nobody.
-        unfinished: Whether the last assignment gave any partition number to nobody, of this member or another.
+        handing_over: Partition numbers of this member that nobody got in the last rebalance.
+        unfinished: Whether there is any partition number, of any member, that nobody got in the last rebalance.
     """
 
     # The name of Kafka's range assignor, which members with an older version of Railbus offer. A group uses an assignor

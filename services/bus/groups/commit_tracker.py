@@ -20,10 +20,10 @@ class PartitionProgress:
         self._next = 0
 
     def read(self, next_offset: int, kept: Iterable[int] = ()) -> None:
-        """Record that reading has reached ``next_offset``, and that the records at the offsets ``kept`` are not done.
+        """Note that all records before ``next_offset`` were read. Those at the offsets ``kept`` are not done yet.
 
-        ``kept`` is in ascending order. If these offsets are lower than in the last call, reading was restarted. Then
-        forget the records of earlier calls.
+        ``kept`` is in ascending order. If the new offsets are lower than the previous ``next_offset``, the partition is
+        being read again. Then the records of earlier calls are forgotten.
         """
         kept = tuple(kept)
         if (kept[0] if kept else next_offset) < self._next:

@@ -25,11 +25,12 @@ seconds."""
 
 
 class Committer:
-    """Commits the offsets of one membership while it works, and once more before it gives partitions away.
+    """Commits the offsets of one group member: regularly, and a last time before partitions move to another member.
 
     Args:
-        settle: Awaited before partitions are handed over; None if partitions move without a handover.
-        patience_s: Maximum time in seconds to settle, and again to commit, before a handover.
+        settle: Waits until the started work on given partitions is done. It is awaited before these partitions are
+            handed over; None if this member's partitions move to other members at once.
+        patience_s: Maximum time in seconds to wait for ``settle``, and then again for the last commit.
     """
 
     def __init__(
@@ -56,7 +57,7 @@ class Committer:
             await asyncio.sleep(COMMIT_EVERY_S)
 
     async def commit_last(self, limit_s: float) -> None:
-        """Commit all finished work within ``limit_s`` seconds. Never raise."""
+        """Try for at most ``limit_s`` seconds to commit all finished work. Never raise."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(limit_s):
                 while not await self._commit() and self._member.known:  # noqa: ASYNC110 - a few times only
@@ -68,7 +69,7 @@ class Committer:
         await self.commit_last(self._patience_s)
 
     async def hand_over(self, partitions: TopicPartitions) -> None:
-        """Settle and commit these partitions, then rejoin, so that other members get them."""
+        """Finish the started work on these partitions, commit, and rejoin the group so that other members get them."""
         self._handing_over = asyncio.current_task()
         try:
             if self._settle is not None:

@@ -1,8 +1,9 @@
-"""A member of a consumer group. The members share the partitions, and the group stores the committed offsets.
+"""A member of a consumer group.
 
-aiokafka has no cooperative assignment. At every rebalance, a member gives back all partitions and is assigned new ones.
-Before a ``GroupReader`` gives partitions back, it commits. It does not stop reading while it rejoins. Once assigned, it
-continues to read *kept* partitions, reads *gained* ones from their start offsets, and drops *lost* ones.
+aiokafka has no cooperative rebalancing: at every rebalance, a member gives back all its partitions before it gets its
+new assignment. ``GroupReader`` commits before it gives partitions back, but continues to read them during the
+rebalance. After the rebalance, it continues to read partitions that it has *kept*, reads those that it has *gained*
+from their start offsets, and stops reading those that it has *lost*.
 """
 
 import asyncio
@@ -51,28 +52,35 @@ LEAVING_COMMIT_S: Final = 10.0
 
 @dataclass(eq=False)
 class GroupReader:
-    """Reads the partitions that the group assigns. A partition without a committed offset is read from its beginning.
+    """Reads the partitions that a consumer group assigns to this member.
+
+    A partition without a committed offset is read from its beginning.
 
     Args:
-        topics: Topics to read. If several have equally many partitions, a member gets the same numbers of all of them.
-        handler: See ``RecordHandler``. With None, no record is read; the group only assigns partitions.
-        record_filter: Records for which it returns false are skipped without decoding.
-        include_newer: Hand over records that need a newer reader as ``UnreadableRecord``; if false, only count them.
-        on_assigned: Called with every assignment, after the last record of each lost partition and before the first
-            record of each gained one. An exception ends reading.
-        commit: ``on_accept`` commits a record when the handler has returned; ``manual`` when ``done`` was called for it
-            and for all records before it; ``never`` does not commit.
-        rewind_ms: If set, committed offsets are ignored, and a gained partition is read from this many milliseconds
-            before the newest record of all gained partitions.
-        progress_topic: With ``rewind_ms``: the topic to which members write their results. From its newest record,
-            ``rewound`` computes how much further back to read if nobody has worked on the partition for some time.
-        settle: With ``manual``: awaited before a partition moves to another member, for at most a quarter of the
-            session timeout. ``on_assigned`` has then reported the partition as lost. The other member reads the
-            partition only after finished work is committed, so that no work is done twice.
-        instance_id: Id for static membership. A process that restarts within the session timeout keeps its partitions.
-            Two processes with the same id would take the partitions from each other for ever.
-        least_bytes: See ``FetchConnection``.
-        clock: Returns the microseconds of a clock that nobody adjusts, such as ``steady_us``.
+        topics: Topics to read. Of topics with equally many partitions, a member gets the same partition numbers.
+        handler: Receives the records. It must return without waiting. If it is None, no record is read, but the group
+            still assigns partitions to this member.
+        record_filter: A record for which it returns false is skipped without decoding.
+        include_newer: If true, the handler also gets the records that a newer version of Railbus wrote and this version
+            cannot decode, as ``UnreadableRecord``. If false, such records are only counted.
+        on_assigned: Called with each new assignment. After the call, the handler gets no more records of lost
+            partitions. Before the call, it gets none of gained partitions. If ``on_assigned`` raises an exception,
+            reading ends.
+        commit: When a record's offset may be committed. ``on_accept``: when the handler has returned. ``manual``: when
+            ``done`` was called for the record and for all records before it. ``never``: no offset is committed.
+        rewind_ms: For a reader that rebuilds its state from the log. If it is set, committed offsets are ignored. A
+            gained partition is read from this many milliseconds before the newest record of all gained partitions.
+        progress_topic: The topic to which the group's members write their results, for a reader with ``rewind_ms``. If
+            the newest result is old, a gained partition is read from further back, as ``rewound`` describes.
+        settle: Waits until the started work on given partitions is done, for a reader with ``manual`` commits. If it is
+            set, a partition moves to another member in three steps: ``on_assigned`` reports it as lost, ``settle`` is
+            awaited for at most a quarter of the session timeout, and finished work is committed. So finished work is
+            not done twice.
+        instance_id: Id for static membership, unique in the group. A process that restarts within the session timeout
+            keeps its partitions.
+        least_bytes: The broker answers a fetch when it has this many bytes of new records, as ``FetchConnection``
+            describes.
+        clock: Returns microseconds of a monotonic clock, such as ``steady_us``.
     """
 
     settings: BusSettings
@@ -107,9 +115,9 @@ class GroupReader:
 
     @property
     def in_session(self) -> bool:
-        """Return whether no other member can have this reader's partitions.
+        """Return whether it is certain that no other member has this reader's partitions.
 
-        After a pause of the process, this is false until the group has answered.
+        If the process was paused, this is false until the group coordinator answers it again.
         """
         return self._session is not None and self._session.in_session
 
@@ -153,11 +161,14 @@ class GroupReader:
             await cluster.close()
 
     async def read_to_end(self, partitions: TopicPartitions) -> bool:
-        """Wait until ``partitions`` are read up to their present end offsets. Return false if one of them is lost."""
+        """Wait until ``partitions`` are read up to the end offsets that they have at the time of the call.
+
+        Return false if this reader does not have all of these partitions, or loses one of them.
+        """
         return await self._reach(_Goal(partitions, wait=True))
 
     def log_clock(self, partition: Partition) -> LogClock:
-        """Return the partition's clock for the records that the handler has now. Call this again for later records."""
+        """Return the partition's clock. It is valid only for the records of the handler's present call."""
         leader, since_us = self._leader(partition), self._partitions.read_up_to_us(partition)
         if self._session is not None:
             since_us = max(since_us, self._session.fetcher.read_up_to_us(partition, leader))
@@ -180,7 +191,7 @@ class GroupReader:
         return self._partitions.lag
 
     def done(self, topic: str, partition: int, offset: int) -> None:
-        """Mark the work on a record as done (commit mode ``manual``). Ignore a record of a lost partition."""
+        """Mark the work on a record as done, for commit mode ``manual``. If the partition was lost, do nothing."""
         self._commits.done((topic, partition), offset)
         if self._session is not None:
             self._session.committer.soon()

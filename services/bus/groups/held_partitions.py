@@ -7,12 +7,15 @@ Waiter = TypeVar("Waiter", bound=Hashable)
 
 
 class Assignment(NamedTuple):
-    """An assignment of partitions to a member.
+    """The partitions of a member after a change, compared with those before.
+
+    If the member keeps a partition, but must read it again from another offset, the partition is in ``gained`` and in
+    ``lost``.
 
     Attributes:
-        held: All partitions of the member from now on.
-        gained: The partitions of ``held`` that the member did not have before, or must read anew.
-        lost: The partitions that the member had before and does not keep. They include those that it must read anew.
+        held: All partitions that the member has now.
+        gained: The partitions that the member begins to read.
+        lost: The partitions that the member stops reading.
     """
 
     held: TopicPartitions
@@ -24,10 +27,10 @@ OnAssigned = Callable[[Assignment], None]
 
 
 class HeldPartitions(Generic[Waiter]):
-    """The partitions of one reader, each with the next offset to read. A partition that is kept keeps its position.
+    """The partitions of one reader, each with the next offset to read.
 
-    A waiter has a goal, the end offset of each of several partitions. The methods that change positions return the
-    waiters whose goals are reached.
+    A waiter waits until several partitions are read up to given end offsets, which are its goal. ``start_at`` and
+    ``read`` remove and return the waiters whose goals are reached.
     """
 
     __slots__ = ("_ends", "_goals", "_known_us", "held", "positions")
@@ -48,9 +51,10 @@ class HeldPartitions(Generic[Waiter]):
     def assign(
         self, partitions: TopicPartitions, anew: TopicPartitions = frozenset()
     ) -> tuple[Assignment, list[Waiter]]:
-        """Replace the held partitions. Remove and return the waiters whose goals have a lost partition.
+        """Replace the held partitions. Remove and return the waiters whose goals include a lost partition.
 
-        A partition in ``anew`` that was held before counts as lost and as gained.
+        ``anew`` has partitions that must be read from another offset. If such a partition was held before, it counts as
+        lost and as gained.
         """
         kept = (self.held & partitions) - anew
         lost = self.held - kept
@@ -81,12 +85,18 @@ class HeldPartitions(Generic[Waiter]):
                 self._ends[partition] = (end, asked_us)
 
     def read_up_to_us(self, partition: Partition) -> int:
-        """Return the time up to which all appended records have been read; 0 if this time is unknown."""
+        """Return a time by the reader's clock. All records that were appended before it have been read.
+
+        Return 0 if no such time is known.
+        """
         end, asked_us = self._ends.get(partition, (0, 0))
         return asked_us if self.positions.get(partition, -1) >= end else self._known_us.get(partition, 0)
 
     def set_goal(self, waiter: Waiter, ends: Mapping[Partition, int], asked_us: int) -> bool:
-        """Register a waiter with these end offsets as its goal. If it is reached already, only return true."""
+        """Add a waiter whose goal is ``ends``, the end offsets that were requested from the broker at ``asked_us``.
+
+        If the goal is reached already, do not add the waiter, and return true.
+        """
         self.note_ends(ends, asked_us)
         goal = dict(ends)
         if self._is_reached(goal):

@@ -44,7 +44,7 @@ HASTE_S: Final = 0.05
 
 
 class Term(NamedTuple):
-    """Identifies one assignment of one member. A member that the group has removed gets another id when it rejoins."""
+    """Identifies one assignment of one member. If the group removes a member, the member rejoins with a new id."""
 
     member_id: str
     generation: int
@@ -62,12 +62,15 @@ class GroupMembership(ConsumerRebalanceListener):  # type: ignore[misc] # aiokaf
     """One member of a group.
 
     Args:
-        cluster: An open ``Cluster`` whose request timeout is ``request_timeout_ms``.
+        cluster: An open ``Cluster``, created with the timeout that ``request_timeout_ms`` returns.
         instance_id: Id for static membership; None for dynamic membership.
-        held: Returns the partitions that this member has now. A rebalance should not move them.
-        hands_over: Whether other members may get this member's partitions only after ``rejoin`` was called.
-        revoked: Awaited before the member rejoins. Heartbeats continue meanwhile.
-        assigned: Called with each assignment and its term. It must return at once, because heartbeats start only then.
+        held: Returns the partitions that this member has now. The assignor leaves as many of them as possible with this
+            member.
+        hands_over: Whether this member hands partitions over. If so, another member gets one of them only after this
+            member has called ``rejoin``.
+        revoked: Awaited before the member rejoins. The member continues to send heartbeats.
+        assigned: Called with each assignment and its term. It must return at once, because the member sends no
+            heartbeat before it returns.
     """
 
     def __init__(  # noqa: PLR0913 - what a group must be told of a member, and what it asks of it
@@ -108,7 +111,7 @@ class GroupMembership(ConsumerRebalanceListener):  # type: ignore[misc] # aiokaf
         )
 
     async def watch(self) -> None:
-        """Wait until the membership fails, and then raise a ``KafkaError``."""
+        """Wait until the membership fails. Then raise its ``KafkaError``."""
         while True:
             failure = asyncio.get_running_loop().create_future()
             self._failures.add(failure)
@@ -138,17 +141,17 @@ class GroupMembership(ConsumerRebalanceListener):  # type: ignore[misc] # aiokaf
         return self._assignor.handing_over
 
     def holds(self, partition: Partition) -> bool:
-        """Return whether no other member can have this partition now."""
+        """Return whether this member has the partition, so that no other member can have it."""
         assignment = self._subscription.subscription and self._subscription.subscription.assignment
         if assignment is None:
             return False
         return TopicPartition(*partition) in assignment.tps or partition[1] in self._assignor.handing_over
 
     def take_over(self, term: Term) -> bool:
-        """Allow commits of work on this term's assignment from now on.
+        """Note that the reader now works on the assignment of ``term``, so that its offsets can be committed.
 
-        Return whether the group has removed this member since the previous term. If so, other members may have had its
-        partitions in between.
+        Return whether the group removed this member after the term of the previous call. If so, other members may have
+        had its partitions before ``term``.
         """
         removed = bool(term.member_id != self._coordinator.working_term.member_id)
         self._coordinator.working_term = term
@@ -158,7 +161,10 @@ class GroupMembership(ConsumerRebalanceListener):  # type: ignore[misc] # aiokaf
         self._coordinator.request_rejoin()
 
     async def hasten(self) -> None:
-        """Send frequent heartbeats while other members hand partitions over, for one session timeout at most."""
+        """If other members hand partitions over, send frequent heartbeats, to learn early of the next rebalance.
+
+        Stop when the next rebalance begins, or after one session timeout.
+        """
         coordinator, end_s = self._coordinator, time.monotonic() + self._session_s
         generation = coordinator.generation
         while self._assignor.unfinished and coordinator.generation == generation and time.monotonic() < end_s:
@@ -168,7 +174,7 @@ class GroupMembership(ConsumerRebalanceListener):  # type: ignore[misc] # aiokaf
             await asyncio.sleep(HASTE_S)
 
     async def committed(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
-        """Return the group's committed offsets. A partition without one is left out. Retry without limit."""
+        """Return the group's committed offsets. Leave out partitions without one. Retry without limit."""
         found = await self._coordinator.fetch_committed_offsets([TopicPartition(*p) for p in partitions])
         return {(tp.topic, tp.partition): at.offset for tp, at in found.items()}
 
@@ -187,7 +193,7 @@ class GroupMembership(ConsumerRebalanceListener):  # type: ignore[misc] # aiokaf
         return True
 
     async def leave(self) -> None:
-        """End the membership. Leave the group, unless the membership is static. Takes two times ``CLOSE_S`` at most."""
+        """End the membership. Leave the group, unless the membership is static. Take two times ``CLOSE_S`` at most."""
         if self._coordinator.rebalancing:
             await bounded_close(self._coordinator.abandon_join())
         await bounded_close(self._coordinator.close())
@@ -215,18 +221,15 @@ _BESIDE_JOIN: Final = 2
 
 
 class _Coordinator(GroupCoordinator):  # type: ignore[misc]
-    """aiokafka's group coordinator, with corrections to version 0.14.
+    """The group coordinator of aiokafka 0.14, with errors corrected."""
 
-    Attributes:
-        contact_s: When the newest answered request to the group was sent, in seconds of the monotonic clock.
-        joining: Whether the group waits for other members before it answers our join. Meanwhile it does not remove us.
-        rebalancing: Whether a join was sent and its assignment has not arrived.
-        working_term: The term whose assignment the reader works on.
-    """
-
+    # When the newest heartbeat or SyncGroup request with a successful answer was sent, in monotonic seconds.
     contact_s = float("-inf")
+    # Whether this member rejoins and waits for the answer to its JoinGroup request. Until then, the broker keeps it.
     joining = False
+    # Whether this member has sent a JoinGroup request and has not received its assignment yet.
     rebalancing = False
+    # The term of the assignment that the reader works on.
     working_term = NO_TERM
 
     @property

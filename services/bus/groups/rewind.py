@@ -19,11 +19,14 @@ older than the outage."""
 async def rewound(
     cluster: Cluster, partitions: TopicPartitions, topic: Topic | None, end_ms: int, rewind_ms: int
 ) -> dict[Partition, int]:
-    """Return the offset from which a reader that folds the log reads each of the gained ``partitions``.
+    """Return the offset from which a reader that rebuilds its state from the log reads each gained partition.
 
-    Reading starts ``rewind_ms`` before ``end_ms``, the time of the newest record of all gained partitions. If members
-    write their results to a ``topic``, its newest record with the same partition number counts instead, if it is older.
-    If that record is an account with a still earlier ``open_since``, reading starts at ``open_since``.
+    Reading starts ``rewind_ms`` before ``end_ms``, the time of the newest record of all gained partitions. If there is
+    a ``topic`` to which the group's members write their results, reading may start earlier:
+
+    - If the newest result with the same partition number is older than ``end_ms``, reading starts ``rewind_ms`` before
+      that result.
+    - If the newest result is an account with an ``open_since`` that is still earlier, reading starts at ``open_since``.
     """
     if topic is None:
         return await cluster.offsets_for_time(partitions, end_ms - rewind_ms)
@@ -52,14 +55,14 @@ def _since_ms(record: Any) -> int | None:
 
 
 def rewind_to_ms(now_ms: int, worked_ms: int, rewind_ms: int, since_ms: int | None = None) -> int:
-    """Return the time from which a reader that folds the log reads a partition that it gains.
+    """Return the time from which a reader that rebuilds its state from the log reads a gained partition.
 
     Args:
-        now_ms: The current time.
-        worked_ms: The time at which a member last wrote a result for this partition number; 0 if none ever did.
-        rewind_ms: Maximum time for which a request is open while a member works. Only a request that began at or after
-            ``since_ms`` may be open for longer.
-        since_ms: The time at which the oldest of the requests that were open at ``worked_ms`` began; None if unknown.
+        now_ms: The time of the newest record, which counts as the current time.
+        worked_ms: The time of the newest result that a member wrote for this partition number; 0 if there is none.
+        rewind_ms: Maximum time for which a request is open if a member always works on the partition.
+        since_ms: The time at which the oldest request that was open at ``worked_ms`` began; None if unknown. If it is
+            earlier than the start that follows from ``rewind_ms``, reading starts there.
     """
     floor_ms = now_ms - max(LONGEST_OUTAGE_MS, rewind_ms)
     begin_ms = max(min(now_ms, worked_ms) - rewind_ms, floor_ms)

@@ -22,9 +22,9 @@ PROBE_TIMEOUT_MS: Final = 5_000
 
 
 class BrokerHealth:
-    """Whether this process can connect to a broker. Each change is logged once.
+    """Remembers whether this process can connect to one broker, and logs each change once.
 
-    All clients of the process share the object.
+    All clients of the process share this object.
     """
 
     def __init__(self, address: str) -> None:
@@ -55,16 +55,19 @@ def health_of(host: str, port: int) -> BrokerHealth:
 
 
 def backoff_s(attempt: int) -> float:
-    """Return the wait in seconds after a failed ``attempt`` (from 0). The wait doubles up to a limit, with jitter."""
+    """Return the time in seconds to wait after failed attempt number ``attempt``, counted from 0.
+
+    The time doubles with each attempt, up to a limit, and has jitter.
+    """
     wait: float = min(LONGEST_WAIT_S, FIRST_WAIT_S * 2 ** min(attempt, 16))
     return wait * random.uniform(0.5, 1.0)  # noqa: S311 - spreads reconnects, guards nothing
 
 
 async def wait_for_broker(settings: BusSettings) -> None:
-    """Wait until a bootstrap broker accepts a connection. Log once while none does.
+    """Wait until a bootstrap broker accepts a connection. If none does, log this once.
 
     Raises:
-        UserError: The broker refuses the credentials, or its certificate is not trusted. Waiting would not help.
+        UserError: The broker refuses the credentials, or its certificate is not trusted.
     """
     for attempt in itertools.count():
         for host, port in settings.addresses():

@@ -28,10 +28,10 @@ class Cluster:
 
     Args:
         name: Client id, shown in the broker's logs.
-        timeout_ms: A request without an answer for this long counts as failed.
+        timeout_ms: Time in milliseconds after which a request without an answer counts as failed.
 
     Attributes:
-        leaders_version: A number that changes whenever leaders may have changed.
+        leaders_version: A number that changes whenever a partition may have got another leader.
     """
 
     def __init__(self, settings: BusSettings, name: str, *, timeout_ms: int = REQUEST_TIMEOUT_MS) -> None:
@@ -123,7 +123,10 @@ class Cluster:
         return await self._offsets(dict.fromkeys(partitions, _LATEST))
 
     async def offsets_for_time(self, partitions: Iterable[Partition], time_ms: int) -> dict[Partition, int]:
-        """Return, by partition, the offset of the first record from ``time_ms`` on; the end offset if there is none."""
+        """Return, by partition, the offset of the first record with a timestamp of ``time_ms`` or later.
+
+        If there is no such record, return the end offset.
+        """
         partitions = tuple(partitions)
         # Request the ends first. Then a record that arrives between the requests is found by its time or is after them.
         ends = await self.end_offsets(partitions)

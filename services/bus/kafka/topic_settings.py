@@ -1,7 +1,7 @@
 """Read and change one setting of several topics.
 
-aiokafka 0.14 has only AlterConfigs, which resets every setting that it does not name, even one that an operator changes
-at the same moment. So this module defines IncrementalAlterConfigs.
+This module defines Kafka's request IncrementalAlterConfigs, because aiokafka 0.14 has only AlterConfigs. AlterConfigs
+resets every setting that the request does not name.
 """
 
 from collections.abc import Iterable
@@ -24,7 +24,7 @@ class SettingRefusal(NamedTuple):
 async def read_setting(
     admin: Any, setting: str, topics: Iterable[str]
 ) -> tuple[dict[str, str | None], list[SettingRefusal]]:
-    """Return the setting's value by topic, and the broker's refusals to tell the value.
+    """Return the setting's value by topic, and a refusal for each topic whose value the broker does not tell.
 
     Raises:
         KafkaError: The broker could not answer now. The caller may try again.
@@ -43,7 +43,7 @@ async def read_setting(
 
 
 async def alter_setting(admin: Any, setting: str, value: str, topics: Iterable[str]) -> list[SettingRefusal]:
-    """Set the setting of these topics to ``value``. Return the topics that could not be altered, with the reasons.
+    """Set the setting of these topics to ``value``. Return a refusal for each topic that was not changed.
 
     Raises:
         KafkaError: The broker could not answer now. The caller may try again.

@@ -25,15 +25,14 @@ READY_TRIES: Final = 40
 
 
 async def ensure_topics(settings: BusSettings, topics: Sequence[Topic] = TOPICS) -> None:
-    """Wait until every topic exists with the right number of partitions, each with a leader.
+    """Wait until all topics exist and every partition has a leader. Create the missing topics.
 
-    Missing topics are created. Records of all topics get the time at which the broker appends them. If a topic has
-    fewer copies than ``wanted_copies()``, this is logged. Waits while the broker is unreachable, and logs this once.
-    Several processes may call this at the same time.
+    Make the broker set the timestamps of all records (``LogAppendTime``). Log a warning if a topic has fewer copies
+    than ``wanted_copies()``. Wait if the broker is unreachable. Several processes may call this at the same time.
 
     Raises:
-        UserError: A topic has another number of partitions than the settings say. Or the broker refuses to create a
-            topic, or the settings require more copies of a record than a topic would have.
+        UserError: A topic has another number of partitions than the settings say, the broker refuses to create a topic,
+            a new topic gets no leader, or the settings contradict each other.
     """
     for attempt in itertools.count():
         await wait_for_broker(settings)
@@ -48,7 +47,9 @@ async def ensure_topics(settings: BusSettings, topics: Sequence[Topic] = TOPICS)
 
 
 async def partition_counts(settings: BusSettings) -> dict[str, int]:
-    """Return the number of partitions of each topic of the cluster, by topic name. Wait for the broker.
+    """Return the number of partitions of each topic, by topic name. Wait for the broker.
+
+    A topic is left out if one of its partitions has no leader.
 
     Raises:
         KafkaError, OSError: The broker became unreachable after the wait.
@@ -125,9 +126,9 @@ async def _replications(admin: Any, topics: Sequence[Topic]) -> dict[str, int]:
 
 
 async def use_log_append_time(admin: Any, bootstrap: str, topics: Iterable[str]) -> None:
-    """Set ``LogAppendTime`` on topics whose records have their writers' times. Log one warning if the broker refuses.
+    """Let the broker set the timestamps of these topics' records (``LogAppendTime``). If it refuses, log a warning.
 
-    The warning has a command for the operator, with the brokers' addresses ``bootstrap``.
+    The warning tells the operator which command to run. The command has ``bootstrap``, the addresses of the brokers.
 
     Raises:
         KafkaError: The broker could not answer now. The caller may try again.

@@ -23,8 +23,8 @@ class FetchConnection:
     """A connection to one broker that is used only for fetches.
 
     Args:
-        least_bytes: The broker answers when it has this many bytes, or after ``COLLECT_MS``. With 1, it answers at the
-            first record, or after ``WAIT_MS``.
+        least_bytes: The broker answers a fetch when it has this many bytes of new records, or after ``COLLECT_MS``.
+            With a value of 1, it answers when it has a new record, or after ``WAIT_MS``.
     """
 
     __slots__ = ("_cluster", "_conn", "_interrupts", "_least_bytes", "_node", "_waiting")
@@ -38,7 +38,7 @@ class FetchConnection:
         self._waiting = False
 
     async def fetch(self, ask: FetchAsk) -> bytes | None:
-        """Send a fetch and return the broker's answer; None if ``interrupt`` was called meanwhile."""
+        """Send a fetch and return the broker's answer. If ``interrupt`` ends the fetch, return None."""
         before = self._interrupts
         if self._conn is None or not self._conn.connected():
             self._conn = await self._cluster.connect(self._node)
@@ -59,7 +59,7 @@ class FetchConnection:
         return answer
 
     def interrupt(self) -> None:
-        """End a fetch that is waiting, so that the next fetch can request other partitions at once."""
+        """End the fetch that waits for an answer, so that the next fetch can request other partitions at once."""
         self._interrupts += 1
         if self._waiting:
             # A broker answers the requests of one connection in order. A new connection takes a millisecond or two.

@@ -1,8 +1,7 @@
-"""The client side of a fetch session with one broker. It decides which partitions each request names. No I/O.
+"""The client side of a fetch session (KIP-227) with one broker. No I/O.
 
-In a session (KIP-227), a request names only the partitions whose offset changed, and an answer contains only the
-partitions that have new data. Without a session, a reader of 60 partitions, two of which have a new record, causes work
-for all 60 on both sides. If the broker keeps no session for us, each request names all partitions.
+In a session, a request names only the partitions whose offset has changed, and an answer contains only the partitions
+that have new data. If the broker does not open a session, each request names all partitions.
 """
 
 from collections.abc import Mapping
@@ -18,8 +17,9 @@ class ClientFetchSession:
     """One reader's session with one broker.
 
     Attributes:
-        behind: Partitions of which the broker had more records than it sent.
-        answered_for: Partitions of the answer to the last request, as far as the answer was read.
+        behind: Partitions of which the broker may have more records than it has sent.
+        answered_for: Partitions in the answer to the last request. Each is added when its part of the answer has been
+            read.
     """
 
     __slots__ = ("_ends", "_epoch", "_offsets", "_session_id", "_turn", "answered_for", "behind")
@@ -41,9 +41,10 @@ class ClientFetchSession:
         """Return the next fetch request.
 
         Args:
-            offsets: The next offset to read of each partition.
-            whole: Whether ``offsets`` has all partitions to read. If not, the other partitions stay in the session, if
-                the session ``goes_on``.
+            offsets: Partitions to read, each with the next offset to read.
+            whole: Whether ``offsets`` has all partitions to read. False is allowed only if ``goes_on`` is true. Then
+                ``offsets`` has only partitions whose offset may have changed, and the session keeps the partitions that
+                are missing from ``offsets``.
         """
         self.answered_for.clear()
         if self._epoch == OPEN_EPOCH:
@@ -82,7 +83,7 @@ class ClientFetchSession:
             self._note(partition, offset)
 
     def reset(self) -> None:
-        """Open a new session with the next request. Call this if an answer was lost."""
+        """Make the next request open a new session. The caller must call this if an answer was lost."""
         self._epoch = OPEN_EPOCH
 
     def _note(self, partition: Partition, offset: int) -> None:

@@ -42,9 +42,10 @@ class FetchAsk(NamedTuple):
 
     Attributes:
         session_id: 0 if there is no session.
-        epoch: The sequence number of the request in its session, ``OPEN_EPOCH`` or ``WITHOUT_SESSION_EPOCH``.
-        offsets: The next offset of each partition that is new in the session, or whose offset has changed.
-        forgotten: Partitions to remove from the session, because they are no longer read.
+        epoch: The number of the request in its session. ``OPEN_EPOCH`` opens a session, and ``WITHOUT_SESSION_EPOCH``
+            makes a request outside any session.
+        offsets: The partitions that are new in the session or whose offset has changed, with the next offset to read.
+        forgotten: Partitions to remove from the session.
     """
 
     session_id: int
@@ -59,7 +60,7 @@ class FetchAnswer(NamedTuple):
     Attributes:
         error: Error code of the whole response, for example about the session; 0 if there is no error.
         session_id: 0 if the broker keeps no session.
-        parts: Partitions that have new data; all partitions if there is no session.
+        parts: In a session, the partitions that have new data. Without a session, all requested partitions.
     """
 
     error: int
@@ -71,8 +72,8 @@ class PartitionData(NamedTuple):
     """One partition of a response.
 
     Attributes:
-        end: The high water mark: the offset after the last record that readers may see.
-        records: Record batches as the broker stores them.
+        end: The high water mark, that is, the offset after the last record that readers may see.
+        records: Record batches in the format in which the broker stores them.
     """
 
     topic: str

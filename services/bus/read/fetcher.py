@@ -1,10 +1,12 @@
 """The read loop of group members and tail readers. It passes records to a callback, and never awaits the work on them.
 
-The loop has one connection to each broker that leads a partition to read, with one fetch in flight. The broker answers
-the fetch when it has a record. The answer is decoded and handed over in the same step of the event loop, and then the
-next fetch is sent. aiokafka's consumer would use four tasks and six waits for each answer. With a stream of tokens,
-these would be most of the cost of reading.
+For each broker that leads a partition to read, the loop has one connection with at most one fetch in flight. The broker
+answers a fetch when it has a new record. The loop decodes the answer, passes the records to the callback, and sends the
+next fetch.
 """
+
+# aiokafka's consumer is not used: it has four tasks and six waits for each answer. With a stream of tokens, these would
+# be most of the cost of reading.
 
 import asyncio
 import itertools
@@ -69,25 +71,24 @@ class _Answer(NamedTuple):  # of a fetch whose records were all handed over
 class Fetcher:
     """Reads partitions, each from a given offset on.
 
+    If the log no longer has a partition's next offset, reading continues at another offset:
+
+    - If retention has deleted the record, reading continues at the oldest record.
+    - If the broker has lost the end of the log, for example in a power failure, the next offset is beyond the end of
+      the log. Then reading continues ``OVERLAP_MS`` before the timestamp of the last record that was read here, so some
+      records may be read twice. If no record of the partition was read here, reading continues at the oldest record.
+
+    A lost end is not noticed if the log has grown past the next offset again before the next fetch. Then records are
+    skipped.
+
     Args:
         cluster: An open ``Cluster``.
-        clock: Returns the microseconds of a clock that nobody adjusts, such as ``steady_us``.
-        least_bytes: See ``FetchConnection``.
-        on_moved: See ``OnMoved``. It is called before any record from the new offset is handed over. A reader that
-            keeps state of the partition must then rebuild the state, because the state has a gap, or contains records
-            that the log has lost.
-
-    If the broker no longer has a partition's next offset, reading continues at another offset. Except in the last of
-    these cases, no record that the broker still has is skipped:
-
-    - If the offset is before the beginning of the log, because retention deleted the record, reading continues at the
-      oldest record.
-    - If the offset is beyond the end of the log, the broker has lost the end of the log, for example in a power
-      failure. It assigns the lost offsets again to new records, and may have done so for some of them already. Reading
-      continues with the records appended from ``OVERLAP_MS`` before the last record read here, so some may be read
-      twice. If no record of the partition was read here, reading continues at the oldest record.
-    - If the log has lost its end, and has grown past the next offset again when the fetch arrives, the loss is not
-      noticed.
+        clock: Returns microseconds of a monotonic clock, such as ``steady_us``.
+        least_bytes: The broker answers a fetch when it has this many bytes of new records, as ``FetchConnection``
+            describes.
+        on_moved: Called if reading continues at another offset, before any record from there is passed on. If the
+            reader keeps state of the partition, it must rebuild that state: records are missing from it, or it contains
+            records that the log has lost.
     """
 
     def __init__(
@@ -136,9 +137,10 @@ class Fetcher:
         return None if position is None else position.offset
 
     def read_up_to_us(self, partition: Partition, node: int | None) -> int:
-        """Return the time up to which all appended records were handed over; 0 if this time is unknown.
+        """Return a time by the reader's clock. All records that were appended before it have been passed on.
 
-        ``node`` is the id of the broker that leads the partition; None if there is no leader.
+        Return 0 if no such time is known. ``node`` is the id of the broker that leads the partition; None if there is
+        no leader.
         """
         answer = None if node is None else self._answers.get(node)
         if answer is None or partition in answer.behind:
@@ -317,9 +319,9 @@ class Fetcher:
 
 
 async def newest_records(cluster: Cluster, ends: Mapping[Partition, int]) -> dict[Partition, Any]:
-    """Return each partition's last record before its end offset, in aiokafka's type.
+    """Return the last record of each partition before its end offset in ``ends``, as an aiokafka record.
 
-    A partition whose last record cannot be read is not in the result.
+    If the last record of a partition cannot be read, the partition is left out.
     """
     wanted = {partition: end - 1 for partition, end in ends.items() if end > 0}
     found: dict[Partition, Any] = {}

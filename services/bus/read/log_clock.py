@@ -1,11 +1,13 @@
-"""Compute when a record was appended, as a time of the reader's own clock. No I/O; the caller passes the current time.
+"""Compute when a record was appended, by the reader's clock. No I/O; the caller passes the current time.
 
-A record's timestamp is the broker's wall-clock time (``message.timestamp.type=LogAppendTime``). The reader's clock may
-differ from the broker's clock by any amount. Three facts bound the difference:
+A record's timestamp is the time of the broker's wall clock (``message.timestamp.type=LogAppendTime``). The reader's
+clock may differ from the broker's clock by any amount. The computation uses three facts:
 
-1. A record is read shortly after it was appended. So the smallest difference between read time and timestamp, over all
-   records of a broker in a time window, is the offset between the two clocks plus the shortest delivery time.
-2. A record that is missing from a complete fetch response was appended after that fetch was sent.
+1. A record is read after it was appended, and often almost at once. So for every record, read time minus timestamp is
+   at least the difference between the two clocks. For many records, the smallest of these values is almost that
+   difference.
+2. If a fetch response contains all records that the broker had, any record that is missing from it was appended after
+   the fetch was sent.
 3. Within a partition, records are in the order in which they were appended.
 """
 
@@ -25,7 +27,10 @@ _UNKNOWN_US: Final = 2**63
 
 
 class BrokerOffset:
-    """How far one broker's clock is behind the reader's clock. All partitions that the broker leads share the value."""
+    """An estimate of how far one broker's clock is behind the reader's clock.
+
+    All partitions that the broker leads share it.
+    """
 
     __slots__ = ("before_us", "least_us", "window_ends_us")
 
@@ -43,8 +48,9 @@ class LogClock:
     """Converts timestamps of one partition's records to the reader's clock. Records must be passed in log order.
 
     Attributes:
-        offset: How far the clock of the broker that leads the partition now is behind the reader's clock.
-        since_us: All records that are not read yet were appended at or after this time; 0 if no such time is known.
+        offset: The estimate for the broker that leads the partition now.
+        since_us: A time by the reader's clock. All records that are not read yet were appended at or after it; 0 if no
+            such time is known.
     """
 
     __slots__ = ("_newest_ms", "offset", "since_us")
@@ -55,14 +61,15 @@ class LogClock:
         self._newest_ms = 1  # a record without a time has 0 or less
 
     def appended_us(self, timestamp_ms: int, now_us: int) -> int:
-        """Return when a record that is read now was appended, by the reader's clock; never a time after ``now_us``.
+        """Return when a record that is read at ``now_us`` was appended, by the reader's clock.
 
-        The result may be too late, by at most the shortest delivery time of a record in two windows. It may be too
-        early, by less than the resolution of timestamps plus the drift of the clocks in two windows. After the broker's
-        clock was set back, results may be too early by up to the size of that step, but never before ``since_us``. This
-        ends with the first record whose timestamp is lower than that of the previous record, or whose result would be
-        before ``since_us``.
+        The result is never after ``now_us``.
         """
+        # The result may be too late, by at most the shortest delivery time of a record in two windows. It may be too
+        # early, by less than the resolution of timestamps plus the drift of the clocks in two windows. After the
+        # broker's clock was set back, results may be too early by up to the size of that step, but never before
+        # ``since_us``. This ends with the first record whose timestamp is lower than that of the previous record, or
+        # whose result would be before ``since_us``.
         offset = self.offset
         if timestamp_ms < self._newest_ms:
             if timestamp_ms <= 0:
@@ -91,7 +98,7 @@ class LogClock:
 
 
 class LogClocks:
-    """The clocks of all partitions of one reader. Partitions with the same leader share one ``BrokerOffset``."""
+    """The ``LogClock`` of each partition of one reader. Partitions with the same leader share one ``BrokerOffset``."""
 
     def __init__(self) -> None:
         self._offsets: dict[int | None, BrokerOffset] = {}  # by the leader's node id

@@ -29,7 +29,11 @@ _LENGTH_COUNTS_FROM: Final = 12
 
 
 class BrokenBatch(NamedTuple):
-    """A batch that cannot be unpacked: the first of its offsets that was to be read, and the reason."""
+    """A batch of records that cannot be unpacked.
+
+    Attributes:
+        first: The batch's first offset that was not read before.
+    """
 
     first: int
     reason: str
@@ -42,7 +46,10 @@ created for each record."""
 
 
 def unpack(batches: bytes, start: int) -> Iterator[Unpacked]:
-    """Yield the records from offset ``start`` on. For control batches and compacted gaps, yield only a new offset."""
+    """Yield each record from offset ``start`` on, with the offset after it.
+
+    A control batch or a compacted gap has no records to read. For it, yield None with the offset after it.
+    """
     memory, at = MemoryRecords(batches), 0
     while memory.has_next():
         batch = memory.next_batch()
@@ -68,7 +75,10 @@ def unpack(batches: bytes, start: int) -> Iterator[Unpacked]:
 
 
 class DecodeErrorLog:
-    """For each topic and error class, logs at most one unreadable record a minute, with a count of those left out."""
+    """Limits log lines about unreadable records to one a minute for each topic and class of error.
+
+    The next line has the number of lines that were suppressed.
+    """
 
     def __init__(self) -> None:
         self._logged_at: dict[tuple[str, str], float] = {}
@@ -92,8 +102,9 @@ class RecordDecoder:
     """Decodes the records of one reader.
 
     Args:
-        record_filter: Records for which it returns false are skipped without decoding.
-        include_newer: Return records that need a newer reader as ``UnreadableRecord``; if false, only count them.
+        record_filter: A record for which it returns false is skipped without decoding.
+        include_newer: If true, the records that a newer version of Railbus wrote and this version cannot decode are
+            returned as ``UnreadableRecord``. If false, such records are only counted.
     """
 
     def __init__(self, record_filter: RecordFilter | None = None, *, include_newer: bool = False) -> None:
@@ -104,7 +115,7 @@ class RecordDecoder:
         self._unwanted: Counter[str] = Counter()
 
     def decode(self, partition: Partition, record: Any) -> Received | UnreadableRecord | None:
-        """Decode an aiokafka record or a ``BrokenBatch``. Return None if the filter or ``include_newer`` omits it."""
+        """Decode an aiokafka record or a ``BrokenBatch``. Return None if the record is to be skipped."""
         if type(record) is BrokenBatch:
             return self._broken(partition, record)
         headers, key = record.headers, record.key

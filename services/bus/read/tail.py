@@ -16,14 +16,17 @@ Start = int | AtTime | Literal["end", "beginning"]
 class TailReader:
     """Follows partitions, each from an offset or a time that the caller chooses.
 
-    Args:
-        handler: See ``services.bus.records.RecordHandler``.
-        record_filter: Records for which it returns false are skipped without decoding.
-        include_newer: Hand over records that need a newer reader as ``UnreadableRecord``; if false, only count them.
+    Before ``run`` has connected, ``follow`` and the methods that return offsets of the log wait for the connection. If
+    the broker is unreachable, they wait without limit.
 
-    ``follow`` and the methods that look up offsets wait until ``run`` has connected, and while the broker is
-    unreachable. Use a timeout where that matters. If the broker no longer has the next offset of a partition, reading
-    continues at the offset that the docstring of ``Fetcher`` describes.
+    If the log no longer has the next offset of a partition, reading continues at the offset that the docstring of
+    ``Fetcher`` describes.
+
+    Args:
+        handler: Receives the records. It must return without waiting.
+        record_filter: A record for which it returns false is skipped without decoding.
+        include_newer: If true, the handler also gets the records that a newer version of Railbus wrote and this version
+            cannot decode, as ``UnreadableRecord``. If false, such records are only counted.
     """
 
     def __init__(
@@ -70,13 +73,11 @@ class TailReader:
             await self._cluster.close()
 
     async def follow(self, topic: Topic, partition: int, start: Start) -> int:
-        """Start to deliver a partition's records.
+        """Start to deliver a partition's records from ``start`` on, and return the next offset to be delivered.
 
-        Returns:
-            The offset from which every record is delivered. If the broker no longer has the offset ``start``, or does
-            not have it yet, this is the nearest offset that it has. A partition that is already followed keeps its
-            position, unless ``start`` is earlier. Then the position moves back to ``start``, and the records in between
-            are delivered again.
+        If the log does not have the offset ``start``, delivery starts at the nearest offset that it has. If the
+        partition is followed already, an earlier ``start`` moves its position back, so records are delivered again. A
+        later ``start`` changes nothing.
 
         Raises:
             ValueError: The topic has no such partition.
@@ -90,10 +91,7 @@ class TailReader:
         return begin
 
     def rewind(self, offsets: Mapping[tuple[Topic, int], int]) -> None:
-        """Deliver followed partitions again from earlier offsets.
-
-        All partitions move at once, so no record is delivered in between.
-        """
+        """Deliver followed partitions again from earlier offsets. All move before the next record is delivered."""
         positions = {(topic.name, partition): offset for (topic, partition), offset in offsets.items()}
         behind = {key: offset for key, offset in positions.items() if (self._fetcher.position(key) or 0) > offset}
         if behind:
@@ -103,9 +101,9 @@ class TailReader:
         self._fetcher.drop([(topic.name, partition)])
 
     def position(self, topic: Topic, partition: int) -> int | None:
-        """Return the next offset to read; None if the partition is not followed.
+        """Return the partition's next offset to read; None if the partition is not followed.
 
-        Records that the filter skips count as read.
+        A record that the filter skips counts as read.
         """
         return self._fetcher.position((topic.name, partition))
 
@@ -144,7 +142,7 @@ class TailReader:
 
 
 class RawTailReader(TailReader):
-    """Follows partitions as ``TailReader`` does, but hands over every record as it is on the log, not decoded."""
+    """A ``TailReader`` that passes every record to its handler as it is on the log, not decoded."""
 
     def __init__(
         self, settings: BusSettings, *, handler: StoredRecordHandler, in_flight_limit: InFlightLimit | None = None

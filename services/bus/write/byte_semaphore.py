@@ -3,10 +3,7 @@ from collections import deque
 
 
 class ByteSemaphore:
-    """A semaphore that counts bytes and serves callers in order.
-
-    To acquire more than ``limit`` at once raises ``ValueError``.
-    """
+    """A semaphore that counts bytes. Callers that wait are served in order."""
 
     __slots__ = ("_free", "_limit", "_waiters")
 
@@ -16,7 +13,7 @@ class ByteSemaphore:
         self._waiters: deque[tuple[int, asyncio.Future[None]]] = deque()
 
     def try_acquire(self, n: int) -> bool:
-        """Acquire ``n`` bytes without waiting. Return false if fewer are free or another caller is waiting."""
+        """Acquire ``n`` bytes without waiting. Return false if fewer bytes are free or another caller is waiting."""
         if self._waiters or n > self._free:
             return False
         self._free -= n

@@ -1,8 +1,8 @@
-"""Decide which records a producer sends next, by their order and urgency. No I/O.
+"""Decide which records a producer sends next. No I/O.
 
-Each partition has at most one batch in flight. Records that are queued meanwhile form the next batch, so a busy
-partition needs no linger time. A record is either allowed to linger (a chunk in the middle of an answer) or urgent. As
-soon as no batch of its partition is in flight, an urgent record is sent, together with the partition's lingering ones.
+Each partition has at most one batch in flight. Until the broker has answered it, further records of the partition are
+queued. They form the next batch. A chunk in the middle of an answer may linger; every other record is urgent. An urgent
+record is sent as soon as its partition has no batch in flight, together with the records that linger.
 """
 
 from collections import deque
@@ -22,7 +22,7 @@ RECORD_OVERHEAD: Final = 64
 
 
 class OutgoingRecord(NamedTuple):
-    """One record to send. ``ack`` is a future that only the caller uses. ``size`` is the result of ``record_size``."""
+    """A record to send. ``size`` is the result of ``record_size``. ``Outbox`` does not use ``ack``."""
 
     key: bytes | None
     value: bytes
@@ -49,7 +49,7 @@ class Outbox:
         """Number of records that are not acknowledged yet."""
 
     def put(self, partition: Partition, record: OutgoingRecord, *, urgent: bool) -> bool:
-        """Queue a record. Return whether the caller should call ``drain`` now."""
+        """Queue a record. Return whether to call ``drain`` now."""
         queue = self._queues.get(partition)
         if queue is None:
             queue = self._queues[partition] = _PartitionQueue()
@@ -59,9 +59,9 @@ class Outbox:
         return urgent and not queue.sent
 
     def drain(self) -> Iterator[tuple[Partition, list[OutgoingRecord]]]:
-        """Yield the next batch of each partition that has none in flight.
+        """Yield the next batch of each partition that has waiting records and no batch in flight.
 
-        If a partition has waiting records but also a batch in flight, ``complete_batch`` will return true for it.
+        If a partition has waiting records and a batch in flight, its next ``complete_batch`` returns true.
         """
         for partition, queue in self._queues.items():
             if not queue.waiting:
@@ -75,7 +75,7 @@ class Outbox:
             yield partition, queue.sent
 
     def complete_batch(self, partition: Partition) -> bool:
-        """Remove the batch in flight after its answer. Return whether the caller should call ``drain`` now."""
+        """Remove the batch in flight, which the broker has answered. Return whether to call ``drain`` now."""
         queue = self._queues[partition]
         self.count -= len(queue.sent)
         queue.sent = []
@@ -93,7 +93,7 @@ class Outbox:
         return recalled
 
     def split_batch(self, partition: Partition) -> None:
-        """After the next ``requeue_sent``, send the records in flight one by one, because their batch is too large."""
+        """Note that the batch in flight is too large. After ``requeue_sent``, its records are sent one by one."""
         self._queues[partition].alone = len(self._queues[partition].sent)
 
     def take_all(self) -> dict[Partition, list[OutgoingRecord]]:
@@ -108,10 +108,7 @@ def record_size(key: bytes | None, value: bytes) -> int:
 
 
 def may_linger(event: AnyEvent) -> bool:
-    """Return whether an event may wait to share a batch. Only the second and later chunks of a run may.
-
-    All other events are sent at once, so that first tokens, verdicts, recalls and the ends of answers are not delayed.
-    """
+    """Return whether an event may wait to share a batch. Only the second and later chunks of a run may wait."""
     return type(event) is Chunk and event.seq > 0
 
 

@@ -1,9 +1,9 @@
-"""The producer. As long as the process lives, it loses no accepted event.
+"""The producer. As long as the process lives, no accepted event is lost in an outage of the broker.
 
 Every event goes to the partition of its request id, in the order of ``post`` calls. The producer is idempotent, waits
-for all replicas and retries without limit. Nevertheless, aiokafka gives up a batch after an outage in which a partition
-lost its leader. Then the producer opens a new session and sends all unacknowledged events again, in order. Only in this
-case may it write an event twice. Every fold ignores the second copy.
+for all replicas and retries without limit. But aiokafka may give up a batch after an outage in which a partition lost
+its leader, and the broker may refuse a batch. Then this module opens a new aiokafka producer, and sends all
+unacknowledged events again, in order. Only in this case may it write an event twice. A fold ignores the second copy.
 """
 
 import asyncio
@@ -58,11 +58,11 @@ _FOR_GOOD: Final = (
 
 
 class Producer:
-    """Writes events of one or more roles.
+    """Writes events.
 
     Args:
-        role: The role, which may write its own events. For several roles, give the kinds of events that may be written
-            on each topic, as ``schemas.registry.writes`` returns them.
+        role: The role of the service. It may write the events that ``schemas.registry`` lists for the role. For a
+            service with several roles, pass the mapping that ``schemas.registry.writes`` returns.
         name: Client id, shown in the broker's logs. By default, it is the role's name.
     """
 
@@ -115,10 +115,10 @@ class Producer:
             await close_producer(self._client)
 
     async def send(self, topic: Topic, event: AnyEvent, *, traceparent: str | None = None) -> Position:
-        """Post an event and return its position once the broker has acknowledged it.
+        """Post an event, wait until the broker has acknowledged it, and return its position.
 
         Raises:
-            BusError: See ``services.bus.errors``.
+            BusError: The event was not acknowledged. The subclass tells why.
             MalformedEvent: The event is larger than readers accept.
         """
         return await (await self.post(topic, event, traceparent=traceparent))

@@ -22,7 +22,7 @@ class RawRecord(NamedTuple):
 
 
 async def write_raw_records(settings: BusSettings, records: Sequence[RawRecord], *, name: str) -> list[Position]:
-    """Write records one after another, and return their positions. Their bytes need not be a valid event.
+    """Write records one after another, and return their positions. The records need not be valid events.
 
     ``name`` is the Kafka client id.
 

@@ -1,4 +1,4 @@
-"""Run it: ``python -m services.rails.rejudge --policy DIR --archive DIR``."""
+"""Run the program: ``python -m services.rails.rejudge --policy DIR --archive DIR``."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""Compare a recorded verdict with the verdict under another policy. Pure."""
+"""Compare a recorded verdict with the verdict that another policy gives on the same prompt. No I/O."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -19,16 +19,16 @@ _ANSWERS: Final[frozenset[RailResult]] = frozenset({"passed", "blocked", "masked
 
 
 class JudgedPrompt(NamedTuple):
-    """The parts of a verdict that do not depend on time.
+    """The parts of a verdict that are compared. They do not depend on time.
 
     Attributes:
         blocked: Rails that refused the prompt.
         acted: Rails that refused the prompt or masked a part of it.
         unanswered: Rails that gave no answer, because they were cancelled, late or broken.
-        details: By rail, the detail of its outcome, such as the rules that acted. Rails without a detail are left out.
-        masked: The prompt with its spans masked. It is never printed.
-        delivery: The delivery mode of the answer, which may be stricter than that of the request; None if the verdict
-            has none.
+        details: The explanations of the rails that answered, by rail. A rail without an explanation is left out.
+        masked: The prompt after masking; None if the verdict does not mask it. It is never printed.
+        delivery: The delivery that the verdict sets for the answer, which may be stricter than the request's; None if
+            it sets none.
     """
 
     decision: VerdictDecision
@@ -56,7 +56,7 @@ class JudgedPrompt(NamedTuple):
 
     @property
     def says_nothing(self) -> bool:
-        """Return whether a rail gave no answer and no rail refused. Such a verdict does not follow from the policy."""
+        """Return whether a rail gave no answer and no rail refused. Such a verdict is not compared."""
         return bool(self.unanswered) and not self.blocked
 
     def row(self) -> dict[str, Any]:
@@ -72,13 +72,14 @@ class VerdictDifference(NamedTuple):
 
 @dataclass(slots=True)
 class VerdictComparison:
-    """The result of comparing all recorded verdicts.
+    """The result of comparing all recorded verdicts with the new ones.
 
     Attributes:
-        unanswered: Number of requests that were not compared, because a rail gave no answer, in the recorded evaluation
-            or in the new one.
-        left_out: Number of recorded verdicts that follow from rails that are not run again.
-        blocked: For each rail, the number of prompts that it refuses in the new evaluation.
+        unanswered: Number of requests that were not compared: in the recorded or in the new evaluation, a rail gave no
+            answer and no rail refused.
+        left_out: Number of requests that were not compared, because the recorded verdict came from a rail that is not
+            run now.
+        blocked: By rail, the number of prompts that it refuses in the new evaluation.
     """
 
     same: int = 0
@@ -104,7 +105,7 @@ def change_of(
 ) -> VerdictChange | None:
     """Return how the new verdict differs from the recorded one; None if it does not.
 
-    Two denials are the same if every rail that refused in the recorded verdict also refuses in the new one.
+    Two denials count as equal if each rail that refused before also refuses now. Rails in ``left_out`` do not count.
     """
     if before.decision != after.decision:
         return {"deny": "denied", "mask": "masked", "allow": "admitted"}[after.decision]  # type: ignore[return-value]

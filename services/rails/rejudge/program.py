@@ -1,6 +1,6 @@
-"""Read recorded prompts, judge them again with the rails' evaluator, and print the differences.
+"""Read recorded prompts, judge them again under a policy, and print which verdicts differ from the recorded ones.
 
-Every rail runs to its end, one after the other and with a long deadline, so that the outcome does not depend on time.
+The rails of a prompt run one after another. Each has a long deadline, so that the outcome does not depend on time.
 """
 
 import argparse
@@ -29,10 +29,11 @@ AT_ONCE: Final = 16
 
 
 async def rejudge(args: argparse.Namespace) -> int:
-    """Judge the recorded prompts and print the result. Return 0 if no verdict is different, else 1.
+    """Judge the recorded prompts again and print the result. Return 0 if no verdict is different, else 1.
 
     Raises:
-        UserError: The policy or the archive cannot be used, or the policy lacks a rail that is to be left out.
+        UserError: The policy or the archive cannot be used, or ``--without-rail`` names a rail that the policy does not
+            have.
     """
     classifier = JailbreakClassifier(args.classifiers)
     try:
@@ -142,5 +143,5 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main() -> int:
-    """Return the exit code: 0, 1 if a verdict is different, or 2 for a mistake of the user."""
+    """Run the program and return its exit code: 0, 1 if a verdict is different, 2 for a mistake of the user."""
     return run_rejudge(rejudge(parser().parse_args()))
