@@ -1,4 +1,4 @@
-"""The configuration of the router's core. Pure."""
+"""The configuration of ``RouterCore``. Pure."""
 
 from dataclasses import dataclass, field
 from math import ceil
@@ -25,12 +25,12 @@ CHARS_PER_TOKEN: Final = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FallbackLimits:
-    """Limits on fallbacks within a minute, for all routers together.
+    """Limits on the attempts in the cloud, or on the retries, within a minute.
 
     Attributes:
-        ratio: Maximum ratio of fallbacks to requests.
-        free: Number of fallbacks that are allowed even if there were few requests.
-        usd: Maximum price of the fallbacks in US dollars; None for no limit.
+        ratio: Maximum ratio of these attempts to requests.
+        free: Number of these attempts that are allowed even if ``ratio`` is reached.
+        usd: Maximum price of these attempts, in US dollars; None for no limit.
     """
 
     ratio: float = 0.25
@@ -38,7 +38,7 @@ class FallbackLimits:
     usd: float | None = None
 
     def share(self, part: float) -> "FallbackLimits":
-        """Return the limits of a router that owns this share of the partitions (0 to 1)."""
+        """Return the limits for one router. ``part`` is its share of all partitions, from 0 to 1."""
         usd = None if self.usd is None else self.usd * part
         return FallbackLimits(ratio=self.ratio, free=ceil(self.free * part), usd=usd)
 
@@ -59,22 +59,25 @@ class Prices:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RouterConfig:
-    """The operator's limits and choices. ``Settings`` describes the fields that have no entry here.
+    """The router's limits and choices. ``Settings`` describes the fields that have no entry here.
 
     Attributes:
-        total_max_ms: Longest total deadline of an interactive request. It also limits how far back the log is read, and
-            how long closed requests are remembered.
-        max_open: Maximum number of open interactive requests in one partition; further ones are closed as ``failed``.
-        max_batch_open: The same for batch requests.
+        total_max_ms: Longest total deadline of an interactive request.
+        max_open: Maximum number of open interactive requests in one partition. Further requests are closed as
+            ``failed``.
+        max_batch_open: Maximum number of open batch requests in one partition. Further requests are closed as
+            ``failed``.
         max_fallbacks: Maximum number of attempts of one request in the cloud.
-        max_retries: Maximum number of further attempts of one interactive request on the self-hosted engines.
-        max_batch_retries: The same for one batch request.
-        retry_limits: The budget of the retries of interactive requests. Retries of batch requests use no budget.
-        limits: The budget of the attempts in the cloud.
-        when_spent: What happens to a late or stalled request when a budget is spent: ``wait`` or ``close``. A request
-            whose attempt has failed is closed either way.
-        prompt_chars: Maximum total length, in characters, of the prompts that the router keeps for fallbacks. A request
-            whose prompt does not fit has no fallback.
+        max_retries: Maximum number of retries of one interactive request.
+        max_batch_retries: Maximum number of retries of one batch request.
+        retry_limits: The limits on retries of interactive requests, for all routers together. Retries of batch requests
+            have no such limits.
+        limits: The limits on attempts in the cloud, for all routers together.
+        when_spent: What happens to a late or stalled request if the budget for its next attempt is spent. With
+            ``wait``, it stays open. With ``close``, it is closed. A request whose attempts have all failed is closed in
+            both cases.
+        prompt_chars: Maximum total length, in characters, of the prompts that the router keeps for further attempts. If
+            a request's prompt does not fit, the request gets no further attempt, except with a masked prompt.
     """
 
     input_gate: InputGate = "off"
@@ -100,11 +103,11 @@ class RouterConfig:
 
     @property
     def window_us(self) -> int:
-        """How far back the log is read at start, in microseconds. No open interactive request is older."""
+        """How far back a starting router reads the log, in microseconds. No open interactive request is older."""
         return 2 * self.total_max_ms * 1_000
 
     def deadlines_of(self, request: Request) -> Deadlines:
-        """Return the deadlines that apply to a request, within the bounds of its class and of the settings."""
+        """Return a request's deadlines, each moved to the nearest value that its class and the settings allow."""
         deadlines = self.classes.deadlines_of(request)
         return deadlines if request.lane == "batch" else self.narrow(deadlines)
 
@@ -119,5 +122,5 @@ class RouterConfig:
         return bounds.clamp(deadlines)
 
     def ttft_us(self, deadlines: Deadlines, prompt_chars: int) -> int:
-        """Return the first-token deadline in microseconds after the request's receipt."""
+        """Return how long the first token of an attempt may take, in microseconds. A longer prompt gets more time."""
         return deadlines.ttft_ms * 1_000 + int(self.ttft_ms_per_1000_chars * prompt_chars)

@@ -1,4 +1,4 @@
-"""The core of the router. It takes events and the time, and returns the events to write. No I/O."""
+"""The router's decisions, without I/O. ``RouterCore`` takes events and the time, and returns the events to write."""
 
 from typing import Final
 
@@ -29,7 +29,7 @@ _REQUEST_TOPICS: Final = frozenset(writes("app"))
 
 
 class RouterCore(Core):
-    """All partitions of one router process.
+    """Makes the decisions for all partitions of one router process.
 
     Args:
         source: The router's name in the events that it writes.
@@ -51,11 +51,11 @@ class RouterCore(Core):
         return self._shared.breaker.state != "closed"
 
     def reconfigure(self, config: RouterConfig) -> None:
-        """Change the classes and the ranges of deadlines for new requests. Open requests keep their deadlines."""
+        """Apply another configuration to new requests. Open requests keep the configuration that they began with."""
         self._shared.config = config
 
     def fallback_used(self, now_us: int) -> float:
-        """Return the share of the last minute's fallback budget that is spent."""
+        """Return which fraction of the fallback budget was spent in the last minute. 1 means all of it."""
         return self._shared.budget.used(now_us)
 
     def gained(self, number: int) -> None:

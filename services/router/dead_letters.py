@@ -1,4 +1,4 @@
-"""Dead letters for records that cannot be read, and the ``Closed`` of a request that cannot be read. Pure."""
+"""Dead letters for records that the router cannot read, and the ``Closed`` for unreadable requests. Pure."""
 
 import base64
 from typing import Final
@@ -28,7 +28,7 @@ UNKNOWN_TENANT: Final = "unknown"
 
 
 def dead_letter(unread: UnreadableRecord, now_us: int, source: str) -> DeadLetter:
-    """Return a dead letter with a copy of the record. Fields that are too long are cut, and the reason says so."""
+    """Return a dead letter with a copy of the record. If a field is too long, it is cut, and ``reason`` says so."""
     value, key = unread.value, unread.key
     headers = _headers(unread)
     notes = [str(unread.error)[:1_800]]
@@ -53,10 +53,10 @@ def dead_letter(unread: UnreadableRecord, now_us: int, source: str) -> DeadLette
 
 
 def rejection(unread: UnreadableRecord, now_us: int, source: str) -> Closed | None:
-    """Return the ``Closed`` that ends an unreadable request.
+    """Return the ``Closed`` for a record that should be a ``Request`` but cannot be read.
 
-    Return None if neither key nor value has a request id. Return None also for a record of an unknown kind, because it
-    need not be a ``Request``.
+    Return None in two cases: if neither the record's key nor its value has a request id, and if the kind of the record
+    is unknown. A record of an unknown kind may not be a request at all.
     """
     if isinstance(unread.error, UnknownKind):
         return None
@@ -78,7 +78,12 @@ def rejection(unread: UnreadableRecord, now_us: int, source: str) -> Closed | No
 
 
 def wrong_partition(item: Received, belongs: int) -> UnreadableRecord:
-    """Convert an event that was written to a wrong partition to an unreadable record, for its dead letter."""
+    """Convert an event in a wrong partition to an ``UnreadableRecord``, for its dead letter.
+
+    Args:
+        item: The event, with the topic and the partition that it is in.
+        belongs: The right partition.
+    """
     reason = (
         f"{type(item.event).__name__} is in partition {item.partition}, but its request_id belongs to"
         f" {belongs}: write with Kafka's default partitioner (murmur2 of the key)"
@@ -87,7 +92,7 @@ def wrong_partition(item: Received, belongs: int) -> UnreadableRecord:
 
 
 def wrong_topic(item: Received) -> UnreadableRecord:
-    """Convert an event whose kind its topic does not allow to an unreadable record, for its dead letter."""
+    """Convert an event that is not allowed on its topic to an ``UnreadableRecord``, for its dead letter."""
     return _as_unread(item, f"{type(item.event).__name__} has no place on {item.topic}")
 
 

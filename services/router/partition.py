@@ -1,4 +1,7 @@
-"""The requests of one partition number, read from several topics. Each request has a timer. Pure."""
+"""The requests of one partition number, and a timer for each request. Pure.
+
+The events of these requests are read from the partitions with this number, one in each topic.
+"""
 
 import heapq
 from collections import deque
@@ -40,8 +43,6 @@ KNOWN_US: Final = 30_000_000
 
 
 class SharedResources:
-    """What all partitions of a router share: the configuration, the breaker, the budgets and the memory for prompts."""
-
     def __init__(self, config: RouterConfig, source: str) -> None:
         self.config = config
         self.source = source
@@ -61,12 +62,13 @@ class SharedResources:
 
 
 class RouterPartition:
-    """The requests of one partition number. Before ``catch_up`` is called, events are read and nothing is decided.
+    """The requests of one partition number. Until ``catch_up`` is called, events are read and nothing is decided.
 
     Attributes:
-        requests: Open requests, and closed ones whose account was not read back from the log yet.
+        requests: Open requests, and closed requests whose ``Account`` was not read back from the log yet.
         deciding: Whether ``catch_up`` was called.
-        rejected: The ``Closed`` events of unreadable requests, to write after ``catch_up``.
+        rejected: The ``Closed`` events for unreadable requests that were read before ``catch_up``. ``RouterCore``
+            writes them afterwards.
     """
 
     def __init__(self, shared: SharedResources) -> None:
@@ -82,9 +84,9 @@ class RouterPartition:
         self._budgets = AttemptBudgets(shared.budget.open(), shared.retry_budget.open(), shared.breaker)
 
     def alarm_us(self, now_us: int) -> int | None:
-        """Return when a timer may be due or the log must be read to its end; None if there is no request.
+        """Return when to call ``tick`` next, in microseconds since the epoch; None if there is no request.
 
-        A time that is not after ``now_us`` is exact. A time after ``now_us`` may be too early.
+        A time after ``now_us`` may be too early, so call this method again at that time.
         """
         if not self.requests:
             return None
@@ -146,7 +148,7 @@ class RouterPartition:
         return self._decide(state, now_us) if self.deciding else NO_WRITES
 
     def catch_up(self, known_us: int, now_us: int) -> Writes:
-        """Decide about all requests that were read so far. From now on, decide after every record."""
+        """Return the decisions about all requests read so far. From now on, ``read`` returns decisions too."""
         self.deciding = True
         self._known_us = known_us
         for state in self.requests.values():
@@ -154,7 +156,12 @@ class RouterPartition:
         return [write for state in tuple(self.requests.values()) for write in self._decide(state, now_us)]
 
     def tick(self, known_us: int, now_us: int) -> Writes:
-        """Decide about the requests whose timers are due. All records appended before ``known_us`` were read."""
+        """Return the decisions about requests whose timers are due.
+
+        Args:
+            known_us: The time up to which the log was read. Timers are compared with this time.
+            now_us: The current time.
+        """
         self._known_us = max(self._known_us, known_us)
         due: dict[str, None] = {}
         while self._timers and self._timers[0][0] <= self._known_us:
@@ -168,7 +175,7 @@ class RouterPartition:
         return writes
 
     def knows(self, request_id: str) -> bool:
-        """Return whether a readable event of this request was read."""
+        """Return whether a ``Request``, a ``Started``, a ``Closed`` or an ``Account`` of this request was read."""
         state = self.requests.get(request_id)
         return request_id in self._done or (state is not None and (state.known or state.screen.closed is not None))
 

@@ -1,4 +1,7 @@
-"""The router process. It connects a ``RouterCore`` with a ``Processor``, and reads the existing dead letters."""
+"""The router process: a ``RouterCore`` and the ``Processor`` that reads and writes for it.
+
+At start, the process reads the existing dead letters, so that no record gets a second dead letter.
+"""
 
 import asyncio
 from collections.abc import Callable, Sequence

@@ -18,21 +18,23 @@ class Settings:
     """The router: deadlines, fallback to the cloud and its budget.
 
     Attributes:
-        input_gate: With ``hold``, a request that gets no verdict in time is closed, whatever a worker says. Set ``off``
-            only if no rails service runs. Then set it to ``off`` for the edges and workers too.
-        output_check: With ``on``, an answer is complete once a safety service has cleared it, whatever a worker says.
-            Set ``off`` only if no safety service runs. Then set it to ``off`` for the edges and workers too.
+        input_gate: With ``hold``, a request that gets no verdict in time is closed, even if its worker says that no
+            verdict is needed. Set ``off`` only if no rails service runs. Then set it to ``off`` for the edges and
+            workers too.
+        output_check: With ``on``, an answer is complete only when a safety service has cleared it, even if its worker
+            says that no check is needed. Set ``off`` only if no safety service runs. Then set it to ``off`` for the
+            edges and workers too.
         client_grace_ms: A request is closed when its last client has been disconnected for longer than this.
-        policy: Folder of the policy. The router reads its ``[deadlines]`` and ``[classes]``, and reads them again after
-            each change. The deadlines of every request stay within them.
+        policy: Folder of the policy. The router reads the sections ``[deadlines]`` and ``[classes]``, and reads them
+            again after each change. The deadlines of every request stay within the bounds that these sections set.
         total_max_ms: Longest total deadline of an interactive request. A longer deadline is shortened to this. If it is
-            not set, the policy's longest total deadline applies. A starting router reads back the log for twice this
-            time.
+            not set, the policy's longest total deadline applies. A starting router reads the log back for twice this
+            time, and further if the newest account says that older requests are open.
         router_max_open: Maximum number of open interactive requests in one partition. Further requests are closed as
             ``failed``.
         router_max_batch_open: Maximum number of open batch requests in one partition. Further requests are closed as
-            ``failed``. Each takes about 5 KB of the router's memory. A job limits its open requests itself, so this
-            limit is for applications that write batch requests to the log.
+            ``failed``. Each open request takes about 5 KB of the router's memory. A job limits its open requests
+            itself, so this limit is for applications that write batch requests to the log.
         router_instance: A name that no other router has, for static group membership. If a router restarts with the
             same name within the session timeout, there is no rebalance.
         fallback: Where requests go that the self-hosted engines cannot serve in time: nowhere, or to Vertex AI.
@@ -41,16 +43,18 @@ class Settings:
         fallback_free: Number of requests that may go to the cloud each minute even if ``fallback_ratio`` is reached.
         fallback_usd_per_hour: Maximum cost of fallbacks in an hour, in US dollars. A sixtieth of it may be spent in
             each minute. 0 means no limit.
-        retries: Maximum number of further attempts of one interactive request on the self-hosted engines, after its
-            answer stalled or its worker died. These attempts come before an attempt in the cloud.
-        batch_retries: Maximum number of further attempts of one batch request, after a failure that may pass, after its
-            worker died, or after the worker was silent for the stall deadline of the request's class.
-        retry_ratio: Maximum ratio of the retries of interactive requests to interactive requests, within a minute.
-        retry_free: Number of these retries that are allowed each minute even if ``retry_ratio`` is reached.
+        retries: Maximum number of retries of one interactive request. After a stall or the death of a worker, a retry
+            comes before an attempt in the cloud. After a late first token, the attempt in the cloud comes first.
+        batch_retries: Maximum number of retries of one batch request. A batch request is retried after a failure that
+            may pass, after its worker died, or after its worker was silent for the stall deadline of the request's
+            class.
+        retry_ratio: Maximum ratio of retries to requests, within a minute. Only interactive requests count.
+        retry_free: Number of retries of interactive requests that are allowed each minute even if ``retry_ratio`` is
+            reached.
         breaker_trip: If this many of the last ten requests were late or failed, new requests go straight to the cloud.
             0 turns this off.
-        fallback_spent: What happens to a late or silent request if the budget for its next attempt is spent. With
-            ``wait``, it waits for the engine. With ``close``, it is closed.
+        fallback_spent: What happens to a late or stalled request if the budget for its next attempt is spent. With
+            ``wait``, the request waits for the engine. With ``close``, it is closed.
         ttft_min_ms: Shortest first-token deadline of an interactive request. A shorter deadline is raised to this.
         ttft_max_ms: Longest first-token deadline of an interactive request. A longer deadline is shortened to this.
         ttft_ms_per_1000_chars: Milliseconds added to the first-token deadline for each 1,000 characters of prompt.
@@ -99,7 +103,7 @@ class Settings:
                 )
 
     def config(self, classes: ServiceClasses | None = None) -> RouterConfig:
-        """Return the core's configuration.
+        """Return the configuration for ``RouterCore``.
 
         Args:
             classes: The policy's classes; None to read them from the policy.

@@ -1,7 +1,7 @@
-"""The core of safety, without I/O. It takes events of the stream log and returns events to write and checks to run.
+"""The decisions of the safety service, without I/O.
 
-Time and ids are arguments. The written events do not depend on time, on how events are batched, or on when checks
-answer. ``decide/run.py`` gives the reasons.
+``SafetyCore`` takes events of the stream log, and returns events to write and checks to run. What it recalls and clears
+does not depend on time, on how events are batched, or on when checks answer. ``decide/run.py`` says why.
 """
 
 from collections.abc import Sequence
@@ -37,13 +37,15 @@ _Queued = tuple[SafetyPartition, StreamEvent | RequestCheck, str | None]
 
 
 class SafetyCore(Core):
-    """All partitions of one safety process. ``read`` queues events, and ``step`` processes them, tenant by tenant.
+    """Makes the decisions for all partitions of one safety process.
+
+    ``read`` puts events into a queue. ``step`` processes them, tenant by tenant.
 
     Args:
         total_max_ms: Longest total deadline that the router grants an interactive request.
 
     Attributes:
-        policy: The policy for requests that start from now on.
+        policy: The policy for new requests. Open requests keep the policy that they began with.
         expired: Number of requests that were forgotten because they were never closed.
     """
 
@@ -71,7 +73,7 @@ class SafetyCore(Core):
         return sum(len(partition.requests) for partition in self._partitions.values())
 
     def take_dropped(self) -> int:
-        """Return how many requests were dropped since the last call, because too many were open."""
+        """Return how many requests were dropped since the last call. A request is dropped if too many are open."""
         dropped = sum(partition.dropped for partition in self._partitions.values())
         for partition in self._partitions.values():
             partition.dropped = 0
@@ -105,9 +107,10 @@ class SafetyCore(Core):
         return ()
 
     def caught_up(self, number: int, known_us: int, now_us: int) -> list[Effect]:  # noqa: ARG002
-        """Return the effects that were held back while the partition caught up, if they are still due.
+        """Return the effects that were held back while the partition caught up, unless they are no longer due.
 
-        While events of the partition are queued, return nothing. A later ``step`` then returns the effects.
+        If events of the partition are still in the queue, return nothing. The ``step`` that processes the last of them
+        then returns the effects.
         """
         partition = self._partitions[number]
         if partition.queued:
@@ -128,7 +131,7 @@ class SafetyCore(Core):
         return ()
 
     def step(self, now_us: int) -> list[Effect]:
-        """Process queued events until ``STEP_CHARS`` is reached. Return the resulting effects."""
+        """Process queued events with about ``STEP_CHARS`` characters of text. Return the resulting effects."""
         context = self._context
         context.now_us, context.work = now_us, 0
         effects: list[Effect] = []

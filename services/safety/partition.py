@@ -1,4 +1,4 @@
-"""The requests of one partition. While it catches up with the log, its outputs are held back. No I/O."""
+"""The requests of one partition, and the outputs held back until the partition has caught up with the log. No I/O."""
 
 from collections import OrderedDict
 from collections.abc import Sequence
@@ -49,7 +49,11 @@ class SafetyPartition:
         self._held: dict[RequestCheck, list[RunOutput]] = {}
 
     def check_of(self, event: StreamEvent, policy: Policy, context: CheckContext) -> RequestCheck | None:
-        """Return the check of the event's request, which may be new; None if there is nothing to check."""
+        """Return the ``RequestCheck`` of the event's request; None if the request has none.
+
+        A ``RequestCheck`` is created at the request's first ``Started``, or at an earlier verdict that denies the
+        prompt or sets gated delivery.
+        """
         request_id = event.request_id
         request = self.requests.get(request_id)
         if request is not None or request_id in self._closed:
@@ -72,7 +76,7 @@ class SafetyPartition:
             self._held.setdefault(request, []).extend(outputs)
 
     def drop_settled(self, request: RequestCheck) -> None:
-        """Forget the attempts of a request whose final clearance is on the log, because their check is complete."""
+        """Forget the request's attempts that have a final clearance on the log, and the outputs held back for them."""
         # If they were kept until the partition has caught up, the answered requests in the part of the log that is read
         # again could be more than `MAX_OPEN`. Then requests that are still open would be dropped.
         request.drop_settled()
@@ -80,7 +84,7 @@ class SafetyPartition:
         self.hold(request, [output for output in held if not request.settled(output.attempt)])
 
     def caught_up(self) -> list[tuple[RequestCheck, RunOutput]]:
-        """Record that the partition has caught up. Return the held outputs that are still due."""
+        """Record that the partition has caught up. Return the held outputs that are still needed."""
         self.catching_up = False
         for request in list(self.requests.values()):
             self.drop_settled(request)

@@ -37,7 +37,7 @@ class SafetyService:
     """One safety process.
 
     Args:
-        factories: The functions that build the checks, by tier.
+        factories: For each tier, the function that builds a policy's check.
         on_ready: Called once, when the process has caught up with the log.
     """
 
@@ -79,7 +79,7 @@ class SafetyService:
         """Check answers until cancelled.
 
         Raises:
-            BrokenPolicy: A check rejects the first policy, or this policy contradicts the settings.
+            BrokenPolicy: A check cannot be built for the policy at start, or this policy contradicts the settings.
         """
         await self._prepare(self.policy)
         gc.collect()
@@ -133,10 +133,10 @@ class SafetyService:
 
 
 def check_deadlines(classes: ServiceClasses, total_max_ms: int) -> None:
-    """Refuse a policy that grants interactive requests a longer total deadline than the router does.
+    """Refuse a policy that allows interactive requests a longer total deadline than ``total_max_ms``.
 
     Raises:
-        BrokenPolicy: The policy grants a longer deadline.
+        BrokenPolicy: The policy allows a longer deadline.
     """
     longest_ms = classes.longest_total_ms("interactive")
     if longest_ms > total_max_ms:

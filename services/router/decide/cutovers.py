@@ -1,14 +1,18 @@
-"""Decide when a request should get another attempt, where it runs, and whether it is allowed. Pure.
+"""Decide whether a request gets another attempt now, and where that attempt runs. Pure.
 
-If the self-hosted engine is silent or dead, another attempt on the self-hosted engines comes before the cloud. While
-the breaker is not closed, the cloud comes first. A request whose *first* token is late goes to the cloud at its
-first-token deadline. If there is still no first token one stall deadline after that, the request gets another attempt
-on the self-hosted engines. It races with the earlier attempt, which may only be waiting in a queue, so the earlier
-attempt is not cancelled.
+For an interactive request, the order of the attempts depends on the problem:
 
-A batch request is not urgent. While it waits in a queue and no worker has started it, it counts neither as late nor as
-stalled. If a worker has started it and is then silent for the stall deadline, the request gets another attempt. A batch
-request goes to the cloud only if its class allows that.
+- The worker died, or the answer stalled: first a retry, then the cloud. While the breaker is not closed, the cloud
+  comes first.
+- The attempt failed for another reason: the cloud.
+- The first token is late: the cloud. If there is still no first token one stall deadline later, there is a retry. The
+  earlier attempt is not cancelled, because it may only be waiting in a queue. The two attempts race.
+
+A batch request that waits in a queue is neither late nor stalled. If a worker has started it and is then silent for the
+stall deadline, there is a retry. If its attempt fails, there is a retry, or an attempt in the cloud if its class allows
+that.
+
+If the verdict masks the prompt, the request gets an attempt with the masked prompt on the self-hosted engines.
 """
 
 from enum import Enum
@@ -39,7 +43,7 @@ _SELF_HOSTED_FAULTS: Final = frozenset({"unavailable", "overloaded", "timeout", 
 
 
 class Objection(Enum):
-    """A reason against a cutover. The value is the text for people. ``UNREAD`` means to wait."""
+    """A reason against a cutover. Its value is text for people. ``UNREAD`` holds only until an event is read."""
 
     UNREAD = "its question or its verdict was not read yet"
     OFF = "fallback is off"
@@ -71,12 +75,12 @@ class CutoverPlan(NamedTuple):
 
 
 class CutoverChoice(NamedTuple):
-    """The decision whether to make a cutover.
+    """Whether a request needs another attempt now, and whether it gets one.
 
     Attributes:
-        trigger: The trigger that holds; None if no trigger holds.
-        plan: The cutover to make; None if no cutover may be made.
-        against: If no cutover may be made, the objection to each cutover that was considered.
+        trigger: Why the request needs another attempt; None if it needs none.
+        plan: The cutover to make; None if there is none to make.
+        against: If the request needs a cutover and none is allowed: one objection for each cutover that was considered.
     """
 
     trigger: Trigger | None = None
@@ -92,8 +96,8 @@ def choose_cutover(state: RequestState, now_us: int, at_us: int, budgets: Attemp
 
     Args:
         state: The request.
-        now_us: The time with which deadlines are compared. All records appended before it were read.
-        at_us: The current time, for the budgets.
+        now_us: The time up to which the log was read. Deadlines are compared with this time.
+        at_us: The current time. Only the budgets use it.
         budgets: The budgets of further attempts.
     """
     plans = _due_cutovers(state, now_us, prefer_cloud=budgets.breaker.state != "closed")
@@ -150,7 +154,7 @@ def _is_due(due_us: int | None, now_us: int) -> bool:
 
 
 def trigger_times_us(state: RequestState) -> list[int]:
-    """Return the times at which silence or a failure may trigger a cutover, in microseconds since the epoch."""
+    """Return the times at which silence or a failure may lead to a cutover, in microseconds since the epoch."""
     failure = all_failed(state)
     times = [] if failure is None else [_failure_due_us(state, failure)]
     spoken = state.screen.has_spoken
@@ -167,7 +171,10 @@ def _failure_due_us(state: RequestState, failure: Failed) -> int:
 
 
 def stall_due_us(state: RequestState) -> int | None:
-    """Return when the answer counts as stalled; None for never, for example before its first token."""
+    """Return when the answer counts as stalled if no chunk comes by then; None for never.
+
+    Before its first token, an answer does not stall.
+    """
     if state.lane is None or not state.screen.has_spoken or state.screen.finished is not None:
         return None
     if state.lane == "batch" and _retries_used_up(state):
@@ -197,12 +204,15 @@ def _stall_us(state: RequestState) -> int:
 
 
 def ttft_due_us(state: RequestState) -> int:
-    """Return when the current attempt's first token is due. Time in queues counts too."""
+    """Return when the current attempt's first token is due. Waiting in a queue does not extend this."""
     return state.attempt_opened_us + state.config.ttft_us(state.deadlines, state.prompt_chars)
 
 
 def all_failed(state: RequestState) -> Failed | None:
-    """Return the newest attempt's failure if every attempt that may still become the voice has failed; else None."""
+    """Return the newest attempt's failure if every attempt that may still become the voice has failed.
+
+    Return None if one of these attempts has not failed.
+    """
     failures = state.failures
     if not failures:
         return None
@@ -258,7 +268,10 @@ def _objection_to_retry(
 
 
 def egress_objection(state: RequestState) -> Objection | None:
-    """Return why the prompt must stay on the premises; None if it may leave; ``UNREAD`` while a verdict is awaited."""
+    """Return why the prompt may not leave the premises; None if it may leave.
+
+    ``UNREAD`` means that the ``Request`` or a verdict that must come first was not read yet.
+    """
     request, verdict = state.request, state.screen.verdict
     if request is None:
         return Objection.UNREAD
@@ -277,7 +290,10 @@ def price(state: RequestState) -> float:
 
 
 def next_messages(state: RequestState) -> tuple[Message, ...] | None:
-    """Return the prompt for the next attempt, masked if the verdict says so; None if this prompt is not available."""
+    """Return the prompt for the next attempt. If the verdict says ``mask``, this is the masked prompt.
+
+    Return None if the router does not have that prompt.
+    """
     verdict, request = state.screen.verdict, state.request
     if verdict is not None and verdict.decision == "mask":
         return verdict.masked or None
@@ -285,7 +301,10 @@ def next_messages(state: RequestState) -> tuple[Message, ...] | None:
 
 
 def health_outcome(state: RequestState, now_us: int) -> bool | None:
-    """Return whether the self-hosted engines served the request in time; None if unknown or if it does not count."""
+    """Return whether the self-hosted engines served the request in time, for the breaker.
+
+    Return None if this is not known yet, or if the request says nothing about the engines.
+    """
     if state.bypass or not state.has_cloud_deadline or state.cloud_attempts:
         return None
     if state.screen.has_spoken:

@@ -1,7 +1,8 @@
 """Decide what the router writes for a request now, from the request's state and the time. Pure.
 
-A decision is first written to the log. It takes effect when it is read back, if it is *effective* there. So ``decide``
-runs again after every event and when a timer is due, and returns the decisions that are not on the log yet.
+A decision is an event. The router writes it to the log, reads it back, and acts on it only if it is *effective* there.
+``decide`` runs after each event of a request and when the request's timer is due. It returns a decision again only if
+the decision was not read back within ``RETRY_US``.
 """
 
 from typing import Final
@@ -39,9 +40,9 @@ def decide(state: RequestState, now_us: int, budgets: AttemptBudgets, context: E
 
     Args:
         state: The request.
-        now_us: The time with which deadlines are compared. All records appended before it were read.
+        now_us: The time up to which the log was read. Deadlines are compared with this time.
         budgets: The budgets of the partition.
-        context: The current time and the writer of the events.
+        context: The current time, and the router's name for the new events.
     """
     if state.screen.closed is not None:
         return after_close(state, state.screen.closed, now_us, context)
@@ -68,9 +69,9 @@ def close_too_many_open(state: RequestState, context: EventContext) -> Write:
 
 
 def next_alarm_us(state: RequestState, now_us: int) -> int:
-    """Return when the decision may change without a new event, in microseconds since the epoch.
+    """Return when to call ``decide`` next if no event comes before, in microseconds since the epoch.
 
-    The time may be in the past.
+    A time in the past means at once.
     """
     if state.screen.closed is not None:
         written_us = state.pending.get("account")

@@ -1,4 +1,4 @@
-"""Return the events that effective decisions lead to: cancels, new attempts and accounts. No I/O, no clock."""
+"""The events that follow from effective decisions: cancels, ``Request`` events of new attempts, and accounts. Pure."""
 
 from dataclasses import replace
 
@@ -24,7 +24,7 @@ _CANCEL_REASONS: dict[Outcome, CancelReason] = {
 
 
 def begin_attempts(state: RequestState, now_us: int, context: EventContext) -> list[Write]:
-    """Write the ``Request`` of each attempt that a cutover has opened, to the topic of its worker."""
+    """Return a ``Request`` for each attempt that a cutover has opened and whose ``Request`` is not on the log yet."""
     writes: list[Write] = []
     for attempt, cutover in state.cutovers.items():
         if attempt in state.republished or attempt not in state.screen.candidates:
@@ -48,7 +48,7 @@ def begin_attempts(state: RequestState, now_us: int, context: EventContext) -> l
 
 
 def stop_losers(state: RequestState, context: EventContext) -> list[Write]:
-    """Write one ``Cancel`` for each attempt that can no longer become the voice and may still be running."""
+    """Return a ``Cancel`` for each attempt that may still be running but can no longer become the voice."""
     lost = [attempt for attempt in state.running() if attempt not in state.screen.candidates]
     raced = state.screen.has_spoken and any(cutover.how == "race" for cutover in state.cutovers.values())
     return [_cancel(state, attempt, "lost_race" if raced else "cutover", context) for attempt in lost]
@@ -72,7 +72,10 @@ def after_close(state: RequestState, closed: Closed, now_us: int, context: Event
 
 
 def settled_us(state: RequestState) -> int:
-    """Return when the account may be written: 0 (at once), or ``SETTLE_US`` after ``Closed`` if a run has not ended."""
+    """Return when the account of a closed request may be written, in microseconds since the epoch.
+
+    If a run has not ended, this is ``SETTLE_US`` after ``Closed``. Otherwise it is 0, which means at once.
+    """
     running = any(record.started is not None and not record.ended for record in state.attempt_records.values())
     return state.closed_us + SETTLE_US if running else 0
 
@@ -85,7 +88,6 @@ def _cancel(state: RequestState, attempt: int | None, reason: CancelReason, cont
 
 
 def account_of(state: RequestState, closed: Closed, context: EventContext) -> Account:
-    """Return the account of a closed request. It has no times if the ``Request`` was not read."""
     verdict = state.screen.verdict
     voice = None if state.stages.voice_run is None else closed.attempt
     accounts = {attempt: record.account() for attempt, record in sorted(state.attempt_records.items())}
@@ -112,7 +114,7 @@ def account_of(state: RequestState, closed: Closed, context: EventContext) -> Ac
         check=_check_details(state),
     )
     request_at, run = state.request_at, state.stages.voice_run
-    if request_at is None or state.stages.closed_ms is None:
+    if request_at is None or state.stages.closed_ms is None:  # for example, the ``Request`` was not read
         return account
     found = measure(state.stages, request_at / 1_000)
     return replace(

@@ -1,6 +1,6 @@
 """Decide whether and how a request should be closed now. Pure.
 
-Each function looks for one kind of reason, and returns None if there is no such reason.
+Each function checks one kind of reason to close the request, and returns None if that reason does not hold.
 """
 
 from collections.abc import Iterable
@@ -20,7 +20,7 @@ from services.router.state.request import RequestState
 
 
 class CloseDecision(NamedTuple):
-    """How a request should be closed. The cause is for programs, and the reason is for people."""
+    """How a request should be closed. ``cause`` is a code for programs, and ``reason`` is text for people."""
 
     cause: Cause
     outcome: Outcome
@@ -52,10 +52,14 @@ def overdue(state: RequestState, now_us: int) -> CloseDecision | None:
 
 
 def no_attempt_left(state: RequestState, choice: CutoverChoice, now_us: int) -> CloseDecision | None:
-    """Return how to close a request whose attempts all failed or are silent, if no other attempt is allowed; else None.
+    """Return how to close a request that needs another attempt and may get none; None if it stays open.
 
-    A request whose first token is late is not closed, because the token may still come. There is one exception: it is
-    closed if a budget is spent and ``when_spent`` is ``close``. A batch request is never closed for silence.
+    - If all its attempts failed, it is closed.
+    - If its answer stalled, it is closed. If only a spent budget forbids another attempt, ``when_spent`` decides
+      instead.
+    - If its first token is late, it stays open, because the token may still come. It is closed only if a budget is
+      spent and ``when_spent`` is ``close``.
+    - A batch request is never closed because it stalled or is late.
     """
     against = choice.against
     if choice.trigger is None or not against or Objection.UNREAD in against:
@@ -78,7 +82,10 @@ def no_attempt_left(state: RequestState, choice: CutoverChoice, now_us: int) -> 
 
 
 def cannot_begin(state: RequestState) -> CloseDecision | None:
-    """Return how to close a request if the only attempt that may still answer it can no longer begin."""
+    """Return how to close a request if only one attempt may still answer it and that attempt can no longer begin.
+
+    An attempt can no longer begin if the router does not have its prompt, or may not send the prompt to the cloud.
+    """
     if not state.cutovers or state.screen.voice is not None:
         return None
     for attempt, cutover in state.cutovers.items():

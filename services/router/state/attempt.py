@@ -10,12 +10,11 @@ from services.stream.stages import RunTimes
 
 @dataclass(slots=True)
 class AttemptRecord:
-    """One attempt, with its first run on the log.
+    """What the router knows about one attempt. If the attempt has several runs, only the first one on the log counts.
 
     Attributes:
         opened_us: When the attempt's ``Cutover`` was appended, by the broker's clock; None for attempt 1.
-        last: The worker's final event.
-        last_ms: When the final event was appended, in milliseconds since the epoch.
+        last_ms: When ``last`` was appended, in milliseconds since the epoch; 0 if ``last`` is None.
     """
 
     attempt: int
@@ -31,7 +30,7 @@ class AttemptRecord:
         return self.last is not None
 
     def account(self) -> AttemptAccount:
-        """Return the attempt's account so far. If the worker reported no usage, count the tokens that were read."""
+        """Return the attempt's account so far. If the worker reported no usage, count the tokens of its chunks."""
         started, last = self.started, self.last
         usage = Usage() if last is None else last.usage
         if not usage.completion_tokens:

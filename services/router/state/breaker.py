@@ -22,7 +22,8 @@ class Breaker:
     """A circuit breaker. Times are microseconds since the epoch.
 
     Args:
-        trip: Number of failures among the newest ``MAX_OUTCOMES`` outcomes that opens the breaker; 0 keeps it closed.
+        trip: If this many of the newest ``MAX_OUTCOMES`` requests were not served in time, the breaker opens. 0 means
+            that it never opens.
     """
 
     def __init__(self, trip: int) -> None:
@@ -36,7 +37,7 @@ class Breaker:
     def admits(self, now_us: int) -> Literal["yes", "probe", "no"]:
         """Return whether a new request should try the self-hosted engines.
 
-        ``probe`` means yes, and the outcome of this request helps to decide whether the breaker closes.
+        ``probe`` also means yes. The breaker then closes only if all probes are served in time.
         """
         if self.state == "closed":
             return "yes"
@@ -53,7 +54,8 @@ class Breaker:
     def record(self, now_us: int, *, served: bool, probe: bool = False) -> None:
         """Record whether the self-hosted engines served a request in time.
 
-        While the breaker is half open, only probes count. While it is open, no request counts.
+        While the breaker is half open, requests that are not probes are ignored. While the breaker is open, all are
+        ignored.
         """
         if self.state == "closed":
             self._outcomes.append((now_us, served))

@@ -1,7 +1,7 @@
 """The budgets that limit the number and the cost of further attempts within a minute. Pure.
 
-The budget is counted from the requests and the effective cutovers on the log, so a restarted router knows what is
-already spent.
+The router computes what is spent from the requests and cutovers that it reads from the log. So a restarted router knows
+what is spent.
 """
 
 from dataclasses import dataclass
@@ -21,9 +21,9 @@ class _Second:
 
 
 class SpendTracker:
-    """The requests and fallbacks of one partition. Times are microseconds since the epoch.
+    """Counts one partition's requests, and its fallbacks or its retries. Times are microseconds since the epoch.
 
-    A cutover that was written but not read back yet also counts as a fallback.
+    The code calls both of them fallbacks.
     """
 
     def __init__(self, budget: "FallbackBudget") -> None:
@@ -40,7 +40,7 @@ class SpendTracker:
         return self._budget.allows(usd, now_us)
 
     def reserve(self, request_id: str, usd: float) -> None:
-        """Reserve the cost of a cutover that was written to the log and not read back yet."""
+        """Count a cutover that was written to the log, until ``release`` is called."""
         self._reserved[request_id] = usd
 
     def release(self, request_id: str) -> None:
@@ -56,14 +56,14 @@ class SpendTracker:
 
         Args:
             usd: Actual price minus estimated price.
-            at_us: When the estimated price was added.
+            at_us: The time that was passed to ``spend`` with the estimated price.
         """
         if at_us // 1_000_000 in self._seconds:
             second = self._at(at_us)
             second.usd = max(0.0, second.usd + usd)
 
     def totals(self, now_us: int) -> tuple[int, int, float]:
-        """For the last ``WINDOW_S`` seconds, return the numbers of requests and fallbacks, and the fallbacks' price."""
+        """Return the number of requests, the number of fallbacks and their price, for the last ``WINDOW_S`` seconds."""
         now_s = now_us // 1_000_000
         if now_s != self._summed_s:
             for second in [s for s in self._seconds if not now_s - WINDOW_S < s <= now_s + 1]:
@@ -84,7 +84,7 @@ class SpendTracker:
 
 
 class FallbackBudget:
-    """The budget that all partitions of a router share."""
+    """One budget, for fallbacks or for retries. All partitions of a router share it."""
 
     def __init__(self, limits: FallbackLimits) -> None:
         self.limits = limits
@@ -98,14 +98,17 @@ class FallbackBudget:
         self._trackers.remove(tracker)
 
     def allows(self, usd: float, now_us: int) -> bool:
-        """Return whether one more fallback at this estimated price is within the limits."""
+        """Return whether one more attempt at this estimated price is within the limits."""
         fallbacks, most, spent_usd = self._totals(now_us)
         if fallbacks + 1 > most:
             return False
         return self.limits.usd is None or spent_usd + usd <= self.limits.usd
 
     def used(self, now_us: int) -> float:
-        """Return the spent share of the fallbacks or of the money, whichever is larger; 0 if none is allowed."""
+        """Return the spent fraction of the allowed attempts or of the allowed money, whichever is larger.
+
+        If a limit is 0 or None, its fraction is 0.
+        """
         fallbacks, most, spent_usd = self._totals(now_us)
         of_requests = fallbacks / most if most else 0.0
         return max(of_requests, spent_usd / self.limits.usd if self.limits.usd else 0.0)
@@ -123,13 +126,7 @@ class FallbackBudget:
 
 @dataclass(frozen=True, slots=True)
 class AttemptBudgets:
-    """The budgets of further attempts, and the health of the self-hosted engines.
-
-    Attributes:
-        cloud: Tracks the attempts in the cloud.
-        retries: Tracks the further attempts on the self-hosted engines.
-        breaker: While it is not closed, the cloud is preferred to the self-hosted engines.
-    """
+    """The budgets of further attempts in the cloud and of retries, and the breaker."""
 
     cloud: SpendTracker
     retries: SpendTracker

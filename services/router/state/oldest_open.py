@@ -1,4 +1,4 @@
-"""The append time of a partition's oldest open request, from which the next owner must read the log. Pure."""
+"""Finds the oldest open request of a partition. The partition's next owner reads the log from that request on. Pure."""
 
 import heapq
 from collections.abc import Collection
@@ -25,18 +25,18 @@ class OldestOpen:
         Args:
             request_id: The request.
             log_us: When the event was appended, by the broker's clock.
-            at_us: When it was appended, by this process's clock.
+            at_us: The same moment, by this process's clock.
         """
         self._ahead_us = log_us - at_us
         heapq.heappush(self._heap, (log_us, request_id))
 
     def mark_us(self, requests: Collection[str], besides: str, known_us: int) -> int:
-        """Return a time, by the broker's clock, before which no event of an open request was appended.
+        """Return a time before which no event of an open request was appended, by the broker's clock.
 
         Args:
             requests: The ids of the open requests.
-            besides: The id of a request to leave out.
-            known_us: All records that were appended before this time, by this process's clock, were read.
+            besides: The id of a request to ignore, even if it is in ``requests``.
+            known_us: The time up to which the log was read, by this process's clock.
         """
         if len(self._heap) > 2 * len(requests) + SPARE:
             self._heap = [each for each in self._heap if each[1] in requests]

@@ -27,39 +27,40 @@ class EventContext(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class RequestState:
-    """One request, from its first event to its account. Times are microseconds since the epoch.
+    """One request, from its first event to its account.
 
-    Any event may be read first, because the topics are read in parallel. No decision is made before the request is
-    ``known``. A request that stays unknown is forgotten.
+    Times in microseconds are since the epoch, by this process's clock, unless an entry says otherwise.
+
+    Topics are read in parallel, so any event of the request may be read first. No decision is made before the request
+    is ``known``. A request that stays unknown is forgotten.
 
     Attributes:
-        opened_us: Append time of the first event that was read.
-        received_us: When the request was received; its deadlines count from this time. It is the append time of the
-            ``Request``, minus the time that the request had waited in the edge. No clock of another host is used.
+        opened_us: When the first event that was read was appended.
+        received_us: When the edge received the request: the append time of the ``Request``, minus the time that the
+            request had waited in the edge. Deadlines count from here.
         deadline_us: When the request must be closed.
-        last_chunk_us: When the voice's newest chunk was appended.
+        last_chunk_us: When the voice's newest chunk was appended, or the newest ``Cutover`` if that was later.
         begun_us: When a worker started the current attempt; 0 while the attempt waits in a queue.
-        known: Whether its ``Request`` or its ``Started`` was read, so that its deadlines are known.
-        lane: None before the ``Request`` was read.
-        may_fall_back: Whether the configuration, the class and the ``Request`` itself allow the cloud.
-        has_cloud_deadline: Whether a late first token sends the request to the cloud; false for a batch request.
-        deadlines: The deadlines that apply: the request's own, moved into the bounds of the class and of the settings.
+        known: Whether a ``Request`` or a ``Started`` was read, so that the deadlines are known.
+        may_fall_back: Whether the configuration, the class and the ``Request`` all allow the cloud.
+        has_cloud_deadline: Whether a late first token sends the request to the cloud; always false for a batch request.
+        deadlines: The request's deadlines, each moved to the nearest value that its class and the settings allow.
         request: The ``Request``; None before it was read. It has no messages if the prompt is not kept.
-        client_gone_us: When the last attached client left; None while a client is attached, before the first one, or if
-            the last one left with its complete answer.
+        client_gone_us: When the last connected client left without its complete answer. None if a client is connected,
+            if none has connected yet, or if the last one left with its complete answer.
         request_at: When the edge received the request, by the edge's clock.
-        retries: Further attempts with the same prompt that went to the self-hosted engines.
-        recalls: Ids of the recalls of the voice's text.
-        recalled: The first hundred recalls of any run, for the account.
-        checked: The safety service's newest event and when it was appended, for the account.
-        republished: Attempts, from 2 on, whose ``Request`` was read back from the log.
-        cancelled: Attempts for which a ``Cancel`` was written.
-        over_budget: Whether a cutover is due, but a budget for further attempts is spent.
-        bypass: Whether the request goes to the cloud at once, because the breaker was open.
-        probe: Whether the breaker waits for the outcome of this request.
-        health_recorded: Whether the breaker has recorded how the self-hosted engines served the request.
-        timer_us: When its earliest timer is due; 0 if it has no timer.
-        pending: The decisions that were written and not read back yet. Maps the key of each to the time of writing.
+        retries: The numbers of the attempts that are retries.
+        recalls: The ids of the recalls of the voice's text.
+        recalled: The first recalls of all runs, at most ``MOST_RECALLS``, for the account.
+        checked: The newest event of the safety service, and its append time in milliseconds since the epoch.
+        republished: The numbers of the attempts, from 2 on, whose ``Request`` was read back from the log.
+        cancelled: The numbers of the attempts for which a ``Cancel`` was written.
+        over_budget: Whether the request needs a cutover for which a budget is spent.
+        bypass: Whether the request goes to the cloud at once, because the breaker refused it.
+        probe: Whether the request is a probe of the breaker.
+        health_recorded: Whether the breaker knows how the self-hosted engines served the request.
+        timer_us: When the request's earliest timer is due; 0 if it has no timer.
+        pending: The decisions that were written and not read back yet: for each key, the time of writing.
     """
 
     request_id: str
@@ -118,7 +119,7 @@ class RequestState:
         self.record(1)
 
     def on_request(self, request: Request, traceparent: str | None, at_us: int, log_ms: int) -> bool:
-        """Apply a ``Request``. Return whether it is the first ``Request`` of attempt 1 that was read."""
+        """Apply a ``Request``. Return whether it is the first one that was read for attempt 1."""
         if request.attempt > 1:
             self.republished.add(request.attempt)
             self.pending.pop(request_key(request.attempt), None)
@@ -168,7 +169,7 @@ class RequestState:
         return self.screen.over or not self.known
 
     def on_stream(self, event: StreamEvent, at_us: int, log_ms: int) -> None:
-        """Apply an event. It was appended at ``at_us`` by this process's clock, and at ``log_ms`` by the broker's."""
+        """Apply an event. Its append time is ``at_us`` by this process's clock, ``log_ms`` by the broker's clock."""
         screen = self.screen
         match event:
             case Chunk():
@@ -208,9 +209,9 @@ class RequestState:
             self._know(at_us - min(queue_us, MAX_WAITED_MS * 1_000), self.config.narrow(event.deadlines))
 
     def should_write(self, key: str, known_us: int, context: EventContext) -> bool:
-        """Return whether to write this decision now; false for ``RETRY_US`` after it was written.
+        """Return whether to write this decision now. If the result is true, record that the decision is written now.
 
-        If the result is true, the decision counts as written now.
+        The result is false for ``RETRY_US`` after the decision was written.
         """
         written_us = self.pending.get(key)
         if written_us is not None and known_us - written_us < RETRY_US:
@@ -224,7 +225,7 @@ class RequestState:
 
     @property
     def awaits_verdict(self) -> bool:
-        """Return whether the answer is held back because its verdict was not read yet."""
+        """Whether the answer is held back until a verdict is read."""
         screen = self.screen
         if screen.verdict is not None:
             return False

@@ -1,4 +1,4 @@
-"""Tier 2 of the checks: the classifiers that a policy names. All of them check the same windows."""
+"""The checks of tier 2: the classifiers that a policy names. All of them check the same windows."""
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
@@ -22,7 +22,7 @@ KNOWN: Final[Mapping[str, Callable[[], Classifier]]] = {"presidio": _presidio}
 
 
 class Classifiers:
-    """Combines several classifiers into one check, which gives an answer only if all of them do."""
+    """Combines several classifiers into one check. If one of them fails, the combined check fails."""
 
     def __init__(self, classifiers: Sequence[Classifier]) -> None:
         self._classifiers = classifiers

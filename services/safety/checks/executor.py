@@ -1,4 +1,4 @@
-"""Runs checks, each with a time limit and bounded retries.
+"""Runs checks, each with a time limit. A check that fails is tried again a few times.
 
 The number of concurrent checks is bounded, in total and for each tenant.
 """
@@ -52,7 +52,7 @@ OnOutcome = Callable[[CheckRequest, CheckOutcome], None]
 
 # Thousands of short steps begin each second, and `asyncio.timeout` would cost more than the steps.
 class TimeoutSweeper:
-    """Cancels tasks whose current step takes too long, with one timer for all tasks."""
+    """Cancels tasks that take too long between ``begin`` and ``end``. One timer serves all tasks."""
 
     def __init__(self) -> None:
         self._due_s: dict[asyncio.Task[object], float] = {}
@@ -69,7 +69,7 @@ class TimeoutSweeper:
         self._due_s.pop(task, None)
 
     def was_overdue(self, task: asyncio.Task[object]) -> bool:
-        """Return whether the sweeper cancelled the task. If it did, uncancel the task."""
+        """Return whether the sweeper, and nothing else, cancelled the task. Undo a cancellation by the sweeper."""
         if task not in self._cancelled:
             return False
         self._cancelled.discard(task)
@@ -85,12 +85,12 @@ class TimeoutSweeper:
 
 
 class CheckExecutor:
-    """Runs checks in worker tasks.
+    """Runs checks in asyncio tasks.
 
     Args:
-        checks_of: Returns the checks of a request's policy version, by tier.
+        checks_of: Returns the checks, by tier, of the policy version in a ``CheckRequest``.
         on_outcome: Called with each outcome, in the event loop.
-        matters: Returns whether a check's outcome is still needed. If it is not, the check is not run.
+        matters: Returns whether a check's outcome is still needed. If it is not needed, the check is not run.
     """
 
     def __init__(
@@ -112,7 +112,7 @@ class CheckExecutor:
             worker.add_done_callback(self._workers.discard)
 
     async def stop(self) -> None:
-        """Cancel all checks. No further outcome is reported."""
+        """Cancel all checks. ``on_outcome`` is not called for them."""
         self._queue.clear()
         for worker in self._workers:
             worker.cancel()

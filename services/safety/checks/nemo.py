@@ -1,11 +1,10 @@
 """Tier 1: NeMo Guardrails' output rails on a window of the answer.
 
-NeMo compiles the rails, and this module runs them one by one. NeMo's own runner stops at the first rail that blocks.
-With that runner, one finding would hide all others as long as it is in the window, and no finding would have a span.
+NeMo compiles the rails, and this module runs them one by one. NeMo's own runner is not used, because it stops at the
+first rail that blocks, and because it does not say where in the text a finding is.
 
-Railbus's own rail finds disguised words. NeMo's configuration says whether it runs, and at which position among
-NeMo's rails. This module calls the rail directly, because calling it through NeMo costs five times as much as the rail
-itself. The rail never blocks in NeMo, because Rego rules on its findings.
+One rail is Railbus's own. It finds disguised words. The policy's NeMo configuration lists it among NeMo's rails, or
+leaves it out. This module calls this rail without NeMo, which is five times cheaper.
 """
 
 import logging
@@ -33,7 +32,7 @@ _REGEX_RAIL: Final = "regex check output"
 
 
 async def railbus_output(text: str) -> RailOutcome:  # noqa: ARG001 - NeMo compiles it, and does not run it
-    """Stand for Railbus's own rail in NeMo's catalog. NeMo compiles this function and never calls it."""
+    """Allow any text. NeMo needs this function to compile a configuration that lists Railbus's own rail."""
     return RailOutcome.allow()
 
 

@@ -24,12 +24,13 @@ class RunKey:
 
 
 class CheckContext:
-    """What the core needs to write events and to request checks. No decision depends on it.
+    """The writer's name, the time and the counters that all checks of a core share.
 
     Attributes:
-        source: The writer of the events.
-        now_us: The current time in microseconds since the epoch; the core sets it before it decides.
-        work: Number of the matcher's look-ups beyond one per character; the core resets it.
+        source: The name of the safety process in the events that it writes.
+        now_us: The current time in microseconds since the epoch. The core sets it before it makes decisions.
+        work: Number of table look-ups of the pattern matcher, beyond one for each character. The core sets it to 0
+            before each ``step``.
     """
 
     __slots__ = ("_number", "now_us", "source", "work")
@@ -55,7 +56,10 @@ def rule_on(policy: Policy, tenant: str, category: str, rule: str, tier: int) ->
 
 @lru_cache(maxsize=4_096)
 def immediate_rules(policy: Policy, tenant: str) -> frozenset[int]:
-    """Return the indexes of the rules that stop an answer. Their matches count at once, even if they can still grow."""
+    """Return the indexes of the rules whose matches stop the answer.
+
+    Such a match is a finding at once, even if the next characters may make it longer.
+    """
     return frozenset(
         index
         for index, rule in enumerate(policy.rules)
@@ -64,7 +68,7 @@ def immediate_rules(policy: Policy, tenant: str) -> frozenset[int]:
 
 
 class RecallBuilder:
-    """Builds the recalls and clearances of one run, according to Rego's rulings on its findings."""
+    """Builds the recalls and clearances of one run. The policy's Rego decides what a finding leads to."""
 
     __slots__ = ("_context", "_key", "_limit", "_policy", "_recall_ids")
 
@@ -76,14 +80,17 @@ class RecallBuilder:
         self._recall_ids: tuple[set[str], ...] = (set(), set(), set())  # by tier; at most the limit and one more
 
     def finding(self, tier: int, span: FoundSpan, outputs: list[RunOutput]) -> bool:
-        """Add the recall for a finding, if Rego wants one. Return whether the recall stops the answer."""
+        """Add a finding's recall to ``outputs``, if Rego wants one. Return whether the recall stops the answer."""
         ruling = rule_on(self._policy, self._key.tenant, span.category, span.rule, tier)
         return ruling.action != "flag" and self._recall(ruling, span, tier, outputs)
 
     def window(
         self, tracker: WindowTracker, pending: PendingCheck, spans: tuple[FoundSpan, ...], outputs: list[RunOutput]
     ) -> bool:
-        """Add the recalls for a window's findings, up to the first that stops the answer. Return whether one does."""
+        """Add the recalls for a window's findings to ``outputs``. Return whether a recall stops the answer.
+
+        After a recall that stops the answer, no further recall is added.
+        """
         for span in sorted(spans, key=lambda span: (span.start, span.end, span.rule)):
             placed = _placed(tracker, pending, span)
             if placed is not None and self.finding(tracker.tier, placed, outputs):
@@ -91,9 +98,10 @@ class RecallBuilder:
         return False
 
     def unchecked(self, tracker: WindowTracker, pending: PendingCheck, outputs: list[RunOutput]) -> bool:
-        """Add the recall for a window whose check failed. Return true if no further text may be cleared.
+        """Add to ``outputs`` the recall for a window whose check failed. Return true if no further text may be cleared.
 
-        This is so if the recall stops the answer, or if the policy wants no recall for the unchecked window.
+        No further text may be cleared if the recall stops the answer. The same is true if Rego wants no recall, because
+        the window then stays unchecked.
         """
         rule = f"safety/tier{tracker.tier}"
         ruling = rule_on(self._policy, self._key.tenant, "unchecked", rule, tracker.tier)

@@ -23,13 +23,13 @@ cause that is not in this set can be void only after the answer has ended.
 
 @final
 class RequestCheck:
-    """Checks one request. It takes the request's events in log order.
+    """Checks the answer to one request. It takes the request's events in log order.
 
     Attributes:
-        policy: The policy version of the request. It does not change when the policy changes.
+        policy: The policy version with which the request began.
         expires_us: Time at which the request is forgotten if it was never closed, in microseconds since the epoch.
         over: Whether the request will have no more outputs.
-        unread: Runs with text that has not been read yet, because it is longer than one slice.
+        unread: Runs with text that has not been read yet, because one call reads at most ``SLICE_CHARS``.
     """
 
     __slots__ = ("_cleared", "_closed", "_context", "_denied", "_first_runs", "_gated", "_recall_ids", "_runs",
@@ -53,7 +53,7 @@ class RequestCheck:
         self._closed = False
 
     def add(self, event: Chunk) -> list[RunOutput]:
-        """Take a chunk. If the chunk is longer than a slice, its run is added to ``unread``."""
+        """Take a chunk, and read at most ``SLICE_CHARS`` of its text. If text remains, add its run to ``unread``."""
         run = self._runs.get(event.attempt)
         if run is None or run.key.run != event.run:
             return NOTHING
@@ -81,7 +81,7 @@ class RequestCheck:
         return []
 
     def read(self) -> list[RunOutput]:
-        """Read one more slice of the text of the first run in ``unread``."""
+        """Read at most ``SLICE_CHARS`` of the text of the first run in ``unread``."""
         run = self.unread.popleft()
         outputs = run.read()
         self._after(run)
@@ -96,23 +96,26 @@ class RequestCheck:
         return outputs
 
     def is_due(self, output: RunOutput) -> bool:
-        """Return whether an output that was held back is still due.
+        """Return whether an output that was held back is still needed.
 
-        An event is due if it is not on the log. A check is due if the text of its attempt is still being checked.
+        An event is needed if it is not on the log. A check is needed if the text of its attempt is still being checked.
         """
         if self.settled(output.attempt):
             return False
         return output.attempt in self._runs if isinstance(output, CheckRequest) else self.new(output)
 
     def new(self, event: Cleared | Recall) -> bool:
-        """Return whether this event is not on the log yet. After this call the event counts as written."""
+        """Return whether this event must be written, because it is not on the log. If so, record it as written."""
         if isinstance(event, Recall):
             return event.recall_id not in self._recall_ids and self.note(event)
         seq, final = self._cleared.get(event.attempt, (-2, False))
         return not final and (event.final or event.seq > seq) and self.note(event)
 
     def note(self, event: Cleared | Recall) -> bool:
-        """Record an event of safety that is on the log. Return false if its run is not the first of its attempt."""
+        """Record a recall or a clearance that is on the log or about to be written.
+
+        Return false, and record nothing, if its run is not the first run of its attempt.
+        """
         if not self._first_runs.is_first(event.attempt, event.run):
             return False
         if isinstance(event, Recall):

@@ -1,14 +1,15 @@
 """The checks of one run's text. They decide what is recalled, and how far the text is cleared.
 
-All decisions depend only on the text and its character offsets, and on the policy. They do not depend on how the text
+All decisions depend only on the text, on character offsets in it, and on the policy. They do not depend on how the text
 was cut into chunks, when the chunks arrived, or when a check answered:
 
-- Tier 0 reads every character. It reports a finding as soon as the finding is certain. The first finding that stops the
-  answer ends all reading.
-- Tiers 1 and 2 check windows that end at absolute offsets. Outcomes are processed in the order of the offsets, in
-  whatever order they arrive.
-- A window of tier 1 clears the chunks before its end, up to the possible start of a tier 0 finding. In gated delivery
-  the clearance also waits for tier 2, and excludes the newest characters, which may be the first half of a phrase.
+- Tier 0 reads every character. It reports a finding as soon as the finding is certain. After the first finding that
+  stops the answer, no more text is read.
+- Tiers 1 and 2 check windows. The offset at which a window ends does not depend on chunks or time. The outcomes of
+  checks are processed in the order of the windows.
+- If a window passes tier 1, the chunks before its end are cleared, except text at the end that may be the start of a
+  finding of tier 0. In gated delivery, tier 2 must pass too, and the newest characters are not cleared, because they
+  may be the first half of a phrase.
 
 No I/O.
 """
@@ -39,7 +40,7 @@ NOTHING: Final[_Outputs] = []
 
 
 class _Clearance(NamedTuple):
-    """Chunks that passed tier 1, and the number of tier 2 windows that must pass before the chunks are cleared."""
+    """The chunks up to ``seq``. They passed tier 1, and are cleared when tier 2 has passed ``after`` windows."""
 
     seq: int
     after: int
@@ -50,7 +51,7 @@ class RunCheck:
     """The checks of one run. The methods return the resulting outputs, in order.
 
     Attributes:
-        gated: Whether delivery is gated. A change applies to text that is not cleared yet.
+        gated: Whether the delivery mode is ``gated``. Text that is already cleared stays cleared if this changes.
         unread: Text that ``read`` has not read yet.
     """
 
@@ -91,11 +92,11 @@ class RunCheck:
 
     @property
     def last_seq(self) -> int:
-        """``seq`` of the last chunk without a gap before it; -1 if there is none."""
+        """The highest ``seq`` up to which no chunk is missing; -1 if the first chunk is missing."""
         return self._text.next_seq - 1
 
     def add(self, chunk: Chunk) -> _Outputs:
-        """Take a chunk and read it. If the chunk is longer than a slice, later calls of ``read`` read what remains."""
+        """Take a chunk, and read at most ``SLICE_CHARS`` of its text. ``read`` reads what remains."""
         size, text = len(chunk.text), self._text
         if size < self._plain and text.take(chunk):  # nearly every chunk
             text.fresh.append(chunk)
@@ -117,13 +118,16 @@ class RunCheck:
         return self.read()
 
     def finish(self, last_seq: int | None) -> _Outputs:
-        """Set ``seq`` of the run's last chunk, which may not have arrived yet. None means the last chunk so far."""
+        """Record ``seq`` of the run's last chunk, and go on reading. That chunk may not have arrived yet.
+
+        If ``last_seq`` is None, the run ends with the chunks that have arrived.
+        """
         if self._last_seq is None:
             self._last_seq = self.last_seq if last_seq is None else last_seq
         return self.read()
 
     def read(self) -> _Outputs:
-        """Read at most ``SLICE_CHARS`` of the unread text. If the text ends there, request the last checks."""
+        """Read at most ``SLICE_CHARS`` of the unread text. If the run ends there, request the last checks."""
         outputs: _Outputs = []
         room = SLICE_CHARS
         while self.unread and room > 0:

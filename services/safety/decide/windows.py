@@ -1,7 +1,7 @@
-"""The windows of one run's text that one tier checks.
+"""The windows of one run's text that one tier checks. No I/O.
 
-Windows end at absolute offsets, which depend neither on chunks nor on load. Outcomes are processed in the order of
-these offsets, in whatever order they arrive. No I/O.
+The offset at which a window ends does not depend on chunks or time. Outcomes of checks are processed in the order of
+the windows, even if they arrive in another order.
 """
 
 from collections import deque
@@ -24,13 +24,13 @@ def next_offset(position: int, windows: WindowSpec) -> int:
 
 @dataclass(slots=True)
 class PendingCheck:
-    """A check whose outcome has not been processed yet. Offsets count characters of the run's text.
+    """The check of one window, whose outcome has not been processed yet. Offsets count characters of the run's text.
 
     Attributes:
-        number: The number of its ``CheckRequest``.
-        last: Whether the text ends with the window.
-        clears: ``seq`` of the last chunk that it clears if nothing stops the answer; None if it clears no chunk.
-        after: Number of tier 2 checks that must have passed before this check clears text.
+        number: The number of the ``CheckRequest``.
+        last: Whether the run's text ends with this window.
+        clears: ``seq`` of the last chunk to clear if the window passes; None if no chunk is to be cleared.
+        after: Number of windows that must have passed tier 2 before those chunks are cleared.
     """
 
     number: int
@@ -49,9 +49,10 @@ class WindowTracker:
         windows: The policy's settings for the ends and the length of windows.
         next: Offset at which the next window ends.
         reached: Offset at which the newest window ended.
-        asked: Number of windows that were due so far.
-        passed: Number of windows whose outcomes were processed, in order, and did not stop the answer.
-        stopped: Whether the answer was stopped. Then no further check is requested, and no outcome processed.
+        asked: Number of windows so far.
+        passed: Number of windows whose outcomes were processed before ``stopped`` became true.
+        stopped: Whether a finding stopped the answer, or a window stays unchecked. In both cases, this tier requests no
+            further check and processes no further outcome.
     """
 
     __slots__ = ("_pending", "_recalled", "asked", "next", "passed", "reached", "stopped", "tier", "windows")
@@ -86,7 +87,10 @@ class WindowTracker:
         return self._pending[0] if self._pending else None
 
     def countable(self) -> Iterator[PendingCheck]:
-        """Yield the checks to process now, in order. The caller sets ``stopped`` if a check stops the answer."""
+        """Yield the checks to process now, in the order of their windows.
+
+        If no further outcome may be processed, the caller must set ``stopped`` before it asks for the next check.
+        """
         while self._pending and self._pending[0].outcome is not None:
             yield self._pending.popleft()
             if self.stopped:
@@ -95,7 +99,10 @@ class WindowTracker:
             self.passed += 1
 
     def unrecalled(self, rule: str, start: int, end: int) -> tuple[int, int]:
-        """Return the part of a window that this rule has not recalled yet. The part counts as recalled from now on."""
+        """Return the part of a window, as start and end, that this rule has not recalled yet.
+
+        From now on, the part counts as recalled.
+        """
         start = max(start, self._recalled.get(rule, 0))
         self._recalled[rule] = max(end, self._recalled.get(rule, 0))
         return start, end

@@ -18,7 +18,7 @@ class Difference(NamedTuple):
     """A difference between the recorded recalls and the recalls under another policy.
 
     Attributes:
-        before: The recorded recall; None if the recall was not recorded.
+        before: The recorded recall; None if only the other policy makes the recall.
         after: The recall under the other policy; None if that policy makes no such recall.
     """
 
@@ -34,7 +34,7 @@ class Comparison:
 
     Attributes:
         same: Number of recalls that are the same.
-        unchecked: Number of recorded recalls that were made because a check had not answered. They are not compared.
+        unchecked: Number of recorded recalls that were made because a check gave no answer. They are not compared.
     """
 
     same: int = 0
@@ -45,8 +45,8 @@ class Comparison:
 def compare(runs: Mapping[RunId, JudgedRun]) -> Comparison:
     """Compare the recorded recalls of each run with its recalls under the other policy.
 
-    If a recorded recall is missing and the same rule makes another recall in the same run, these two count as one
-    difference: the recall ``moves``.
+    If the other policy does not make a recorded recall, but makes a new recall by the same rule in the same run, these
+    two are one difference, with the change ``moves``.
     """
     found = Comparison()
     for name, run in runs.items():
@@ -92,11 +92,10 @@ class RuleScore:
     Attributes:
         recalls: Number of recalls by the rule.
         right: Number of these recalls that overlap a label of the rule's category.
-        exposed_chars: For each recall, the number of code points from the start of the finding to the end of the
-            text that had arrived when it was found. With optimistic delivery, at most this many were visible.
-        removed_chars: Number of code points that its recalls removed.
-        wrong_chars: Number of these code points that were removed by recalls that overlap no label of the rule's
-            category.
+        exposed_chars: For each recall, the number of code points from its start to the end of the text that had arrived
+            when the recall was made. With optimistic delivery, a client may have shown at most this many.
+        removed_chars: Number of code points that the rule's recalls removed.
+        wrong_chars: Number of code points that were removed by recalls that overlap no label of the rule's category.
     """
 
     rule: str
@@ -123,11 +122,11 @@ class RuleScore:
 
 @dataclass(slots=True)
 class Scores:
-    """Scores of all rules, and how many of the spans that people labelled were recalled.
+    """The scores of all rules, and the number of labels that recalls found.
 
     Attributes:
-        labels: Number of labels of judged requests, by category.
-        found: Number of these labels that a recall of the same category overlaps, by category.
+        labels: For each category, the number of labels of judged requests.
+        found: For each category, the number of these labels that a recall of the same category overlaps.
         unknown: Number of labels of requests that were not judged.
     """
 

@@ -1,8 +1,7 @@
-"""Runs the recorded stream log through safety's own decisions, under another policy.
+"""Judges the recorded stream log again under another policy, with the code by which the safety service decides.
 
-The result does not depend on time, because what safety writes follows from the text and the policy alone. The decisions
-do not use recorded recalls and clearances. Afterwards, the new recalls are compared with the recorded recalls. The
-service's queue is left out, because it only decides which tenant's text is read next.
+The result depends only on the text and the policy, not on time. Recorded recalls and clearances do not influence the
+decisions. Recorded recalls are only collected for a comparison with the new recalls.
 """
 
 from collections import deque
@@ -55,10 +54,11 @@ class PolicyReplay:
         wanted: Returns whether to judge the request with this id.
 
     Attributes:
-        runs: Runs with a recall, recorded or under the policy. They stay in memory, so judge a long archive in parts.
+        runs: The runs that have a recall, recorded or under the policy. They stay in memory, so judge a long archive in
+            parts.
         chunks: Number of chunks that were judged.
         requests: The ids of the judged requests.
-        versions: Number of recorded recalls and clearances, by their policy version.
+        versions: For each policy version, the number of recorded recalls and clearances.
     """
 
     def __init__(self, policy: Policy, checks: Mapping[Tier, Check], wanted: Callable[[str], bool]) -> None:

@@ -155,5 +155,5 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main() -> int:
-    """Return the exit status: 0 if no recall is different, 1 if one is, 2 after a user's mistake."""
+    """Run the command. Return 0 if no recall is different, 1 if a recall is different, 2 after a user's mistake."""
     return run_rejudge(rejudge(parser().parse_args()))
