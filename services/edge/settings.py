@@ -30,14 +30,11 @@ class Settings:
         api_keys_file: TOML or JSON file with a table ``keys``, which maps the SHA-256 of each key, in hex, to a
             tenant's name. If not set, no key is needed, and every request belongs to the tenant ``local``.
         metrics_tenants: Tenants whose keys may read ``/metrics``, separated by commas. If not set, every key may read
-            it. The metrics are sums over all tenants. At ``/ledger``, the tenants in this list see the sums of every
-            tenant, and any other tenant sees only its own sums.
-        input_gate: ``hold`` means that no text is shown before the verdict of a rails service, even if the worker's
-            ``Started`` event requires no verdict. Set ``off`` only where no rails service runs, and set it for the
-            router and the workers too.
+            it. At ``/ledger``, these tenants see the sums of every tenant, and any other tenant sees only its own.
+        input_gate: ``hold`` means that no text is shown before the verdict of a rails service. Set ``off`` only where
+            no rails service runs, and set it for the router and the workers too.
         output_check: ``on`` means that text beyond the exposure limit is not shown before a safety service has cleared
-            it, even if the worker's ``Started`` event requires no check. Set ``off`` only where no safety service runs,
-            and set it for the router and the workers too.
+            it. Set ``off`` only where no safety service runs, and set it for the router and the workers too.
         policy: Folder of the policy. The edge reads the tables ``[deadlines]`` and ``[classes]``, and reads them again
             after each change. It refuses a request whose deadlines are outside the policy's bounds.
         redis_url: ``redis://HOST:PORT`` of the Redis in which several edges share rate limits and idempotency keys. If
@@ -53,14 +50,14 @@ class Settings:
             replaces the connection that has waited longest for its client to send something. If no connection waits,
             requests on the new connection are answered with 503, except for health checks.
         max_address_connections: Maximum number of open connections of one client address, or of one IPv6 network of 64
-            bits. Beyond the limit, the same happens as for ``max_connections``, but only among the connections of this
-            address, and with 429.
+            bits. Beyond the limit, the same happens as for ``max_connections``, among the connections of this address
+            and with 429.
         body_memory_mb: Maximum total size, in MiB, of all request bodies and websocket messages that are not on the log
-            yet. Beyond the limit, incomplete bodies and messages are dropped with 503, beginning with the one that
-            began to arrive first. The process may need twice this memory.
-        trusted_proxies: Addresses or networks of the proxies in front of this edge, separated by commas. A connection
-            from a proxy counts towards ``max_address_connections`` of the client's address, which the request names in
-            the header ``proxy_header``. If not set, all clients of a proxy count under the proxy's address.
+            yet. Beyond the limit, the oldest incomplete ones are dropped with 503. The process may need twice this
+            memory.
+        trusted_proxies: Addresses or networks of the proxies in front of this edge, separated by commas. Their
+            connections count under the address in the header ``proxy_header``. If not set, all clients of a proxy count
+            under the proxy's address.
         proxy_header: The header to which the proxies append the address of their client.
         request_timeout_ms: Maximum time for a client to send the head of its first request, and to send each body.
         hello_timeout_ms: Maximum time for a client to send the first valid message on a websocket. If a key is needed
@@ -73,11 +70,11 @@ class Settings:
             its ``max_tokens``, and one token for every 4 characters of its prompt. When the answer is complete, the
             tokens that it did not use are given back. 0 means no limit.
         tokens_burst: Maximum number of tokens that a tenant may use at one moment. ``tokens_per_minute`` limits the
-            average. A request that may need more tokens is charged as if it needed this number.
+            average. A larger request is charged this number.
         resumes_per_minute: Maximum number of times per minute that a tenant may resume a stream or read an answer
             again. 0 means no limit.
         resume_burst: Maximum number of times that a tenant may resume at one moment. ``resumes_per_minute`` limits the
-            average. When an edge stops, all its clients resume at one moment.
+            average.
         resume_ms: Time after a request's total deadline during which its answer can be read again.
         batch_dir: Folder of the files of batch jobs, shared with the batch service. If not set, ``/v1/files`` and
             ``/v1/batches`` are off.
@@ -164,7 +161,7 @@ class Settings:
 
     @property
     def rates(self) -> dict[Quota, Rate]:
-        """The rate limits that apply to each tenant. A limit of 0 per minute means no limit, and is left out."""
+        """The rate limits that apply to each tenant."""
         limits: dict[Quota, tuple[int, int]] = {
             "requests": (self.rate_per_minute, self.rate_burst),
             "tokens": (self.tokens_per_minute, self.tokens_burst),

@@ -71,10 +71,7 @@ class LocalCache:
 
 
 class RailCache:
-    """The cache of one rails process.
-
-    If Redis is slow, unreachable or has invalid data, only the answers that are kept in the process are found.
-    """
+    """The cache of one rails process. If Redis does not answer, only what the process keeps is found."""
 
     def __init__(self, url: str) -> None:
         pool = BlockingConnectionPool.from_url(
@@ -91,11 +88,11 @@ class RailCache:
         self._wanted: dict[str, asyncio.Future[bytes | None]] = {}
 
     async def open(self) -> None:
-        """Connect to Redis. If this takes too long, return, and continue to connect in the background."""
+        """Connect to Redis. If this takes long, it continues in the background."""
         await asyncio.wait([self._reconnect()], timeout=CONNECT_S)
 
     async def find(self, key: str, rails: tuple[str, ...]) -> RailAnswers | None:
-        """Return the cached answers; None if they are not cached or are not the answers of exactly these rails."""
+        """Return the cached answers of exactly these rails, or None."""
         answers = self._local.find(key, time.monotonic())
         if answers is None:
             answers = await self._find_in_redis(key)

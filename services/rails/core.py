@@ -22,8 +22,7 @@ class EvaluateRequest:
     """Tells the service to evaluate a request.
 
     Attributes:
-        crowded: If true, the request must be denied and no rail run, because too many requests of its tenant wait
-            already.
+        crowded: Whether too many requests of its tenant wait. The request is then denied, and no rail runs.
     """
 
     place: RecordPosition
@@ -33,17 +32,15 @@ class EvaluateRequest:
 
 
 class RailsCore(Core):
-    """Decides when each request of one lane is evaluated.
-
-    Tenants take turns. At most three quarters of the ``room`` evaluations at a time are for the same tenant. A request
-    that is on the log twice is evaluated once. But after a crash or a rebalance, it may be read and evaluated again.
+    """Decides when each request of one lane is evaluated. Tenants take turns.
 
     Args:
         room: Maximum number of requests that are evaluated at the same time.
-        most_waiting: Maximum number of requests of one tenant that wait to be evaluated; None for no maximum. Further
-            requests of the tenant are denied.
-        classes: Returns the policy's classes of requests, from which the deadlines of a request follow.
+        most_waiting: Maximum number of waiting requests of one tenant; None for no maximum. Further ones are denied.
+        classes: Returns the policy's classes of requests.
     """
+
+    # After a crash or a rebalance, a request may be evaluated twice.
 
     def __init__(
         self, room: int, most_waiting: int | None = None, classes: Callable[[], ServiceClasses] = ServiceClasses
@@ -71,10 +68,7 @@ class RailsCore(Core):
         self._waiting.retain(lambda effect: effect.place.partition != number)
 
     def read(self, record: Received | UnreadableRecord, at_us: int, now_us: int) -> Sequence[Effect]:
-        """Queue the request for evaluation if it is new, attempt 1 and before its deadline.
-
-        Return what to do now: start evaluations, or mark the record as done.
-        """
+        """Queue the request for evaluation if it is new, attempt 1 and before its deadline."""
         place = RecordPosition.of(record)
         request = record.event if isinstance(record, Received) else None
         if not isinstance(record, Received) or not isinstance(request, Request):
@@ -95,10 +89,7 @@ class RailsCore(Core):
         return self._begin()
 
     def evaluated(self, effect: EvaluateRequest, verdict: Verdict | None) -> Sequence[Effect]:
-        """End an evaluation. Return what to do now: write the verdict, and start the evaluations that have room now.
-
-        ``verdict`` is None if the evaluation failed. Then no verdict is written, so no text is shown for the request.
-        """
+        """End an evaluation. If it failed, ``verdict`` is None, and no text is shown for the request."""
         if not effect.crowded:
             self._leave(effect.request.tenant)
         begun = self._begin()

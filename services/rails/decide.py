@@ -33,11 +33,7 @@ class VerdictContent(NamedTuple):
 def decide(
     policy: Policy, request: Request, reports: Sequence[RailReport], admission: Admission | None
 ) -> VerdictContent:
-    """Return the verdict on a request.
-
-    If a rail refuses the prompt, the request is denied. If several rails refuse it, the first of them in ``reports``
-    gives the reason. If a rail gave no answer, the request is denied, unless the policy says otherwise for that rail.
-    The request is also denied if a rail was cancelled, or if masking makes a message too long.
+    """Return the verdict on a request. The first rail in ``reports`` that refuses the prompt gives the reason.
 
     ``admission`` is the answer of the policy's ``admission.rego``; None if it gave no answer.
     """

@@ -39,7 +39,7 @@ class Evaluation(NamedTuple):
 
     Attributes:
         key: The cache key of the request's prompt.
-        answers: The answers to put into the cache. None if they were found there, or if a rail gave no answer.
+        answers: The answers to put into the cache. None if there are none to put there.
     """
 
     content: VerdictContent
@@ -102,11 +102,11 @@ class RailsEvaluator:
         return Evaluation(decided, key, answers)
 
     async def judge_again(self, request: Request, left_out: Collection[str] = ()) -> VerdictContent:
-        """Evaluate a request from an archive.
+        """Evaluate a request from an archive, one rail after another.
 
-        The rails run one after another. A later rail runs even if an earlier one has refused the prompt. A rail in
-        ``left_out`` does not run, and counts as passed.
+        A rail in ``left_out`` does not run, and counts as passed.
         """
+        # A later rail runs even if an earlier one has refused the prompt.
         rails, admitted = self._admission_rail(request)
         rails |= self._content_rails(request, batch=False)
         if ADMISSION in left_out:

@@ -73,11 +73,8 @@ class Excerpt(NamedTuple):
 
 
 def choose_excerpts(text: str, spans: Sequence[tuple[int, int]], most: int) -> list[Excerpt]:
-    """Return the excerpts of a text to score. Those in which an attack is most likely come first.
-
-    ``spans`` has all windows of the text. If their number is higher than the limit ``most``, the returned windows are
-    spread evenly over the text.
-    """
+    """Return the excerpts of a text to score: its ends and ``most`` of its windows. Likely attacks come first."""
+    # The windows are spread evenly over the text.
     last = len(spans) - 1
     read = min(most, len(spans))
     places = [round(number * last / max(read - 1, 1)) for number in range(read)]
@@ -87,10 +84,8 @@ def choose_excerpts(text: str, spans: Sequence[tuple[int, int]], most: int) -> l
 
 
 def is_attack(scored: Sequence[tuple[Excerpt, float]], windows: int, threshold: float) -> bool:
-    """Return whether the scores so far show an attack. If so, further scores of the same text cannot change that.
-
-    ``windows`` is the number of windows to score, including those that have a score already.
-    """
+    """Return whether the scores so far show an attack. ``windows`` is the number of windows to score in all."""
+    # Further scores cannot change True to False.
     if any(score >= max(threshold, CERTAIN_SCORE) for _, score in scored):
         return True
     likely = sum(excerpt.is_window and score >= threshold for excerpt, score in scored)
@@ -105,18 +100,11 @@ class PendingScore:
 
 
 class JailbreakClassifier:
-    """Scores texts in several processes.
+    """Scores texts in several processes. While several tenants are active, no tenant may use all of them at once."""
 
-    If several tenants are active and there are two or more processes, no tenant may use all of them at once. The first
-    process may have a higher CPU priority than the others. So the tenant that has used the most time gets the first
-    process only if no other process is free.
-
-    Args:
-        processes: Number of processes. Each scores one text at a time.
-        active: The requests that this process evaluates now.
-        first_nice: Added to the first process's nice level. At 19, it runs only if nothing else needs the CPU.
-        nice: Added to the nice level of each of the other processes.
-    """
+    # ``first_nice`` and ``nice`` are added to the nice level of the first process and of the others. At 19, a process
+    # runs only if nothing else needs the CPU. ``Turns`` gives the tenant that has used most time the first process
+    # last, because it may have a higher CPU priority.
 
     def __init__(
         self, processes: int, *, active: ActiveRequests | None = None, first_nice: int = 0, nice: int = NICE

@@ -44,7 +44,7 @@ class ModelUnavailable(Exception):
 
 
 class JailbreakModel:
-    """Scores texts on one core. Stateless between calls.
+    """Scores texts on one core.
 
     Raises:
         ModelUnavailable: A package or a file is missing or has another format.

@@ -1,7 +1,6 @@
 """Let tenants take turns, so that one tenant's long texts do not delay the texts of other tenants.
 
-In a turn, a rail reads a small piece of one text. A batch request gets a turn only if no waiting interactive request
-may have it.
+In a turn, a rail reads a small piece of one text. Interactive requests come before batch requests.
 """
 
 import asyncio
@@ -45,14 +44,14 @@ LOOK_AGAIN_S: Final = 0.002
 
 
 class ActiveRequests:
-    """The requests whose evaluation is running and began at most ``PREFERENCE_S`` ago."""
+    """The requests that are being evaluated, each for at most ``PREFERENCE_S``."""
 
     def __init__(self) -> None:
         self._tenants: dict[object, str] = {}  # one entry for each request
 
     @contextmanager
     def request(self, tenant: str) -> Iterator[None]:
-        """Count a request as active during the ``with`` block, but for ``PREFERENCE_S`` at most."""
+        """Count a request as active during the ``with`` block."""
         request = object()
         self._tenants[request] = tenant
         timer = asyncio.get_running_loop().call_later(PREFERENCE_S, self._tenants.pop, request, None)
@@ -67,13 +66,11 @@ class ActiveRequests:
 
 
 class TenantShares:
-    """Tracks how much of this process's time each tenant has used. No I/O, no clock.
+    """Tracks how much of this process's time each tenant has used. A tenant far ahead of its share must rest."""
 
-    Half of the time is divided equally among the tenants that use this process; this is a tenant's share. The other
-    half stays free, so that a tenant within its share need not wait. A tenant that is more than ``credit_s`` seconds
-    ahead of its share must rest until it is only ``credit_s`` seconds ahead. If no other tenant had a turn in the last
-    ``RECENT_S`` seconds, a tenant need not rest.
-    """
+    # Half of the time is divided equally among the tenants that use this process; this is a share. The other half stays
+    # free, so that a tenant within its share need not wait. A tenant rests until it is only ``credit_s`` seconds ahead.
+    # It need not rest if no other tenant had a turn in the last ``RECENT_S`` seconds.
 
     def __init__(self, credit_s: float = CREDIT_S) -> None:
         self._credit_s = credit_s
@@ -120,15 +117,14 @@ class TenantShares:
 class Turns:
     """Hands out turns to tenants, so that a tenant that has used much time does not delay the others.
 
-    With one place, a turn uses time of this process. With several places, the work of a turn is done in other
-    processes. Within a lane, each tenant's requests are served in order. The caller must limit how many of them wait
-    for a turn.
-
     Args:
         places: Maximum number of turns at the same time. Each turn has a place, numbered from 0.
         active: The requests that this process evaluates now.
-        credit_s: Seconds by which a tenant may be ahead of its share without resting, as ``TenantShares`` describes.
+        credit_s: Seconds by which a tenant may be ahead of its share without resting.
     """
+
+    # With one place, a turn uses time of this process; with several, the work is done in other processes. The caller
+    # must limit how many requests wait for a turn.
 
     # With one place, a tenant that is too far ahead of its share rests. With several places, if other tenants had turns
     # in the last ``RECENT_S`` seconds, a tenant may not have all places, and the tenant that has used most time gets

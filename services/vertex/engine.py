@@ -46,7 +46,7 @@ class VertexEngine:
         self._running = 0
 
     async def start(self) -> None:
-        """Find Google credentials and create the client. No request is sent to Vertex AI yet.
+        """Find Google credentials and create the client.
 
         Raises:
             UserError: No credentials were found, or no project is set.

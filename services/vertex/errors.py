@@ -61,12 +61,7 @@ def status_error(status: int) -> EngineError:
 def retry_wait_us(tries: int, headers: Any, details: Any, now_us: int, expires_us: int) -> int | None:
     """Return the microseconds to wait before the request is sent again, or None if it must not be sent again.
 
-    Args:
-        tries: How often the request was sent so far.
-        headers: Headers of the error response. A ``Retry-After`` in seconds sets the wait.
-        details: Body of the error response. Without ``Retry-After``, its ``google.rpc.RetryInfo`` sets the wait.
-        now_us: The current time, in microseconds since the epoch.
-        expires_us: Time at which the request must be closed, in microseconds since the epoch.
+    The server can set the wait with ``Retry-After`` or ``google.rpc.RetryInfo``.
     """
     if tries >= MAX_TRIES:
         return None

@@ -23,8 +23,8 @@ class VertexSettings:
         vertex_instance: A name that no other Vertex worker has. A restart under the same name within the consumer
             group's session timeout causes no rebalance.
         vertex_slots: Maximum number of answers generated at the same time.
-        vertex_queue: Maximum number of accepted requests that wait for a slot. As long as so many requests wait, the
-            worker reads no more requests.
+        vertex_queue: Maximum number of accepted requests that wait for a slot. At this number, the worker reads no more
+            requests.
         vertex_drain_ms: Maximum time that running answers may take to finish after the worker was told to stop.
         input_gate: ``hold`` means that no text is shown before the verdict of a rails service. Set ``off`` only where
             no rails service runs, and set it for the edges and routers too.

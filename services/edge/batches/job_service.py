@@ -34,7 +34,7 @@ class JobService:
 
     Args:
         folder: Folder of the files; None turns files and batches off.
-        source: Name of this edge. The edge writes it into its events about jobs.
+        source: Name of this edge.
         file_bytes: Maximum size of a file, in bytes.
         tenant_files: Maximum number of files of a tenant.
         tenant_jobs: Maximum number of unfinished jobs of a tenant.
@@ -60,10 +60,8 @@ class JobService:
         self._uploads: dict[str, int] = {}
 
     async def run(self) -> None:
-        """Read the topic ``railbus.batches`` until cancelled.
-
-        Reading starts only when a method is called that needs the jobs.
-        """
+        """Read the topic ``railbus.batches`` until cancelled."""
+        # Reading starts only when a method is called that needs the jobs.
         while True:
             await self._asked.wait()
             self._reader = JobReader(self._bus, "edge")
@@ -193,7 +191,7 @@ class JobService:
         return (await self._jobs()).jobs.of_tenant(tenant)
 
     async def cancel(self, tenant: str, batch_id: str) -> JobState:
-        """Cancel a job. A second call has no effect.
+        """Cancel a job.
 
         Raises:
             ApiError: 404, if the tenant has no such job; 409, if the job has ended.

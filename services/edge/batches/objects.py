@@ -53,10 +53,7 @@ def batch_object(job: JobState) -> dict[str, Any]:
 
 
 def page_of(objects: list[dict[str, Any]], query: Mapping[str, str]) -> dict[str, Any]:
-    """Return one page of a list, in the format of OpenAI's API.
-
-    The query parameter ``limit`` is the maximum number of objects on the page. The page begins after the object whose
-    id is the query parameter ``after``.
+    """Return the page of a list that the query parameters ``limit`` and ``after`` select, as in OpenAI's API.
 
     Raises:
         ApiError: 400, if ``limit`` or ``after`` is not valid.

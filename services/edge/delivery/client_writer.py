@@ -58,9 +58,8 @@ class ClientWriter:
         """Write data without waiting. Set ``last`` if the body ends with this data.
 
         Returns:
-            None after a normal write. ``gone`` if the client has disconnected, so that nothing was written. ``slow`` if
-                the data was written, but more than ``limit`` bytes were in the buffer before it. After ``slow``, the
-                caller must write nothing more.
+            ``gone`` if the client has disconnected. ``slow`` if nothing more may be written, because it reads too
+                slowly.
         """
         if self._transport.is_closing():
             return "gone"
@@ -77,11 +76,10 @@ class ClientWriter:
         self._transport.abort()
 
     async def drain(self) -> WriteFailure | None:
-        """Wait until the transport's buffer has at most ``CATCH_UP_BATCH_BYTES``, or ``limit`` bytes if that is less.
+        """Wait until the transport's buffer has room.
 
         Returns:
-            None if this succeeds. ``gone`` if the client has disconnected. ``slow`` if it takes longer than
-                ``DRAIN_TIMEOUT_S``.
+            ``gone`` if the client has disconnected. ``slow`` if the wait takes longer than ``DRAIN_TIMEOUT_S``.
         """
         for _ in range(int(DRAIN_TIMEOUT_S / _POLL_S)):
             if self._transport.is_closing():
@@ -92,10 +90,7 @@ class ClientWriter:
         return "slow"
 
     async def close(self) -> None:
-        """Wait until the transport's buffer is empty. After ``CLOSE_TIMEOUT_S``, abort the connection.
-
-        If the buffer becomes empty in time, the connection stays open.
-        """
+        """Wait until the transport's buffer is empty. After ``CLOSE_TIMEOUT_S``, abort the connection."""
         for _ in range(int(CLOSE_TIMEOUT_S / _POLL_S)):
             if not self.unread_bytes or self._transport.is_closing():
                 return

@@ -1,5 +1,3 @@
-"""Hold back the new events of a request until the ops of its earlier events have been sent to the client."""
-
 from collections.abc import Sequence
 from typing import Final
 
@@ -13,11 +11,10 @@ MAX_HELD_EVENTS: Final = 20_000
 
 
 class HeldEvents:
-    """The events that are held back for one client, until the ops of earlier events have been sent to the client.
+    """The new events of one client's request, held back while earlier ones are being sent.
 
     Attributes:
-        recall_pending: Whether a held event is a recall. If so, the sender must stop and call ``next_ops``, so that it
-            does not send text that was taken back.
+        recall_pending: Whether a held event is a recall. If so, the sender must stop and call ``next_ops``.
     """
 
     __slots__ = ("_events", "recall_pending")
@@ -33,15 +30,8 @@ class HeldEvents:
         return len(self._events) <= MAX_HELD_EVENTS
 
     def next_ops(self, session: DeliverySession, unsent: Sequence[PositionedOp], end_offset: int) -> CatchUpOps | None:
-        """Remove the held events and apply them to the session. Return all ops that must still be sent.
-
-        Return None if there are neither held events nor unsent ops.
-
-        Args:
-            session: The session to which all earlier events were applied.
-            unsent: The ops of earlier events that have not been sent.
-            end_offset: The offset after the last earlier event. Held events below this offset are skipped.
-        """
+        """Apply the held events to the session. Return all ops that must still be sent; None if there are none."""
+        # Held events below ``end_offset`` are in the session already.
         events, self._events = self._events, []
         if not (events or unsent):
             return None

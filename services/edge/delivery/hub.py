@@ -31,11 +31,7 @@ _KINDS: Final = read_kinds("edge", STREAMS)
 
 
 class Hub:
-    """All open streams of this process.
-
-    Attributes:
-        index: The offsets of recent requests and of their events.
-    """
+    """All open streams of this process."""
 
     def __init__(self) -> None:
         self.index = RequestIndex()
@@ -78,7 +74,7 @@ class Hub:
         return (key in self._streams or key in self.index) and kind in _KINDS
 
     def handle(self, records: Sequence[Received | UnreadableRecord]) -> None:
-        """Pass records to the open streams of their requests. Each stream that gets records then writes once."""
+        """Pass records to the open streams of their requests."""
         at_us = steady_us()
         touched: dict[Subscription, None] = {}
         for record in records:

@@ -19,11 +19,7 @@ MAX_WAITING: Final = 20_000
 
 
 class ReceiptWriter:
-    """Writes the events ``Attached`` and ``Detached``.
-
-    The methods ``record_attached`` and ``record_detached`` never wait. If the producer cannot take an event at once,
-    they queue the event.
-    """
+    """Writes the events ``Attached`` and ``Detached``. It queues those that the producer cannot take at once."""
 
     def __init__(self, producer: Producer, source: str) -> None:
         self._producer = producer

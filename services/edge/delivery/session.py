@@ -25,8 +25,7 @@ class CatchUpOps:
     Attributes:
         already_sent: The ops that the client already has, in order.
         ops: The ops that the client still needs, in order.
-        splittable: Whether each of ``ops`` may be sent in a message of its own. If False, all of them must be sent in
-            one message, which gets the position of the last op.
+        splittable: Whether each of ``ops`` may be sent in a message of its own. If False, one message has all of them.
     """
 
     already_sent: tuple[Op, ...]
@@ -50,16 +49,10 @@ class Encoder(Protocol):
         """Encode one op. The result is empty if the format has nothing to send for this op."""
         ...
 
-    def catch_up(self, caught_up: CatchUpOps) -> Iterable[EncodedOps]:
-        """Encode ``caught_up.ops``. Each item of the result has some of the ops and the bytes that encode them."""
-        ...
+    def catch_up(self, caught_up: CatchUpOps) -> Iterable[EncodedOps]: ...
 
     def encode_end(self) -> bytes:
-        """Return the bytes to send at the end of the stream.
-
-        If ``error`` is set, the bytes encode the error. Otherwise they are the whole answer if ``buffered`` is true, or
-        the end mark of the format, which may be empty.
-        """
+        """Return the bytes to send at the end: the error, the whole answer, or the end mark of the format."""
         ...
 
 
@@ -70,7 +63,7 @@ class DeliverySession:
         failure: The last ``Failed`` event; None if there was none.
         usage: Token counts of the prompt and the answer; None before the op ``finish``.
         refused: Whether the policy denied the prompt.
-        answered: Whether the answer is complete. After that, only ``close`` and the ops of recalls can follow.
+        answered: Whether the answer is complete.
         closed: Whether the op ``close`` was returned.
     """
 
@@ -100,11 +93,7 @@ class DeliverySession:
         return items
 
     def resume(self, history: Sequence[LoggedEvent], after: OpId | None) -> CatchUpOps:
-        """Apply the events of a request so far. Return the ops that the client has, and the ops that it still needs.
-
-        Args:
-            history: All events so far, in the order of the log.
-            after: Position of the last op that the client has; None if it has none.
+        """Apply the events of a request so far. The client has the ops up to ``after``.
 
         Raises:
             ApiError: 400, if no op of this request has the position ``after``.
@@ -128,7 +117,7 @@ class DeliverySession:
         return self._caught_up(tuple(already_sent), rest)
 
     def shorten(self, unsent: Sequence[PositionedOp]) -> CatchUpOps:
-        """Return ops with the same result as ``unsent``, without text that ``unsent`` shows and later takes back."""
+        """Return ``unsent`` without the text that it shows and later takes back."""
         return self._caught_up((), unsent)
 
     def _caught_up(self, already_sent: tuple[Op, ...], rest: Sequence[PositionedOp]) -> CatchUpOps:

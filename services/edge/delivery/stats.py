@@ -34,8 +34,6 @@ _ShownSpan = tuple[int, int, float]
 class DeliveryStats:
     """Statistics of the ops sent on one connection, for the receipt of the connection.
 
-    The receipt contains a SHA-256 hash of the sent ops, each as a line of JSON.
-
     Attributes:
         ops: Number of ops sent.
         visible: Number of characters that the client shows now.
@@ -65,13 +63,7 @@ class DeliveryStats:
         self.record_applied(item.op, now_us, item.recalled_at)
 
     def record_applied(self, op: Op, at_us: int, recalled_at: int = 0) -> None:
-        """Update the statistics of the visible text for an op that was sent, on this connection or on an earlier one.
-
-        Args:
-            op: The op.
-            at_us: When the op was sent, in microseconds since the epoch.
-            recalled_at: As in ``PositionedOp``. It is used only for ``Withdraw`` and ``Refuse``.
-        """
+        """Update the visible text for an op that was sent, on this connection or on an earlier one."""
         if type(op) is Show:
             self.visible += len(op.text)
             self._shown.append((len(op.text), at_us, op.tokens))

@@ -45,7 +45,7 @@ class ClientConnection:
 
 @dataclass(frozen=True, slots=True)
 class OpenRequest:
-    """The data of a request that its streams need. The prompt is not part of it.
+    """The data of a request that its streams need.
 
     Attributes:
         at: When the request arrived, in microseconds since the epoch.
@@ -80,8 +80,7 @@ class Subscription:
         on_detached: Called once, when the last bytes have been written or can no longer be written.
 
     Attributes:
-        on_log: Set when the request is on the log. Also set when the write to the log has failed, when the stream has
-            ended, or when the broker's acknowledgement has not come in time.
+        on_log: Set when the request is on the log. Also set when waiting for this has failed.
         ended_us: When the stream ended, in microseconds since the epoch; 0 while the stream is open.
         quiet_since_us: When bytes were last written to the client, by the clock ``steady_us``.
         opened_us: When the stream was opened, by the clock ``steady_us``.
@@ -124,15 +123,13 @@ class Subscription:
         return self._writer is not None and self._writer.has_begun
 
     def expired(self, at_us: int) -> bool:
-        """Return whether the total deadline passed at least ``EXPIRY_MARGIN_US`` before ``at_us``.
-
-        Always return False as long as a history must still be sent.
-        """
+        """Return whether the total deadline passed at least ``EXPIRY_MARGIN_US`` before ``at_us``."""
+        # A stream that must still send a history does not expire.
         deadline_us = self.opened_us + self.request.total_ms * 1_000
         return self._held is None and at_us >= deadline_us + EXPIRY_MARGIN_US
 
     def push(self, logged: LoggedEvent, at_us: int) -> None:
-        """Process an event of the request. A later call of ``flush`` sends the ops of the event."""
+        """Process an event of the request. Its ops are sent by ``flush``."""
         if not self._is_on_log:
             self._is_on_log = True
             self.on_log.set()
@@ -146,7 +143,7 @@ class Subscription:
         self._end_if_over()
 
     def flush(self) -> None:
-        """Send all pending ops in one write. Do nothing as long as a history must still be sent."""
+        """Send all pending ops in one write."""
         if self._out and self._held is None:
             self._write()
 
@@ -178,14 +175,8 @@ class Subscription:
         self._detached()
 
     async def catch_up(self, caught_up: CatchUpOps, end_offset: int) -> None:
-        """Send a history as fast as the client reads it, then the ops of the events that have arrived meanwhile.
-
-        If a recall arrives meanwhile, text that the recall takes back and that has not been sent is left out.
-
-        Args:
-            caught_up: The ops of the history.
-            end_offset: Offset of the first event after the history.
-        """
+        """Send a history as fast as the client reads it, then the ops of the events that have arrived meanwhile."""
+        # A pending recall stops ``_send``. ``next_ops`` then leaves out unsent text that the recall takes back.
         held = self._held = self._held or HeldEvents()
         following: CatchUpOps | None = caught_up
         while following is not None:
@@ -206,16 +197,7 @@ class Subscription:
         return () if self.encoder.error is not None else caught_up.ops[done:]
 
     def end(self, reason: DetachReason, error: ApiError | None = None, *, withhold: bool = False) -> None:
-        """End the stream. Send the pending ops and the error.
-
-        Only the first call has an effect, with one exception. If the reason was ``complete`` and the client disconnects
-        before the answer has been written, a call with ``gone`` changes the reason.
-
-        Args:
-            reason: Why the stream ends.
-            error: The error to send to the client.
-            withhold: Whether to drop the pending ops instead of sending them.
-        """
+        """End the stream. Send the pending ops, unless ``withhold`` is set, and the error."""
         if self.reason is not None:
             # The client has disconnected after its answer was complete and before the answer was written.
             if self.reason == "complete" and reason == "gone" and self._on_detached is not None:

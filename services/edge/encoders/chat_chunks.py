@@ -1,8 +1,6 @@
 """Encode ops as OpenAI's chat completion chunks.
 
-A chunk can only append text. An op that takes text back is therefore sent in the extra field ``railbus``, and the
-answer gets the ``finish_reason`` ``content_filter``. If another attempt takes over after text was sent, the stream ends
-with an error, unless the request has set ``railbus.restart`` to ``marker``.
+A chunk can only append text. An op that takes text back is therefore sent in the extra field ``railbus``.
 """
 
 from collections.abc import Iterable, Sequence
@@ -164,7 +162,7 @@ class ChatChunkEncoder:
 
 
 def railbus_field(ops: Sequence[Op]) -> Any:
-    """Build the field ``railbus``. It is the op if there is only one, and otherwise an op ``catch_up`` with all ops."""
+    """Build the field ``railbus``: the only op, or an op ``catch_up`` with all ops."""
     return ops[0] if len(ops) == 1 else {"op": "catch_up", "ops": ops}
 
 

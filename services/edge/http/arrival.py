@@ -26,10 +26,7 @@ _read_buffer: Final = bytearray(READ_BYTES)
 
 
 def request_timestamps(sockets: Iterable[Any]) -> bool:
-    """Turn on the kernel's receive timestamps for all connections to these listening sockets.
-
-    Return whether the kernel supports receive timestamps.
-    """
+    """Turn on the kernel's receive timestamps for connections to these sockets. Return whether it supports them."""
     if sys.platform != "linux":
         return False
     try:
@@ -43,11 +40,7 @@ def request_timestamps(sockets: Iterable[Any]) -> bool:
 def unread_since_us(connection: socket.socket, read_us: int) -> int:
     """Return the time at which the first unread byte arrived, in microseconds since the epoch.
 
-    If the kernel has no usable timestamp, return ``read_us``.
-
-    Args:
-        connection: A connection for which receive timestamps are turned on.
-        read_us: The present time, in microseconds since the epoch.
+    If the kernel does not know it, return ``read_us``.
     """
     try:
         _, messages, _, _ = connection.recvmsg(1, _CONTROL_BYTES, _PEEK)

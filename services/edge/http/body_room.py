@@ -1,7 +1,6 @@
 """Limit the memory for request bodies and websocket messages that are not on the log yet.
 
-If their total size exceeds the limit, the edge closes the connection whose incomplete body or message began to arrive
-first. A smaller limit applies to the complete bodies that are processed at the same time.
+If their total size exceeds the limit, the edge closes the connection whose incomplete body or message is the oldest.
 """
 
 import asyncio
@@ -54,17 +53,17 @@ class BodyTurn:
         self._room.count_whole(-self._count)
 
     def set_aside(self) -> None:
-        """Let other bodies be processed from now on, because this batch request may wait long for a free stream.
+        """Let other bodies be processed while this batch request waits for a free stream.
 
         Raises:
-            ApiError: 503, if the share ``ASIDE_SHARE`` of the memory is not enough for all batch requests that wait.
+            ApiError: 503, if the batch requests that wait need too much memory.
         """
         self._room.reserve_aside(self._count)
         self._aside = self._count
         self.end_work()
 
     def end_work(self) -> None:
-        """Let other bodies be processed from now on. A second call has no effect."""
+        """Let other bodies be processed from now on."""
         if self._works:
             self._works = False
             self._room.end_work(self._count)
@@ -93,10 +92,7 @@ class BodyRoom(Generic[Key]):
         self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()  # their bytes are counted
 
     def add(self, key: Key, count: int) -> None:
-        """Count received bytes of an incomplete body or message. Close connections if all bodies need too much memory.
-
-        The connection with the oldest incomplete body or message is closed first.
-        """
+        """Count received bytes of an incomplete body or message. Close connections if the limit is exceeded."""
         self._incoming[key] = self._incoming.get(key, 0) + count
         self.total += count
         while self.total > self._most and key in self._incoming:
@@ -131,7 +127,7 @@ class BodyRoom(Generic[Key]):
             raise
 
     def count_whole(self, count: int) -> None:
-        """Add the size of a complete body to ``total``. To remove it later, call this with the negative size."""
+        """Add the size of a complete body to ``total``."""
         self.total += count
 
     def _make_room(self) -> None:
@@ -167,10 +163,8 @@ class BodyRoom(Generic[Key]):
     def reserve_aside(self, count: int) -> None:
         """Reserve memory for a batch request that waits for a free stream.
 
-        To give the memory back, call this with the negative size.
-
         Raises:
-            ApiError: 503, if the share ``ASIDE_SHARE`` of the memory is not enough.
+            ApiError: 503, if the batch requests that wait need too much memory.
         """
         if count > 0 and self._aside + count > self._most * ASIDE_SHARE:
             raise too_many_bytes()

@@ -35,11 +35,9 @@ class ConnectionAdmission(Generic[Key]):
     """What the table has decided about a connection.
 
     Attributes:
-        over: The limit that the connection exceeds; None if it exceeds no limit.
-        evicted: Another connection, which the caller must close to make room, and what its client had to send next.
-            None if no connection must be closed.
-        refusal: The limit that the connection still exceeds, because no room could be made. On such a connection, only
-            health checks are served. None if all requests are served.
+        over: The limit that the connection exceeded; None if it exceeded none.
+        evicted: The connection that the caller must close to make room, and what its client had to send next.
+        refusal: Set if no room could be made. Only health checks are then served on the connection.
     """
 
     over: Refusal | None = None
@@ -64,11 +62,7 @@ class _Group(Generic[Key]):
 
 
 class ConnectionTable(Generic[Key]):
-    """All open connections.
-
-    If a new connection exceeds a limit, the table evicts the connection that has waited longest for its client to send
-    something.
-    """
+    """All open connections. If there are too many, the one that has waited longest for its client is evicted."""
 
     def __init__(self, most: int, most_per_address: int) -> None:
         self._most = most
@@ -82,7 +76,7 @@ class ConnectionTable(Generic[Key]):
         return len(self._entries)
 
     def open(self, key: Key, address: str, deadline_s: float) -> ConnectionAdmission[Key]:
-        """Add a connection whose client must send a request before ``deadline_s``.
+        """Add a connection, with the deadline of its first request.
 
         ``address`` is the client's address, or ``PROXIED`` for a connection from a trusted proxy.
         """
@@ -118,10 +112,7 @@ class ConnectionTable(Generic[Key]):
             self._groups[entry.group].waiting[key] = None
 
     def busy(self, key: Key) -> None:
-        """Record that the server does not wait for the client.
-
-        The connection then has no deadline until ``wait`` is called.
-        """
+        """Stop the deadline of a connection until ``wait`` is called."""
         entry = self._entries.get(key)
         if entry is not None:
             entry.wait = None
@@ -130,12 +121,8 @@ class ConnectionTable(Generic[Key]):
                 self._groups[entry.group].waiting.pop(key, None)
 
     def move(self, key: Key, address: str) -> ConnectionAdmission[Key]:
-        """Count a trusted proxy's connection under another address.
-
-        ``address`` is the address of the client whose request the connection carries, or ``PROXIED`` between two
-        requests. If that client has too many connections and none of them can be evicted, the connection is not moved,
-        and the result has a ``refusal``.
-        """
+        """Count a trusted proxy's connection under another address, unless a limit forbids it."""
+        # ``address`` is ``PROXIED`` between two requests.
         entry, name = self._entries.get(key), address_group(address)
         if entry is None or entry.refusal is not None or entry.group == name:
             return ConnectionAdmission()

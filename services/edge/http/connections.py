@@ -49,7 +49,7 @@ class ConnectionTimeouts:
     """How long the server waits for a client, in seconds.
 
     Attributes:
-        request_s: Time for the head of the first request after the connection is opened, and time for each body.
+        request_s: Time for the head of the first request, and for each body.
         hello_s: Time for the first valid message on a websocket.
         next_s: Time from a response until the next request on the same connection.
     """
@@ -97,15 +97,12 @@ class Connections:
         return self._timeouts.request_s
 
     def open(self, handler: "LimitedHandler", address: str, now_s: float) -> None:
-        """Count a new connection. If there are then too many, close one that waits for its client to send a request."""
+        """Count a new connection. If there are then too many, close one."""
         counted = PROXIED if self.proxies.trusts(address) else address
         self._make_room(self._table.open(handler, counted, now_s + self._timeouts.request_s), now_s)
 
     def move(self, handler: "LimitedHandler", address: str, now_s: float) -> Refusal | None:
-        """Count a trusted proxy's connection under ``address`` from now on.
-
-        If a limit forbids this, return the limit. Otherwise return None.
-        """
+        """Count a trusted proxy's connection under ``address``. If a limit forbids this, return the limit."""
         admission = self._table.move(handler, address)
         self._make_room(admission, now_s)
         return admission.refusal
@@ -137,10 +134,7 @@ class Connections:
         return self._table.refusal(handler)
 
     def answered(self, handler: "LimitedHandler", now_s: float) -> None:
-        """Start the deadline for the next request on the connection.
-
-        If the server has begun to close the connection, abort it after ``CLOSE_TIMEOUT_S``.
-        """
+        """Start the deadline for the next request on the connection."""
         transport = handler.transport
         if transport is not None and transport.is_closing():
             self._closing[handler] = transport, now_s + CLOSE_TIMEOUT_S
@@ -213,10 +207,7 @@ class LimitedHandler(web.RequestHandler):
         self.bytes_arrived(data, now_us())
 
     def bytes_arrived(self, data: bytes, since_us: int) -> None:
-        """Process received bytes.
-
-        ``since_us`` is the time at which the bytes reached this host, in microseconds since the epoch.
-        """
+        """Process received bytes. They reached this host at ``since_us``, in microseconds since the epoch."""
         if data:
             self._bytes_us, self._read_us = since_us, now_us()
         if self.is_websocket:
@@ -266,12 +257,7 @@ class LimitedHandler(web.RequestHandler):
             raise too_many(refusal)
 
     def end(self, written_us: int | None = None) -> None:
-        """Record that the request is answered.
-
-        Args:
-            written_us: When the last bytes of the response were written, in microseconds since the epoch; None means
-                now.
-        """
+        """Record that the request was answered, at ``written_us`` or else now."""
         self._answered_us = now_us() if written_us is None else written_us
         if self._connections.proxies.trusts(self._peer):
             self._connections.move(self, PROXIED, self._loop.time())
@@ -314,10 +300,6 @@ class LimitedHandler(web.RequestHandler):
             self._connections.bodies.forget(self)
 
     def body_arrived(self, count: int) -> None:
-        """Count received bytes of an incomplete body or message.
-
-        If the bytes on all connections then exceed the limit, some connections are closed.
-        """
         self._connections.bodies.add(self, count)
 
     def body_failed(self) -> None:
@@ -331,7 +313,6 @@ class LimitedHandler(web.RequestHandler):
         return self._connections.bodies.turn(count)
 
     def busy(self) -> None:
-        """Stop the deadline of the connection. Call this when the client has sent what the server waited for."""
         self._connections.busy(self)
 
 

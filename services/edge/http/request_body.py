@@ -16,7 +16,7 @@ _WINDOW_BITS: Final = {"gzip": 16 + zlib.MAX_WBITS, "deflate": zlib.MAX_WBITS}
 
 
 async def json_body(request: web.Request) -> bytes:
-    """Read and decompress the body. ``MAX_BODY_BYTES`` limits its size before and after decompression.
+    """Read and decompress the body.
 
     The caller must parse the body inside the context manager ``LimitedHandler.body_turn``.
 

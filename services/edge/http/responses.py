@@ -97,7 +97,7 @@ async def _send_events(
 
 
 class EventStreamResponse(web.StreamResponse):
-    """The response of a stream of events. A ``ClientWriter`` writes all of it, and the web framework writes nothing.
+    """The response of a stream of events, written by a ``ClientWriter``.
 
     Attributes:
         head: The status line and the headers.

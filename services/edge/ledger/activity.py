@@ -33,7 +33,6 @@ class Activity:
         self._seen: dict[str, None] = {}
 
     def take(self, account: Account, now_us: int) -> None:
-        """Add the breaker state of an account, and its recalls if they were not added before."""
         if account.breaker is not None:
             at = min(account.at, now_us)
             if at >= self._breakers.get(account.source, (0, ""))[0]:
@@ -52,20 +51,14 @@ class Activity:
             recalls.append(_Recall(min(each.appended_at, now_us), *about, each.action, each.category, each.rule))
 
     def recalls(self, tenant: str | None, since_at: int) -> list[dict[str, Any]]:
-        """Return the recalls after ``since_at``, newest first.
-
-        If ``tenant`` is None, return the recalls of all tenants. Otherwise return only the recalls of this tenant.
-        """
+        """Return the recalls after ``since_at``, newest first. If ``tenant`` is None, all tenants are included."""
         chosen = self._recalls.values() if tenant is None else [self._recalls.get(tenant, ())]
         found = sorted((recall for each in chosen for recall in each if recall.at > since_at), reverse=True)
         return [recall._asdict() for recall in found[:MOST_RECALLS]]
 
     def breaker(self, since_at: int) -> dict[str, Any] | None:
-        """Return the worst state of the routers' circuit breakers, and the number of routers in this state.
-
-        ``open`` is the worst state, ``half_open`` is better, and ``closed`` is the best. States that were reported
-        before ``since_at`` are ignored. If no state is left, return None.
-        """
+        """Return the worst state of the routers' circuit breakers, and the number of routers in this state."""
+        # States that were reported before ``since_at`` are ignored.
         states = [(state, at) for at, state in self._breakers.values() if at > since_at]
         for worst in _WORST:
             same = [at for state, at in states if state == worst]

@@ -1,7 +1,4 @@
-"""Make the report that the page at ``/ledger`` shows.
-
-A report is made by a generator, which yields between the steps of the work. The caller can then let other tasks run.
-"""
+"""Make the report that the page at ``/ledger`` shows."""
 
 from collections import Counter
 from collections.abc import Generator, Iterable, Mapping
@@ -42,14 +39,7 @@ class Query(NamedTuple):
 
 
 def report_steps(windows: Windows, query: Query, now_us: int, wanted_shares: Mapping[str, float]) -> Steps:
-    """Make a report on the last ``query.minutes``. Yield between the steps of the work, and return the report.
-
-    Args:
-        windows: All windows that the user may see.
-        query: The filter of the report.
-        now_us: The end of the report, in microseconds since the epoch.
-        wanted_shares: For each class, the share of requests that must meet the objectives of the class, from 0 to 1.
-    """
+    """Make a report on the minutes before ``now_us``. Yield between the steps, so that other tasks can run."""
     since_at = now_us - query.minutes * 60 * US_PER_S
     seen = [(key, totals) for key, totals in windows if key.end_at > since_at]
     wanted = [(key, totals) for key, totals in seen if query.wants(key.cell)]

@@ -79,11 +79,7 @@ class WindowReader:
         return self._asked.is_set()
 
     async def run(self) -> None:
-        """Read the topics ``railbus.ledger`` and ``railbus.accounts``, until cancelled.
-
-        A call of ``report`` starts the reading. The reading stops when ``report`` has not been called for ``idle_s``
-        seconds, and the next call starts it again.
-        """
+        """Read the topics ``railbus.ledger`` and ``railbus.accounts``, until cancelled."""
         while True:
             await self._asked.wait()
             try:

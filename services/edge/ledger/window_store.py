@@ -66,8 +66,7 @@ class WindowStore:
         most: Maximum number of window parts that are kept.
 
     Attributes:
-        complete_since: A time in microseconds since the epoch. Windows that start earlier may have been dropped, so
-            that there are at most ``most`` parts.
+        complete_since: In microseconds since the epoch. Windows that start earlier may have been dropped.
         dated_ahead: Number of records that were ignored because their window starts too far in the future.
         wanted_shares: For each class, the share of requests that must meet the objectives of the class, from 0 to 1.
         newest_ms: The broker's timestamp of the newest record, in milliseconds; None before the first record.
@@ -89,11 +88,7 @@ class WindowStore:
         self.wanted_shares: dict[str, float] = {}
 
     def take(self, window: Window, at_ms: int, now_us: int) -> None:
-        """Add a record of the topic ``railbus.ledger``. ``at_ms`` is the record's timestamp.
-
-        Records must be added in the order of the log, because a record replaces the previous one of the same window
-        part.
-        """
+        """Add a record of the topic ``railbus.ledger``, in the order of the log. ``at_ms`` is its timestamp."""
         self.newest_ms = at_ms
         if window.start_at > now_us + AHEAD_S * US_PER_S:
             self.dated_ahead += 1

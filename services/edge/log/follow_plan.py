@@ -11,13 +11,10 @@ MAX_TRIES: Final = 512
 
 
 class FollowPlan:
-    """The partitions of the stream log that an edge follows. The edge reads new records of these partitions.
-
-    The edge follows its present home partitions, its next home partitions, and the partitions that its open streams
-    hold.
+    """The partitions of the stream log that an edge reads.
 
     Attributes:
-        homes: The present home partitions, into which the edge puts new requests.
+        homes: The present home partitions.
         followed: The partitions that are being read.
     """
 
@@ -36,10 +33,7 @@ class FollowPlan:
         return self._wanted - self.followed
 
     def switch_homes(self) -> bool:
-        """Make the next home partitions the present ones. Return whether ``homes`` has changed.
-
-        Nothing changes if one of the next home partitions is not followed yet, or after ``retire``.
-        """
+        """Make the next home partitions the present ones, if all are followed. Return whether ``homes`` has changed."""
         if self._retired or self.homes == self._wanted or self.missing():
             return False
         self.homes = self._wanted
@@ -51,10 +45,7 @@ class FollowPlan:
         self.homes = frozenset()
 
     def hold(self, partition: int) -> None:
-        """Keep a partition followed until ``release`` is called.
-
-        Several streams may hold the same partition. Each call of ``hold`` needs its own call of ``release``.
-        """
+        """Keep a partition followed. Each call needs its own call of ``release``."""
         self._holds[partition] += 1
 
     def release(self, partition: int) -> None:
@@ -69,15 +60,9 @@ class FollowPlan:
 def new_local_request_id(
     homes: frozenset[int], *, partition_of: Callable[[str], int], now_ms: int, random_bits: Callable[[], int]
 ) -> str | None:
-    """Create a request id (UUIDv7) whose partition is a home partition.
+    """Create a request id (UUIDv7) whose partition is a home partition. After ``MAX_TRIES`` tries, return None.
 
-    If there is no home partition, or if ``MAX_TRIES`` random ids all belong to other partitions, return None.
-
-    Args:
-        homes: The home partitions.
-        partition_of: Returns the partition of a request id.
-        now_ms: The present time, in milliseconds since the epoch.
-        random_bits: Returns 74 random bits.
+    ``random_bits`` returns 74 random bits.
     """
     if not homes:
         return None

@@ -8,11 +8,10 @@ count, because clocks drift or are set."""
 
 
 class LogTime:
-    """An estimate of the difference between the clocks of this process and of the broker.
+    """An estimate of the difference between the clocks of this process and of the broker."""
 
-    ``note`` measures how much later than its timestamp a record was read. The smallest of the latest measurements is
-    the estimate, because it includes the shortest delay between broker and process.
-    """
+    # A record is read later than its timestamp. The smallest of the latest delays includes the least time between
+    # broker and process.
 
     __slots__ = ("_before_ms", "_least_ms", "_window_ends_ms")
 
@@ -22,14 +21,8 @@ class LogTime:
         self._window_ends_ms = 0
 
     def note(self, timestamp_ms: int, now_ms: int) -> None:
-        """Measure the difference with a record that was just read.
-
-        The record must be new, because the time since its append counts as a difference of the clocks.
-
-        Args:
-            timestamp_ms: When the broker appended the record, in milliseconds, by the broker's clock.
-            now_ms: When this process read the record, in milliseconds, by its own clock.
-        """
+        """Measure the difference with a new record, by its timestamp and the time at which it was read."""
+        # If the record were old, the time since its append would count as a difference of the clocks.
         if timestamp_ms <= 0:
             return
         behind_ms = now_ms - timestamp_ms

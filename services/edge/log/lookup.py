@@ -84,13 +84,7 @@ class LookupReader:
 
 
 class LogLookup:
-    """Finds requests and their events on the log. The tenants share a pool of readers.
-
-    A look-up is one call of ``find_request`` or ``history``.
-
-    Args:
-        index: The known offsets of recent requests and of their events.
-    """
+    """Finds requests and their events on the log. The tenants share a pool of readers."""
 
     def __init__(self, settings: BusSettings, index: RequestIndex) -> None:
         self._index = index
@@ -110,11 +104,9 @@ class LogLookup:
     async def find_request(self, request_id: str, partition: int, tenant: str) -> FoundRequest | None:
         """Find the ``Request`` event. Return None if it is not on the log.
 
-        The number of unfinished look-ups is limited for each tenant, and for all tenants together.
-
         Raises:
             ApiError: 429, if ``tenant`` has too many unfinished look-ups; 503, if all tenants together have too many,
-                or if this look-up takes longer than ``LOOKUP_TIMEOUT_S``.
+                or the look-up takes too long.
         """
         async with self._admitted(tenant):
             posted = self._index.request(request_id.encode())
@@ -138,13 +130,10 @@ class LogLookup:
     ) -> list[LoggedEvent]:
         """Return a request's events on the stream log with offsets below ``end``.
 
-        ``begin`` is the offset of the first of these events, or None if it is not known. Without it, the look-up takes
-        longer.
+        ``begin`` is the offset of the first of these events, if it is known.
 
         Raises:
-            ApiError: 429, if ``tenant`` has too many unfinished look-ups; 503, if all tenants together have too many,
-                if this look-up takes longer than ``LOOKUP_TIMEOUT_S``, or if a record that may take text back cannot be
-                decoded.
+            ApiError: 429, if ``tenant`` has too many unfinished look-ups; 503, if the events cannot be read now.
         """
         async with self._admitted(tenant):
             if begin is None:
@@ -249,11 +238,5 @@ def _in_time() -> Iterator[None]:
 
 
 def is_too_old(found: FoundRequest, readable_ms: int, log_ms: int) -> bool:
-    """Return whether it is too late to read the answer to a request.
-
-    Args:
-        found: The request.
-        readable_ms: How long the answer can be read after the total deadline, in milliseconds.
-        log_ms: The broker's present time, in milliseconds since the epoch.
-    """
+    """Return whether it is too late to read the answer: more than ``readable_ms`` after the total deadline."""
     return log_ms > found.timestamp_ms + found.event.deadlines.total_ms + readable_ms

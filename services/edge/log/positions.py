@@ -23,7 +23,7 @@ class OpId(NamedTuple):
     """The position of an op on the log, written ``partition:offset:nth``.
 
     Attributes:
-        nth: Number of the op among the ops that come from the same record. The first op has the number 0.
+        nth: Number of the op among the ops of the same record, from 0.
     """
 
     partition: int

@@ -14,7 +14,7 @@ class RequestPosition(NamedTuple):
 
 
 class EventSpan(NamedTuple):
-    """The range of offsets that contains all events of a request so far. ``end`` is the offset after the last event."""
+    """The range of offsets of a request's events so far. ``end`` is the offset after the last event."""
 
     begin: int
     end: int
@@ -41,14 +41,8 @@ class RequestIndex:
         return len(self._entries)
 
     def follow(self, key: bytes, partition: int, *, whole: bool) -> None:
-        """Add a request. From now on, the edge must read every new record of the request's partition.
-
-        Args:
-            key: The key of the request's records, which is the request id.
-            partition: The partition number of the request.
-            whole: Whether the request has no events yet. If False, the caller must later pass the offsets of the
-                earlier events to ``add_history``.
-        """
+        """Add a request, whose partition the edge reads from now on. ``whole`` means that it has no events yet."""
+        # If it has events, ``add_history`` must be called later.
         if key in self._entries:
             return
         self._entries[key] = _Entry(partition, whole)
@@ -71,10 +65,7 @@ class RequestIndex:
         entry.last = offset
 
     def add_history(self, key: bytes, offsets: list[int]) -> None:
-        """Add the events that the request had before ``follow`` was called.
-
-        ``offsets`` has their offsets in ascending order.
-        """
+        """Add the offsets of the events that came before ``follow``, in ascending order."""
         entry = self._entries.get(key)
         if entry is None or entry.whole:
             return
@@ -88,14 +79,14 @@ class RequestIndex:
         return None if entry is None else entry.posted
 
     def span(self, key: bytes) -> EventSpan | None:
-        """Return the range of offsets of a request's events so far. If some of them may be unknown, return None."""
+        """Return the range of offsets of a request's events so far; None if it is not known."""
         entry = self._entries.get(key)
         if entry is None or not entry.whole:
             return None
         return EventSpan(0, 0) if entry.first is None else EventSpan(entry.first, entry.last + 1)
 
     def history_span(self, key: bytes, after: int | None) -> EventSpan | None:
-        """Return the result of ``span``. If the offset ``after`` is not below ``end`` of the result, return None."""
+        """Return the result of ``span``; None if the offset ``after`` is beyond its last event."""
         span = self.span(key)
         return span if span is not None and (after is None or after < span.end) else None
 

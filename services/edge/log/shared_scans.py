@@ -1,8 +1,7 @@
-"""Decide which partition each reader reads, and for which look-ups.
+"""Share the readers of the log among look-ups.
 
-A look-up searches one partition for the records of one request. Because there may be more look-ups than readers, the
-readers work in turns. In each turn, a reader reads one partition for a short time, for one look-up. Other look-ups of
-the same partition can use the records that are read in this turn.
+A look-up searches one partition for the records of one request. In each turn, a reader reads one partition for a short
+time, for one look-up. Other look-ups of the same partition use these records too.
 """
 
 from collections import Counter, deque
@@ -63,9 +62,7 @@ class Scan:
 
 
 class ScanTurn:
-    """A short time in which a reader reads a partition for one look-up, the owner.
-
-    Other look-ups of the partition can join the turn, and then get the same records.
+    """A short time in which a reader reads a partition for one look-up. Other look-ups can join.
 
     Attributes:
         owner: The look-up for which the turn was started.
@@ -95,7 +92,7 @@ class ScanTurn:
         return self._passed > self.begin
 
     def join(self, scan: Scan) -> None:
-        """Add a look-up. Its ``position`` must not be below the offset that the reader reads next."""
+        # The reader must not have passed the position of ``scan``.
         self._joined.setdefault(scan.key, []).append(scan)
 
     def leave(self, scan: Scan) -> None:
@@ -117,10 +114,7 @@ class ScanTurn:
                     scan.found.append(record)
 
     def advance(self, reader_position: int) -> list[Scan]:
-        """Record that the reader has read all records below ``reader_position``.
-
-        Remove the look-ups that are now complete from the turn, and return them.
-        """
+        """Record that the reader has read all records below ``reader_position``. Return the look-ups now complete."""
         if reader_position < self._passed:
             self._rewind(reader_position)
         self._passed = reader_position
@@ -164,7 +158,7 @@ class ScanQueue:
             turn.leave(scan)
 
     def begin_turn(self) -> ScanTurn | None:
-        """Start and return the turn of the next look-up. If no look-up may have a turn now, return None."""
+        """Start the turn of the next look-up. If none may have a turn now, return None."""
         lent = Counter(turn.owner.tenant for turn in self._turns.values())
         for tenant, scans in self._by_tenant.items():
             owner = next((scan for scan in scans if scan.place not in self._turns), None)
@@ -180,22 +174,15 @@ class ScanQueue:
         return None
 
     def start(self, turn: ScanTurn, reader_position: int) -> list[Scan]:
-        """Record the offset at which a turn's reader has started. Remove and return the look-ups that are complete.
-
-        ``reader_position`` is above ``turn.begin`` if the log no longer has the records between these two offsets.
-        Look-ups that needed such records skip them.
-        """
+        """Record the offset at which a turn's reader has started. Return the look-ups that are complete."""
+        # If the log no longer has the records before ``reader_position``, the look-ups skip them.
         for scan in self._all():
             if scan.place == turn.place and scan.position >= turn.begin:
                 scan.position = max(scan.position, reader_position)
         return self.advance(turn, reader_position)
 
     def advance(self, turn: ScanTurn, reader_position: int) -> list[Scan]:
-        """Record that the reader of a turn has read all records below ``reader_position``.
-
-        Other look-ups of the partition join the turn, unless their ``position`` is below ``reader_position``. Remove
-        and return the look-ups that are complete.
-        """
+        """Record that the reader has read all records below ``reader_position``. Return the look-ups now complete."""
         for scan in self._all():
             if scan.place == turn.place and scan.position >= reader_position and scan not in turn:
                 turn.join(scan)

@@ -11,7 +11,6 @@ TAKE_TEXT_BACK: Final = frozenset({b"Recall", b"Verdict", b"Cutover"})
 
 
 def takes_text_back(record: UnreadableRecord) -> bool:
-    """Return whether the record is of a kind that can take back text that was shown."""
     return any(name == KIND_HEADER and kind in TAKE_TEXT_BACK for name, kind in record.headers)
 
 

@@ -17,7 +17,7 @@ BATCH_SHARE: Final = 0.75
 
 
 class StreamPlace:
-    """The right of one batch request to use a stream. ``release`` gives the right back. A second call has no effect.
+    """The right of one batch request to use a stream, until ``release`` is called.
 
     Attributes:
         waited: Whether the request had to wait for this right.
@@ -38,7 +38,7 @@ class BatchRoom:
     """Decides which batch requests may use a stream of this edge.
 
     Args:
-        most_streams: Maximum number of open streams of the edge. At most the same number of batch requests may wait.
+        most_streams: Maximum number of open streams, and of batch requests that wait.
         open_streams: Returns how many streams are open.
 
     Attributes:

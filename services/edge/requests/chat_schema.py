@@ -34,9 +34,9 @@ class RailbusExtension(Struct, forbid_unknown_fields=True):
         egress: ``forbidden`` means that the prompt is not sent to a cloud model.
         lane: ``batch`` requests use only the capacity that interactive requests leave free.
         service_class: Name of a class in the policy. The class sets the deadlines and objectives of the request.
-        restart: What an OpenAI-style stream does if another attempt takes over after text was sent, because such a
-            stream cannot take text back. ``error``, the default, ends the stream with an error. ``marker`` sends a
-            chunk with the op ``restart`` and continues with the new attempt's text.
+        restart: What an OpenAI-style stream does if another attempt takes over after text was sent. ``error``, the
+            default, ends the stream with an error. ``marker`` sends a chunk with the op ``restart`` and continues with
+            the new attempt's text.
     """
 
     delivery: DeliveryMode | Delivery | None = None

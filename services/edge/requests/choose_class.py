@@ -27,24 +27,13 @@ def choose_class(
     body: str | None,
     tier: str | None,
 ) -> ServiceClass:
-    """Return the class of a request.
+    """Return the class that the client names, or else the policy's default class.
 
-    If the client names no class, return the policy's default class for ``tenant`` and ``model``. If ``lane`` is given
-    and is not the lane of this class, return the default class of ``lane`` instead.
-
-    Args:
-        classes: The policy's classes.
-        tenant: The tenant that sent the request.
-        model: The model that the request names.
-        lane: The lane that the request names, if any.
-        header: Value of the header ``X-Railbus-Class``, if any.
-        body: Value of the body field ``railbus.service_class``, if any.
-        tier: Value of the body field ``service_tier``, if any. ``flex`` means the class ``batch``, unless the policy
-            has a class ``flex``. A value in ``USUAL_TIERS`` selects no class. Any other value names a class.
+    The client can name it in the header ``X-Railbus-Class``, in ``railbus.service_class`` or in ``service_tier``.
 
     Raises:
-        ApiError: 400, if the class is unknown, if ``header``, ``body`` and ``tier`` name different classes, or if
-            ``lane`` is not the lane of the class; 403, if the client may not use the class.
+        ApiError: 400, if the class is unknown, if the names differ, or if ``lane`` is not the lane of the class; 403,
+            if the client may not use the class.
     """
     tier = None if tier in USUAL_TIERS else BATCH if tier == FLEX and classes.get(FLEX) is None else tier
     asked = {CLASS_HEADER: header, BODY_FIELD: body, "service_tier": tier}

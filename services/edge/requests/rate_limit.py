@@ -19,10 +19,7 @@ class Rate:
     burst: int
 
     def cost_us(self, units: int = 1) -> int:
-        """Return the time in which the average rate allows this many units, in microseconds.
-
-        More than ``burst`` units cost as much as ``burst`` units.
-        """
+        """Return the time in which the average rate allows this many units, in microseconds."""
         return min(units, self.burst) * 60_000_000 // self.per_minute
 
     @property
@@ -35,7 +32,7 @@ class RateDecision:
     """The result of ``gcra``.
 
     Attributes:
-        arrival_us: The theoretical arrival time, in microseconds. Pass it to the next call of ``gcra``.
+        arrival_us: The state to pass to the next call of ``gcra``, in microseconds.
         wait_us: Microseconds until the units are allowed; 0 if they are allowed now.
     """
 
@@ -44,14 +41,7 @@ class RateDecision:
 
 
 def gcra(rate: Rate, arrival_us: int, now_us: int, units: int = 1) -> RateDecision:
-    """Decide whether units are allowed now.
-
-    Args:
-        rate: The limit.
-        arrival_us: ``RateDecision.arrival_us`` of the previous decision for this tenant; 0 before the first.
-        now_us: The present time, in microseconds.
-        units: Number of units.
-    """
+    """Decide whether units are allowed now. ``arrival_us`` is that of the previous decision; 0 before the first."""
     following = max(arrival_us, now_us) + rate.cost_us(units)
     wait_us = following - now_us - rate.tolerance_us
     return RateDecision(arrival_us, wait_us) if wait_us > 0 else RateDecision(following, 0)
@@ -77,7 +67,7 @@ class LocalLimiter:
         return decision.wait_us
 
     def give_back(self, tenant: str, cost_us: int) -> None:
-        """Undo a charge or a part of it. ``cost_us`` is the result of ``Rate.cost_us`` for the units to give back."""
+        """Undo a charge or a part of it."""
         if tenant in self._arrivals:
             self._arrivals[tenant] -= cost_us
 
@@ -89,10 +79,7 @@ def tokens_of(request: Request) -> int:
 
 
 def used_tokens(session: DeliverySession, charged: int) -> int:
-    """Return how many of the charged tokens were used.
-
-    For a denied prompt, this is 0. If the number is not known, all charged tokens count as used.
-    """
+    """Return how many of the charged tokens were used; all of them if this is not known."""
     if session.usage is not None:
         return min(charged, session.usage.prompt_tokens + session.usage.completion_tokens)
     return 0 if session.refused else charged

@@ -46,8 +46,6 @@ NOT_READY: Final = "The server is not ready: it does not follow the log yet."
 
 
 class RequestService:
-    """Opens the streams of all clients, for new requests and for requests that are on the log already."""
-
     def __init__(
         self, settings: Settings, *, instance: str, hub: Hub, partitions: PartitionFollower, lookup: LogLookup,
         producer: Producer, receipts: ReceiptWriter, shared_limits: SharedLimits,
@@ -85,15 +83,7 @@ class RequestService:
     ) -> Subscription:  # fmt: skip
         """Put a new request on the log. Return its stream when the broker has acknowledged the request.
 
-        A batch request may have to wait for a free stream first.
-
-        Args:
-            parsed: The validated request.
-            client: The client that sent the request.
-            arrival: When the request arrived.
-            on_posted: Called when the producer has taken the request, before the broker acknowledges it.
-            idempotency_key: A later request with the same key and body gets the answer to this request.
-            traceparent: The client's W3C trace context, if any.
+        ``on_posted`` is called earlier, when the producer has taken the request.
 
         Raises:
             ApiError: The request is refused, or the broker did not acknowledge it.
@@ -138,12 +128,7 @@ class RequestService:
         return await self._again(known, record, client, idempotency_key)
 
     async def resume(self, request_id: str, after: str | None, client: ClientContext) -> Subscription:
-        """Open a stream for a request that is on the log already.
-
-        Args:
-            request_id: Id of the request.
-            after: Position of the last op that the client has; None if it has none.
-            client: The client that resumes.
+        """Open a stream for a request that is on the log already. It begins after the op at the position ``after``.
 
         Raises:
             ApiError: The request is unknown, belongs to another tenant, is too old, or has no op at this position.

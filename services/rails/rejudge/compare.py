@@ -27,8 +27,7 @@ class JudgedPrompt(NamedTuple):
         unanswered: Rails that gave no answer, because they were cancelled, late or broken.
         details: The explanations of the rails that answered, by rail. A rail without an explanation is left out.
         masked: The prompt after masking; None if the verdict does not mask it. It is never printed.
-        delivery: The delivery that the verdict sets for the answer, which may be stricter than the request's; None if
-            it sets none.
+        delivery: The delivery that the verdict sets for the answer; None if it sets none.
     """
 
     decision: VerdictDecision
@@ -56,7 +55,7 @@ class JudgedPrompt(NamedTuple):
 
     @property
     def says_nothing(self) -> bool:
-        """Return whether a rail gave no answer and no rail refused. Such a verdict is not compared."""
+        """Return whether a rail gave no answer and no rail refused."""
         return bool(self.unanswered) and not self.blocked
 
     def row(self) -> dict[str, Any]:
@@ -75,8 +74,7 @@ class VerdictComparison:
     """The result of comparing all recorded verdicts with the new ones.
 
     Attributes:
-        unanswered: Number of requests that were not compared: in the recorded or in the new evaluation, a rail gave no
-            answer and no rail refused.
+        unanswered: Number of requests that were not compared, because a rail gave no answer and no rail refused.
         left_out: Number of requests that were not compared, because the recorded verdict came from a rail that is not
             run now.
         blocked: By rail, the number of prompts that it refuses in the new evaluation.
@@ -105,8 +103,9 @@ def change_of(
 ) -> VerdictChange | None:
     """Return how the new verdict differs from the recorded one; None if it does not.
 
-    Two denials count as equal if each rail that refused before also refuses now. Rails in ``left_out`` do not count.
+    Rails in ``left_out`` do not count.
     """
+    # Two denials count as equal if each rail that refused before also refuses now.
     if before.decision != after.decision:
         return {"deny": "denied", "mask": "masked", "allow": "admitted"}[after.decision]  # type: ignore[return-value]
     if before.decision == "deny":

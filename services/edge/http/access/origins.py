@@ -21,14 +21,12 @@ class OriginGuard:
     allowed: frozenset[str] = frozenset()
 
     def check(self, host: str | None, origin: str | None) -> None:
-        """Refuse requests from web pages whose origin is neither the edge's own nor in ``allowed``.
-
-        If requests need no API key, also refuse requests whose ``Host`` is not a loopback name. This stops DNS
-        rebinding.
+        """Refuse a request of a web page that may not use this edge.
 
         Raises:
             ApiError: 403, if the request is refused; 400, if a header is malformed.
         """
+        # Without API keys, only loopback names are answered. This stops DNS rebinding.
         is_local = host is not None and _is_local(host)
         if not self.keyed and not is_local:
             raise ApiError(

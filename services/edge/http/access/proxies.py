@@ -22,8 +22,7 @@ class TrustedProxies:
     """The trusted proxies in front of this edge.
 
     Attributes:
-        header: The header in which a proxy writes the address of its client. The proxy must append the address to the
-            header, or replace the header.
+        header: The header in which a proxy writes the address of its client.
     """
 
     networks: tuple[_Network, ...] = ()
@@ -38,14 +37,7 @@ class TrustedProxies:
         )
 
     def client(self, peer: str, values: Sequence[str]) -> str:
-        """Return the client's address: the last address in the header that does not belong to a trusted proxy.
-
-        If there is no such address, return ``peer``.
-
-        Args:
-            peer: The address of the proxy that opened the connection.
-            values: The header's values, in order.
-        """
+        """Return the last address in the header's values that does not belong to a trusted proxy, or else ``peer``."""
         hops = [hop for value in values for hop in value.split(",")]
         for hop in reversed(hops[-MAX_HOPS:]):
             address = self._address(hop)
