@@ -1,8 +1,7 @@
 """The decisions of the batch service: which lines to submit, which are done, and which to retry. No I/O, no clock.
 
-A batch service takes over a job by writing a ``BatchProgress`` event with a higher epoch. Until the service has read
-this event back from the log, the job is *starting*. Then the job is *recovering*: the service reads what other services
-have already done for the job, from the offsets in the event to the end of the log. After that, the job is *running*.
+A job is *starting* until the service has read its own first ``BatchProgress`` event of the job from the log. It is
+*recovering* until the service has read what other services did for the job. Then it is *running*.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -51,8 +50,7 @@ class BatchConfig:
     Attributes:
         partitions: Number of partitions of the request topic, and of the stream log.
         governance: The checks that an answer must have passed before it is accepted.
-        line_timeout_us: Maximum time between the submission and the closing of a request. If it takes longer, the line
-            gets an error.
+        line_timeout_us: Maximum time between the submission and the closing of a request.
         source: Name of this instance of the service in the events that it writes.
     """
 
@@ -74,7 +72,7 @@ class BatchCore:
 
     @property
     def prefixes(self) -> frozenset[str]:
-        """For each job, the prefix that its request ids have in common."""
+        """The common prefix of the request ids of each job."""
         return frozenset(self._jobs)
 
     def jobs(self) -> Iterator[JobRun]:
@@ -86,8 +84,7 @@ class BatchCore:
     def begin(self, state: JobState, good: int, bad: int, part: str, positions: Positions) -> list[Effect]:
         """Start a job, or take it over from another service.
 
-        Records of the job are ignored until ``confirmed`` is called. ``good`` and ``bad`` are the numbers of valid and
-        invalid lines. ``part`` is the name of the new part file.
+        ``good`` and ``bad`` are the numbers of valid and invalid lines. ``part`` is the name of the new part file.
         """
         before = state.progress
         job = JobRun(created=state.created, good=good, bad=bad, window=min(32, state.created.window_open))
@@ -107,8 +104,7 @@ class BatchCore:
     def confirmed(self, batch_id: str) -> None:
         """Change the state of a job from *starting* to *recovering*.
 
-        Call this when the progress event that ``begin`` returned is the job's newest one on Kafka. Then read Kafka from
-        the offsets in that event to the end, and call ``caught_up``.
+        Call this when the progress event that ``begin`` returned is the job's newest one on Kafka.
         """
         if (job := self.job(batch_id)) is not None and job.stage == "starting":
             job.stage = "recovering"

@@ -26,10 +26,8 @@ class JobFigures:
     Attributes:
         lines_left: Number of lines without a result.
         time_used: Share of its time limit that a job has used; the maximum over all jobs.
-        lines_open: Number of open lines of the jobs that this service runs. An open line was submitted and has no
-            result.
-        window: Maximum number of open lines, summed over the jobs that this service runs. Paused, cancelled and expired
-            jobs do not count.
+        lines_open: Number of submitted lines without a result, over the jobs that this service runs.
+        window: Sum of the windows of the jobs that can submit lines.
     """
 
     by_status: Mapping[JobStatus, int]

@@ -31,7 +31,7 @@ class AskCancel:
 
 @dataclass(frozen=True, slots=True)
 class RecordResult:
-    """Asks the service to append a result to the job's part file, which holds results until the job ends."""
+    """Asks the service to append a result to the job's part file."""
 
     batch_id: str
     place: int
@@ -66,8 +66,7 @@ class JobRun:
         good: Number of valid lines.
         bad: Number of invalid lines.
         window: Maximum number of lines that may be open at once. It adapts to the load.
-        recovered_from: Number of lines that were submitted before the last progress event of the previous batch
-            service; 0 for a new job.
+        recovered_from: Number of submitted lines according to the progress event at the takeover; 0 for a new job.
         open: Lines that were submitted and have no result, by position in the order of submission.
         waiting: Positions of the open lines that wait for a retry.
     """
@@ -137,19 +136,18 @@ class JobRun:
     def adapt_window(self, *, crowded: bool, submitted_us: int, now_us: int) -> None:
         """Adapt the window after a request was closed: halve it if ``crowded``, else widen it by one line.
 
-        ``crowded`` means that the request was closed for a cause that indicates too many unfinished requests. A request
-        that was submitted before the last halving does not cause another halving.
+        ``crowded`` means that the cause indicates too many unfinished requests.
         """
         if not crowded:
             self.window = min(self.window + 1, self.created.window_open)
         elif submitted_us > self.shrunk_us:
+            # A request that was submitted before the last halving does not cause another one.
             self.window, self.shrunk_us = max(1.0, self.window / 2), now_us
 
     def is_over(self, now_us: int, grace_us: int) -> bool:
         """Return whether the job can be finished.
 
-        Usually every valid line must have a result. If the job was cancelled or has expired, every submitted line must
-        have a result, or ``grace_us`` must have passed since the cancellation or expiry.
+        A cancelled or expired job waits at most ``grace_us`` for the results of submitted lines.
         """
         if self.ending is None:
             return not self.open and self.next_line >= self.good

@@ -34,10 +34,9 @@ class LineAttempt:
 
     Attributes:
         screen: The text that a client may see, computed from the events of the request.
-        stream_offset: All events of the request have this or a higher offset in ``railbus.streams``.
-        request_offset: The request has this or a higher offset in ``railbus.requests.batch``.
-        submitted_us: When the request was submitted, or when this service took over the job if that was later; 0 until
-            the takeover is complete.
+        stream_offset: Lower bound of the offsets of the request's events in ``railbus.streams``.
+        request_offset: Lower bound of the request's offset in ``railbus.requests.batch``.
+        submitted_us: When this service submitted the request or took it over; 0 until the takeover is complete.
         on_log: Whether the request is known to be in Kafka.
         failure: The newest ``Failed`` event of the request.
         folded_offset: Offset of the newest event that was applied.
@@ -90,8 +89,8 @@ Decision = Literal["open", "done", "retry"]
 def decide(line: LineState, most_attempts: int, *, ending: bool) -> tuple[Decision, int, LineResult | None]:
     """Decide whether a line is still ``open``, is ``done``, or needs another request (``retry``).
 
-    Return the decision, the number of the attempt on which it is based, and the line's result if the line is done.
-    ``ending`` means that the job was cancelled or has expired. Then no line is retried.
+    Return the decision, the number of the decisive attempt, and the line's result if the line is done. With ``ending``,
+    no line is retried.
     """
     for number in sorted(line.attempts):
         attempt = line.attempts[number]

@@ -1,8 +1,4 @@
-"""The process of a batch service. One member of the consumer group runs all jobs; the others are standbys.
-
-The topic ``railbus.batches`` has one partition. The member to which it is assigned takes over each unfinished job, by
-writing an event with a higher epoch. Later events of the previous member are ignored.
-"""
+"""The process of a batch service. One member of the consumer group runs all jobs; the others are standbys."""
 
 import asyncio
 import secrets
@@ -94,6 +90,7 @@ class BatchService:
             bus, handler=self._on_records, in_flight_limit=self._limit,
             record_filter=lambda kind, key: kind in kinds and key is not None and key[:JOB_CHARS] in self._wanted,
         )  # fmt: skip
+        # The member with the only partition of the topic takes over each unfinished job, by an event of a higher epoch.
         self._group = GroupReader(
             bus, topics=(BATCHES,), group=GROUP, handler=None, commit="never", on_assigned=self._on_assigned,
             instance_id=settings.batch_instance,

@@ -14,18 +14,14 @@ class Settings:
 
     Attributes:
         batch_dir: Folder of the jobs' files. All batch services, edges and users of ``railbus batch`` must share it.
-        batch_instance: Name of this batch service, different from that of every other batch service. A restart with the
-            same name within the session timeout causes no rebalance.
-        batch_total_ms: Total deadline of each request of a job, in milliseconds. The policy may set a minimum and a
-            maximum for it.
+        batch_instance: Unique name of this batch service, used as Kafka's ``group.instance.id``.
+        batch_total_ms: Total deadline of each request of a job, in milliseconds. A policy may limit it.
         batch_stall_ms: Maximum time in milliseconds between two chunks of an answer. After this time, the router starts
             another attempt. The minimum is ten seconds.
         batch_line_timeout_ms: Maximum time in milliseconds between the submission and the closing of a request. If a
             request takes longer, its line gets an error.
-        input_gate: With ``hold``, an answer is accepted only after the verdict of a rails service, even if the worker's
-            ``Started`` event does not require a verdict.
-        output_check: With ``on``, an answer is accepted only after a check by a safety service, even if the worker's
-            ``Started`` event does not require a check.
+        input_gate: With ``hold``, every answer needs the verdict of a rails service to be accepted.
+        output_check: With ``on``, every answer needs a check by a safety service to be accepted.
     """
 
     batch_dir: Path = field(
@@ -42,11 +38,8 @@ class Settings:
 
     @property
     def deadlines(self) -> Deadlines:
-        """The deadlines of each request of a job.
-
-        The verdict and the first token may take as long as the whole answer, because requests wait in queues.
-        """
         total_ms = self.batch_total_ms
+        # Requests wait in queues, so the verdict and the first token may take as long as the whole answer.
         return Deadlines(verdict_ms=total_ms, ttft_ms=total_ms, stall_ms=self.batch_stall_ms, total_ms=total_ms)
 
     @property

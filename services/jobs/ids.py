@@ -1,7 +1,6 @@
 """Ids of jobs, and of the requests that a job submits.
 
-The id of a request is made of the job's id, the position of the line in the order of submission, and the attempt. So a
-request that is written twice has the same id both times.
+A request's id consists of the job's id, the position of the line in the order of submission, and the attempt.
 """
 
 from typing import Final, NamedTuple
@@ -32,12 +31,7 @@ class LineRequest(NamedTuple):
 
 
 def new_batch_id(now_ms: int, random_bits: int) -> str:
-    """Return the id of a new job.
-
-    Args:
-        now_ms: The current time, in milliseconds since the epoch.
-        random_bits: A random number of 34 bits.
-    """
+    """Return the id of a new job. ``random_bits`` is a random number of 34 bits."""
     return BATCH_PREFIX + uuid7(now_ms, random_bits << _LOW_BITS).replace("-", "")
 
 

@@ -24,7 +24,6 @@ class JobState:
         created_ms: When the job was submitted.
         progress: The newest valid progress event; None if there is none.
         began_ms: When the first progress event was written.
-        paused: Whether the job is paused, so that no further lines are submitted.
         cancelled_ms: When a user cancelled the job.
         finished: The event that ended the job; None if the job has not ended.
         finished_ms: When the job ended.
@@ -128,10 +127,9 @@ def _changed(job: JobState, event: BatchControl | BatchProgress | BatchFinished,
 
 
 def holds(event: BatchProgress, newest: BatchProgress | None) -> bool:
-    """Return whether a progress event of a job is valid.
+    """Return whether ``event`` has a higher epoch than ``newest``, or the same epoch and the same source.
 
-    ``newest`` is the newest valid progress event of the job before ``event``; None if there is none. ``event`` is valid
-    if it has a higher epoch than ``newest``, or the same epoch and the same source.
+    ``newest`` is the newest valid progress event of the job; None if there is none.
     """
     if newest is None or event.epoch > newest.epoch:
         return True

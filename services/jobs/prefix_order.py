@@ -29,7 +29,7 @@ def prefix_key(texts: Iterable[str]) -> bytes:
 
 
 def prefix_order(keys: Sequence[bytes]) -> list[int]:
-    """Return the indices of the keys in an order in which keys with a common prefix are neighbours."""
+    """Return the indices of ``keys``, ordered so that keys with a common prefix are neighbours."""
     ranked = sorted(range(len(keys)), key=keys.__getitem__)
     found: list[int] = []
     waiting = [(0, len(ranked), 0)] if ranked else []  # ranges of keys with an equal prefix; the last one is next

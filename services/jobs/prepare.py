@@ -1,7 +1,4 @@
-"""Read a job's input once: find the invalid lines, and choose the order in which the valid lines are submitted.
-
-The result is stored in the job's working folder. About 150 bytes per line are kept in memory.
-"""
+"""Read a job's input once: find the invalid lines, and choose the order in which the valid lines are submitted."""
 
 import hashlib
 from array import array

@@ -23,10 +23,7 @@ _SEPARATOR: Final = b"\t"
 def part_record(place: int, *, is_answer: bool, line: bytes) -> bytes:
     """Encode the result of one line of the input as a record of a part file.
 
-    Args:
-        place: The line's position in the order of submission, from 0.
-        is_answer: True for an answer, False for an error.
-        line: The line for the result file.
+    ``place`` is the line's position in the order of submission, from 0.
     """
     return b"%d%s%d%s%s" % (place, _SEPARATOR, is_answer, _SEPARATOR, line)
 
@@ -34,8 +31,7 @@ def part_record(place: int, *, is_answer: bool, line: bytes) -> bytes:
 def part_records(file: BinaryIO, length: int) -> Iterator[tuple[int, bool, int, bytes]]:
     """Yield the records in the first ``length`` bytes of a part file.
 
-    A record consists of the line's position in the order of submission, whether the result is an answer, the offset of
-    the result in the part file, and the result.
+    A record has the line's position, whether the result is an answer, the result's offset, and the result.
     """
     offset = 0
     while offset < length:
@@ -68,8 +64,7 @@ def write_results(
 ) -> ResultFiles:  # fmt: skip
     """Write the result files of a job. Every line of the input has one result, in the order of the input.
 
-    A valid line without a result in a part file gets an error: ``batch_expired`` in an expired job, ``batch_cancelled``
-    in any other job. ``good`` is the number of valid lines.
+    A line without a result in a part file gets an error. ``good`` is the number of valid lines.
     """
     folder = store.work_folder(batch_id)
     where = array("Q", [_NONE]) * good  # index of the part file, and offset of the result in it

@@ -39,7 +39,7 @@ def gamma_by_batch(
 ) -> tuple[GammaBand, ...]:
     """Return the best gamma (number of tokens to draft) for the batch sizes from 1 to ``largest``.
 
-    Gamma is 0 where drafting saves no time, and never grows with the batch size.
+    Gamma is 0 where drafting saves no time.
     """
     fraction("alpha", alpha)
     whole("largest", largest, least=1)
@@ -108,8 +108,7 @@ def choose_gamma(
 ) -> int:
     """Return the number of tokens to draft in the next step, at most ``most``.
 
-    ``context`` is the number of tokens in the KV cache of each sequence. ``idle_steps`` is the number of steps since
-    the last draft.
+    ``idle_steps`` is the number of steps since the last draft.
     """
     gamma, speed = pair.best_gamma(acceptance.alpha, batch=batch, context=context, most=most)
     if gamma and speed > 1 + MARGIN:

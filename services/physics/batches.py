@@ -1,7 +1,6 @@
 """Compute the throughput of batch jobs whose prompts share a prefix.
 
-Prefill and decode are assumed to alternate on the accelerator. A decode step reads the weights once, and the KV cache
-of every sequence (Pope et al., "Efficiently Scaling Transformer Inference", 2022).
+Prefill and decode are assumed to alternate on the accelerator.
 """
 
 from dataclasses import dataclass
@@ -110,12 +109,10 @@ def throughput(
 ) -> Throughput:
     """Return the throughput with the largest batch that fits into memory.
 
-    If ``efficiency`` is None, the constants of vLLM apply. If ``kv`` is None, the precision of the KV caches is
-    ``batch_kv(gpu)``.
+    If ``efficiency`` is None, the constants of vLLM apply. If ``kv`` is None, ``batch_kv(gpu)`` applies.
 
     Raises:
-        ValueError: The model does not fit into memory together with one sequence per pipeline stage, or its heads or
-            layers cannot be divided as ``layout`` requires.
+        ValueError: The model and a sequence do not fit into memory, or the layout does not suit the model.
     """
     efficiency = practical(gpu) if efficiency is None else efficiency
     kv = batch_kv(gpu) if kv is None else kv

@@ -34,16 +34,10 @@ def recall(rho: float, *, best: float, kept: float) -> float:
 def chain_recall(rhos: Sequence[float], *, best: float, kept: Sequence[float]) -> float:
     """Return the share of the best requests that reach the last model of a cascade.
 
-    The errors of the models' scores are assumed to be independent.
-
-    Args:
-        rhos: For each model before the last one, the rank correlation between its score and the last model's score.
-        best: Share of all requests that count as the best, such as 0.01.
-        kept: For each model before the last one, the share of all requests that it passes on. The shares must not
-            increase.
+    ``rhos`` and ``kept`` have one value for each model before the last one, as in ``recall``.
 
     Raises:
-        ValueError: A share is not within 0 and 1, a rho is not within -1 and 1, or the shares increase.
+        ValueError: A share or a rho is out of range, or the shares increase.
     """
     positive("best", fraction("best", best))
     if len(rhos) != len(kept) or list(kept) != sorted(kept, reverse=True):
@@ -52,6 +46,7 @@ def chain_recall(rhos: Sequence[float], *, best: float, kept: Sequence[float]) -
         fraction("kept", share)
         if not -1 <= rho <= 1:
             raise ValueError(f"rho must be within -1 and 1, not {rho!r}")
+    # The errors of the models' scores are assumed to be independent.
     everything = [_NORMAL.inv_cdf((step + 0.5) / POINTS) for step in range(POINTS)]
     finals = [_NORMAL.inv_cdf(1 - best * (step + 0.5) / POINTS) for step in range(POINTS)]
     passed, found = [1.0] * POINTS, [1.0] * POINTS
@@ -83,7 +78,7 @@ def _bar(rho: float, share: float, finals: Sequence[float], passed: Sequence[flo
 
 
 def rank_correlation(screen: Sequence[float], final: Sequence[float]) -> float:
-    """Return Spearman's rank correlation of two scores of the same requests. Equal scores get their mean rank.
+    """Return Spearman's rank correlation of two scores of the same requests.
 
     Raises:
         ValueError: There are fewer than three requests, the lengths differ, or all scores in a list are equal.

@@ -36,8 +36,7 @@ def longest_prompt(
 def chance_of_waiting_at_most(wait_ms: float, service_ms: float, utilisation: float) -> float:
     """Return the probability of a wait of at most ``wait_ms`` in an M/D/1 queue.
 
-    M/D/1 means Poisson arrivals, one server, and the constant service time ``service_ms``. ``utilisation`` is the share
-    of time in which the server is busy.
+    M/D/1 means Poisson arrivals, one server, and the constant service time ``service_ms``.
     """
     positive("service_ms", service_ms)
     if wait_ms < 0:
@@ -79,8 +78,7 @@ def response_variation(utilisation: float) -> float:
 def highest_utilisation(deadline_ms: float, service_ms: float, *, share: float = 0.99) -> float:
     """Return the highest load at which ``share`` of the requests get their first token within ``deadline_ms``.
 
-    The result is 0 if there is no such load. The engine is modelled as an M/D/1 queue. ``service_ms`` is the prefill
-    time of a request.
+    The result is 0 if there is no such load. ``service_ms`` is the prefill time of a request.
     """
     fraction("share", share)
     positive("service_ms", service_ms)

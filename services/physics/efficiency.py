@@ -1,7 +1,6 @@
 """Efficiency constants of engines: the share of a data sheet's rates that an engine reaches, and its fixed times.
 
 The constants are fitted to the published measurements in ``tests/data/published`` (TensorRT-LLM 0.9 and NVIDIA NIM).
-The interval of a fitted constant is the range of its values in repeated fits, each without one source, GPU or model.
 """
 
 from collections.abc import Mapping
@@ -29,8 +28,7 @@ class Efficiency:
         overlap: Overlap of memory reads and arithmetic: 0 means one after the other, 1 means at the same time.
         layer_us: Fixed time of each layer in a step, in microseconds.
         sequence_us: Fixed time of each decoded or verified token in a step, in microseconds.
-        activations: Number of activations that a layer reads and writes for a token, in multiples of the width of the
-            residual stream.
+        activations: Activations per token that a layer reads and writes, divided by the model's width.
     """
 
     flops: float
@@ -76,6 +74,7 @@ class Constant:
 _T: Final = "TensorRT-LLM 0.9, static batches (T)"
 _TN: Final = "TensorRT-LLM 0.9, static batches (T); NIM, closed loops (N)"
 
+# The interval of a fitted constant is the range of its values in repeated fits, each without one source, GPU or model.
 COMMON: Final[Mapping[str, Constant]] = MappingProxyType(
     {
         "bandwidth": Constant(0.92, 0.78, 1.0, _TN),
@@ -144,10 +143,7 @@ def practical(gpu: Gpu, engine: Engine = "vllm") -> Efficiency:
 
 
 def variants(gpu: Gpu, engine: Engine = "vllm") -> tuple[tuple[Efficiency, Efficiency], ...]:
-    """Return two efficiencies for each constant: with this constant at the low and at the high end of its interval.
-
-    The other constants have their usual values.
-    """
+    """Return two efficiencies for each constant: with this constant at the low and at the high end of its interval."""
     usual = practical(gpu, engine)
     if gpu.generation == "cpu":
         constants = dict(GENERATIONS["cpu"])

@@ -37,10 +37,7 @@ def hidden_fraction(*, rail_ms: float, queue_ms: float, prefill_ms: float) -> fl
 
 
 def exposure_tokens(*, tokens_per_second: float, check_ms: float, bus_ms: float, chunk_tokens: float = 1.0) -> float:
-    """Return the number of tokens that are shown before a recall arrives.
-
-    These are the tokens generated during the check and the transfer on the bus, plus the recalled chunk.
-    """
+    """Return the number of tokens that are shown before a recall arrives."""
     for name, value in (
         ("tokens_per_second", tokens_per_second),
         ("check_ms", check_ms),

@@ -22,7 +22,7 @@ class Burst:
 
     Attributes:
         first_ms: Mean time until the prefill of a prompt ends.
-        stall_ms: Total time for which an answer pauses because other prompts are prefilled; the mean over the answers.
+        stall_ms: Mean time for which an answer pauses during the prefill of other prompts.
     """
 
     first_ms: float
@@ -42,8 +42,8 @@ def burst(
 ) -> Burst:
     """Return the delays if ``batch`` prompts arrive together.
 
-    Of each prompt, ``cached`` tokens are in the KV cache. A step prefills as many whole prompts as fit into ``budget``
-    tokens, but at least one prompt.
+    ``cached`` tokens of each prompt are in the KV cache. A step prefills as many whole prompts as fit into ``budget``
+    tokens.
     """
     whole("batch", batch, least=1)
     # Sequences whose prompts share a step form a group and stay together. When the answers of a group end, the next

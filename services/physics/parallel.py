@@ -52,8 +52,7 @@ ONE: Final = Layout()
 def group(gpu: Gpu, layout: Layout) -> Gpu:
     """Return one ``Gpu`` that is equivalent to the accelerators of one engine.
 
-    Its rates are those of one pipeline stage, because the stages work one after the other. Its memory is that of all
-    stages together.
+    Its rates are those of one pipeline stage. Its memory is that of all stages together.
     """
     n = layout.tensor
     return replace(
@@ -67,10 +66,7 @@ def group(gpu: Gpu, layout: Layout) -> Gpu:
 
 
 def divided(model: Model, layout: Layout) -> Model:
-    """Return the model as a tensor-parallel group of accelerators stores it.
-
-    Every accelerator stores at least one KV head. If there are more accelerators than KV heads, KV heads are stored
-    several times, so the result has more KV heads than ``model``.
+    """Return the model as a tensor-parallel group stores it, with at least one KV head on each accelerator.
 
     Raises:
         ValueError: The query heads cannot be divided evenly, or there are fewer layers than pipeline stages.
@@ -79,6 +75,7 @@ def divided(model: Model, layout: Layout) -> Model:
         raise ValueError(f"{model.name} has {model.heads} heads, which {layout.tensor} GPUs cannot divide evenly")
     if layout.pipeline > model.layers:
         raise ValueError(f"{model.name} has {model.layers} layers, fewer than {layout.pipeline} stages")
+    # With more accelerators than KV heads, KV heads are stored several times.
     return replace(model, kv_heads=max(model.kv_heads, layout.tensor)) if layout.tensor > 1 else model
 
 

@@ -31,17 +31,17 @@ def weight_bytes(model: Model, precision: Precision) -> float:
 def weight_bytes_read(model: Model, precision: Precision, tokens: float = 1) -> float:
     """Return the bytes of weights that a step of ``tokens`` tokens reads.
 
-    The output head counts, the input embedding does not. Of a mixture of experts, only experts to which a token is
-    routed count.
+    Only experts to which a token is routed are read.
     """
     spec = spec_of(precision)
+    # The output head counts, the input embedding does not.
     return (model.read_linear_parameters(tokens) * spec.linear_bits + model.head_parameters * spec.head_bits) / 8
 
 
 def kv_bytes_per_token(model: Model, *, beyond_window: bool = False, kv: KvPrecision = "bf16") -> float:
     """Return the number of bytes by which one more token enlarges a KV cache.
 
-    With ``beyond_window``, the context is longer than the attention window, so only layers without a window count.
+    With ``beyond_window``, only layers without an attention window count.
     """
     layers = model.global_layers if beyond_window else model.layers
     return 2 * layers * model.kv_heads * model.head_dim * _kv_value_bytes(kv)

@@ -36,8 +36,7 @@ def tokens_per_step(alpha: float, gamma: int) -> float:
 def tokens_per_step_by_position(acceptance: Sequence[float]) -> float:
     """Return the expected number of tokens per verify step, if the acceptance depends on the position in the draft.
 
-    Each value of ``acceptance`` is the probability that the token at this position is accepted if all tokens before it
-    are accepted.
+    Each probability is conditional on the acceptance of all tokens before it.
     """
     total, alive = 1.0, 1.0
     for position, chance in enumerate(acceptance, start=1):
@@ -49,8 +48,7 @@ def tokens_per_step_by_position(acceptance: Sequence[float]) -> float:
 def tokens_per_step_spread(mean: float, deviation: float, gamma: int, *, points: int = 8_000) -> float:
     """Return the expected number of tokens per verify step, if the acceptance probability differs between requests.
 
-    The acceptance probability follows a Beta distribution with this mean and standard deviation. The result is the
-    harmonic mean of the tokens per step of the requests.
+    The acceptance probability follows a Beta distribution with this mean and standard deviation.
     """
     fraction("mean", mean)
     not_negative("deviation", deviation)
@@ -83,9 +81,9 @@ def _softplus(x: float) -> float:
 def speedup(alpha: float, gamma: int, draft_cost: float, *, overhead: float = OVERHEAD) -> float:
     """Return the tokens per second with speculative decoding, divided by the tokens per second without it.
 
-    This is theorem 3.8 of Leviathan et al. (2023), with an additional ``overhead`` per verify step. ``draft_cost`` and
-    ``overhead`` are in units of a target step. A verify step is assumed to take as long as a plain target step.
+    ``draft_cost`` and ``overhead`` are in units of a target step.
     """
+    # Theorem 3.8 of Leviathan et al. (2023), with an overhead per verify step.
     return speedup_in_batch(alpha, gamma, draft_cost, verify_cost=1.0, overhead=overhead)
 
 
@@ -113,7 +111,7 @@ def best_gamma(
 
 
 def budget_holds(draft_ms: float, target_ms: float, gamma: int, alpha: float) -> bool:
-    """Return whether drafting ``gamma`` tokens takes less time than it is expected to save, if there is no overhead."""
+    """Return whether drafting ``gamma`` tokens is expected to save more time than it takes."""
     not_negative("draft_ms", draft_ms)
     positive("target_ms", target_ms)
     return draft_ms * gamma < target_ms * (tokens_per_step(alpha, gamma) - 1)
@@ -126,8 +124,6 @@ def largest_gamma_in_budget(alpha: float, draft_cost: float, *, most: int = 64) 
 
 def acceptance_from_tokens(tau: float, gamma: int) -> float:
     """Return the acceptance probability at which ``tau`` tokens per verify step are expected.
-
-    This is the inverse of ``tokens_per_step``.
 
     Raises:
         ValueError: ``tau`` is not within 1 and ``gamma + 1``.

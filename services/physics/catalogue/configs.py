@@ -28,12 +28,7 @@ _DEFAULTS: Final[Mapping[str, Mapping[str, Any]]] = {
 
 
 def model_from_config(config: Mapping[str, Any], *, name: str, source: str = "config.json") -> Model:
-    """Return the model that a ``config.json`` describes.
-
-    Args:
-        config: The decoded file.
-        name: The model's name.
-        source: Origin of the numbers, stored in the model.
+    """Return the model that a ``config.json`` describes. ``source`` is the origin of the numbers.
 
     Raises:
         ValueError: The ``model_type`` is not supported, or a field is missing or wrong.

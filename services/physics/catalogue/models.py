@@ -69,8 +69,7 @@ class Model:
     def read_linear_parameters(self, tokens: float) -> float:
         """Return the number of parameters that a step of ``tokens`` tokens reads, without embedding and output head.
 
-        Only experts to which a token is routed are read. If n tokens are routed evenly to k of E experts each, these
-        are E (1 - (1 - k / E)^n) experts.
+        Only experts to which a token is routed are read.
         """
         if self.experts == 1:
             return self.linear_parameters

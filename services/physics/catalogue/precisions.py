@@ -21,7 +21,7 @@ class PrecisionSpec:
         linear_bits: Bits per weight of the linear layers.
         head_bits: Bits per weight of the embedding and the output head.
         arithmetic: Precision of the multiplication.
-        unpacked: Whether weights must be unpacked before the multiplication, which makes reading slower.
+        unpacked: Whether weights must be unpacked before the multiplication.
         lost_points: MMLU points that a model of 8 B parameters loses against BF16.
         note: The loss of quality in words.
     """

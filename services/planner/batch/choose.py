@@ -28,10 +28,7 @@ def pareto_front(ways: Iterable[Way]) -> list[Way]:
 
 
 def good_enough(ways: Iterable[Way], job: BatchJob, wanted: float | None) -> list[Way]:
-    """Return the ways with a quality score of at least ``wanted - job.quality_loss``.
-
-    ``wanted`` is the score of the job's model. If this score is unknown (None), return all ways.
-    """
+    """Return the ways with a quality score of at least ``wanted - job.quality_loss``; all if ``wanted`` is None."""
     if wanted is None:
         return list(ways)
     return [way for way in ways if way.score is not None and way.score >= wanted - job.quality_loss]
@@ -42,9 +39,8 @@ def answers(
 ) -> tuple[BatchAnswer, ...]:
     """Choose the fastest way and the cheapest way to run the job.
 
-    With ``within_h``, also choose the cheapest way that takes at most so many hours. With ``budget``, also choose the
-    way with the highest quality score that costs at most so much. Times and costs are intervals. Their upper ends must
-    be within these limits.
+    With ``within_h``, also choose the cheapest way within so many hours. With ``budget``, also choose the way with the
+    highest quality score for so much money.
     """
     found = [
         _least("fastest", ways, lambda way: (way.hours.value, way.money.value), "h"),

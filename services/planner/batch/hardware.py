@@ -33,7 +33,7 @@ class Deployment:
         layout: Number of accelerators, and their division into engines and pipeline stages.
         sequences: Maximum number of sequences that decode together; None means the default of the engine.
         alpha: Probability that a drafted token is accepted.
-        kv: Precision of the KV caches; None means FP8 if the GPU has FP8 arithmetic, else BF16.
+        kv: Precision of the KV caches; None means ``batch_kv(gpu)``.
     """
 
     model: Model
@@ -77,8 +77,7 @@ class Estimate:
 def estimate(deployment: Deployment, work: BatchWork, factors: Mapping[str, float] = MappingProxyType({})) -> Estimate:
     """Estimate the hours that a job takes, as an interval.
 
-    ``factors`` has measured corrections, by the name of the accelerator. If there is one for this accelerator, the
-    estimate is multiplied by it.
+    ``factors`` has measured corrections of the time, by the name of the accelerator.
 
     Raises:
         ValueError: The model or batch does not fit into memory.
@@ -102,9 +101,7 @@ def estimate(deployment: Deployment, work: BatchWork, factors: Mapping[str, floa
 
 
 def sample_factor(deployment: Deployment, work: BatchWork, at_once: int, hours: float) -> float:
-    """Return the factor by which the predicted time of a job must be multiplied to agree with a sample.
-
-    ``hours`` is the time of the job according to the sample, with ``at_once`` concurrent requests.
+    """Return ``hours``, the time of the job according to a sample, divided by the predicted time.
 
     Raises:
         ValueError: The model or batch does not fit into memory.
@@ -170,7 +167,7 @@ def layouts(count: int) -> Iterator[Layout]:
 
 
 def what_would_fit(model: Model, gpu: Gpu, work: BatchWork) -> str:
-    """Return a text for the report: in which precisions or on which accelerators the model would fit into memory."""
+    """Name the precisions or the accelerators with which the model would fit into memory."""
     here = [
         spec.name for spec in PRECISIONS.values() if _fits(Deployment(model=model, gpu=gpu, precision=spec.name), work)
     ]

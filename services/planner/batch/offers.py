@@ -15,15 +15,12 @@ MILLION: Final = 1e6
 
 
 def token_money(api: ApiOffer, work: BatchWork) -> Range:
-    """Return the price of all tokens, in the currency of the price file.
-
-    The price depends on the hits in the provider's prompt cache: ``low`` if all requests hit, ``value`` if half of them
-    do, ``high`` if none does.
-    """
+    """Return the price of all tokens, as an interval, because hits in the provider's prompt cache are cheaper."""
     full = work.requests * ((work.shared + work.own) * api.input + work.output * api.output) / MILLION
     if api.cached_input is None or not work.prefix_cached:
         return Range(full, full, full)
     saved = work.requests * work.shared * (api.input - api.cached_input) / MILLION
+    # Half of the requests hit the prompt cache, all of them, or none.
     return Range(full - saved / 2, full - saved, full)
 
 

@@ -1,8 +1,6 @@
 """Predict the time of a batch job from a sample: some of the job's prompts, run on the job's engine.
 
-The sample is run as several closed loops. In a closed loop, the number of concurrent requests is constant. The loops
-differ in this number. The time of a prefill and the time of a decode step follow from the measurements. Times are in
-milliseconds.
+The sample consists of closed loops, each with a constant number of concurrent requests. Times are in milliseconds.
 """
 
 from collections.abc import Callable, Sequence
@@ -32,7 +30,7 @@ class SampledLoop:
     """The measurements of a closed loop with ``at_once`` concurrent requests.
 
     Attributes:
-        each_ms: Inverse of the throughput: milliseconds per answer, over all concurrent requests together.
+        each_ms: Inverse of the throughput, in milliseconds per answer.
         error: Relative standard error of ``each_ms``.
         new: Mean number of uncached prompt tokens of a request.
         prompt: Mean number of prompt tokens of a request.
@@ -57,11 +55,11 @@ class SampledEngine:
     """The times of an engine, fitted to a sample.
 
     Attributes:
-        loops: The measurements, one for each number of concurrent requests, in rising order of this number.
-        fixed_ms: Part of a decode step's time that does not depend on the number of sequences.
+        loops: The measurements, by rising number of concurrent requests.
+        fixed_ms: Fixed part of the time of a decode step.
         token_prompt_ms: Time of a prefill for each uncached prompt token.
-        request_ms: Part of a prefill's time that does not depend on the number of tokens.
-        steps: Pairs of a number of sequences and the time of a decode step with so many sequences.
+        request_ms: Fixed part of the time of a prefill.
+        steps: Pairs of a number of sequences and the time of a decode step.
     """
 
     loops: tuple[SampledLoop, ...]
@@ -90,10 +88,9 @@ class SampledEngine:
         return _between(((0, self.fixed_ms), *self.steps), running)
 
     def each_ms(self, at_once: int, new: float, output: float) -> float:
-        """Return the inverse of the predicted throughput: milliseconds per answer, over all concurrent requests.
+        """Return the predicted inverse of the throughput, in milliseconds per answer.
 
-        ``at_once`` is the number of concurrent requests, ``new`` the number of uncached prompt tokens of a request,
-        and ``output`` the number of tokens of an answer.
+        ``new`` is the number of uncached prompt tokens of a request.
         """
         # The speed of the machine may have changed during the sample. A factor makes the result for each measured
         # number of concurrent requests equal to the measurement.
@@ -110,10 +107,9 @@ class SampledEngine:
         return prompt + (output - 1) * self.step_ms(at_once) / at_once
 
     def hours(self, requests: int, at_once: int, output: float, *, new: float | None = None) -> Range:
-        """Return the hours for ``requests`` requests, of which ``at_once`` run concurrently, as an interval.
+        """Return the time of ``requests`` requests as an interval, in hours.
 
-        ``output`` is the number of tokens of an answer. ``new`` is the number of uncached prompt tokens of a request;
-        None means as many as in the sample.
+        ``new`` is the number of uncached prompt tokens of a request; None means as many as in the sample.
         """
         new = self.new if new is None else new
         value = requests * self.each_ms(at_once, new, output) / 3.6e6
@@ -127,9 +123,6 @@ class SampledEngine:
 
 def sampled_loop(result: SampleResult) -> SampledLoop:
     """Summarise a closed loop.
-
-    The throughput is measured only while exactly ``result.at_once`` requests are running, so without the beginning and
-    the end of the loop.
 
     Raises:
         ValueError: Too few requests were answered.
@@ -202,7 +195,7 @@ def sampled_engine(results: Sequence[SampleResult]) -> SampledEngine:
     The sample must have a closed loop with one request at a time, and a closed loop with several.
 
     Raises:
-        ValueError: One of these two loops is missing, or a loop has too few answers.
+        ValueError: A loop is missing, or has too few answers.
     """
     loops = tuple(_loop(results, number) for number in sorted({each.at_once for each in results}))
     if not loops or loops[0].at_once != 1 or len(loops) < 2:
@@ -265,8 +258,7 @@ def _prompt_slope(requests: Sequence[RequestResult]) -> float | None:
 def measured_ways(job: BatchJob, engine: SampledEngine, name: str, score: float | None, per_hour: float) -> list[Way]:
     """Predict the time and the cost of the job on the engine that ran the sample.
 
-    Return a prediction for each of several numbers of concurrent requests and lengths of the answers. ``per_hour`` is
-    the price of the engine per hour.
+    The ways differ in the number of concurrent requests and in the length of the answers.
     """
     full, cap = engine.at_once, job.work.output
     numbers = dict.fromkeys((full, max(2, full // 2), 1))

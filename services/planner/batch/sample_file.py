@@ -57,10 +57,9 @@ def _text(message: Any) -> str:
 
 
 def divided(prompts: Sequence[str], at_once: int) -> list[tuple[int, Sequence[str]]]:
-    """Divide the prompts among closed loops. In a closed loop, the number of concurrent requests is constant.
+    """Divide the prompts among closed loops with 1 to ``at_once`` concurrent requests.
 
-    This number is 1 in some loops, and ``at_once`` in one loop. If ``at_once`` is above 3, there are also loops with a
-    number in between. Return each loop's number of concurrent requests and its prompts, in the order of execution.
+    Return each loop's number of concurrent requests and its prompts.
 
     Raises:
         UserError: There are too few prompts.

@@ -28,11 +28,10 @@ def run_loops(
 
     Args:
         engine: Name of the engine.
-        loops: For each loop, the number of concurrent requests, the maximum number of tokens of an answer, and the
-            prompts.
-        limit_s: Maximum time for all loops together, in seconds. After this time, no further request is sent.
+        loops: Concurrent requests, maximum number of tokens of an answer, and prompts of each loop.
+        limit_s: Time in seconds after which no further request is sent.
         request_s: Timeout of a request, in seconds.
-        env: Environment variables of the subprocess, in addition to those of this process.
+        env: Additional environment variables of the subprocess.
 
     Raises:
         UserError: The engine failed or took too long, or its result cannot be read.

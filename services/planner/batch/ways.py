@@ -43,8 +43,7 @@ def exactly(value: float) -> Range:
 def spread(value: float, pairs: Iterable[tuple[float, float]]) -> Range:
     """Return ``value`` with an interval of error.
 
-    There is a pair for each uncertain input: the value computed with the lower bound of this input, and with its upper
-    bound. The errors of the inputs are assumed to be independent.
+    A pair has the values for the lower and the upper bound of one uncertain input.
     """
     # The deviations from the value, as logarithms, are added in quadrature.
     down, up = math.log1p(LAW_ERROR) ** 2, math.log1p(LAW_ERROR) ** 2
@@ -66,11 +65,11 @@ class BatchJob:
         smaller: Smaller models that may be used instead of ``model``.
         alpha: Probability that a drafted token is accepted.
         counts: Numbers of accelerators for which the job is planned.
-        refined: Share of the requests that the first model of a cascade passes on to the second one.
-        best: Share of the requests that count as the best. The purpose of a cascade is to find these requests.
+        refined: Share of the requests that the first model of a cascade passes on.
+        best: Share of the requests that count as the best. A cascade should find them.
         rho: Rank correlation between the scores by the first and the last model of a cascade.
-        quality_loss: Maximum number of points by which a quality score may be below the score of ``model``.
-        factors: For an accelerator's name, the factor that corrects predicted times. A sample determined the factor.
+        quality_loss: Maximum loss of quality score against ``model``.
+        factors: Measured corrections of predicted times, by the name of the accelerator.
     """
 
     work: BatchWork
@@ -107,7 +106,7 @@ class Way:
         hours: Hours until the last answer, including the set-up.
         money: Cost, in the currency of the price file.
         per_second: Requests per second, not counting the set-up.
-        score: Quality score of the model, minus the points that the weight precision loses; None if unknown.
+        score: Quality score of the model in this weight precision; None if unknown.
         complexity: Effort to build and to operate.
         why: Explanation of ``hours``.
     """

@@ -14,13 +14,9 @@ MAX_BATCH: Final = 256
 def bands(rows: Sequence[ShapeMeasurement], gammas: Mapping[str, int]) -> tuple[GammaBand, ...]:
     """Return, for each batch size, the number of drafted tokens (gamma) with the shortest times in the bench.
 
-    Above the largest measured batch size, gamma is 0. Gamma never grows with the batch size. If no batch size was
-    measured both with and without drafting, the result is empty.
-
-    Args:
-        rows: The measurements.
-        gammas: Number of tokens that each arm (variant of the settings) drafts per step, by the arm's name.
+    ``gammas`` has the number of tokens that each arm drafts per step.
     """
+    # Empty if no batch size was measured both with and without drafting. Gamma never grows with the batch size.
     # A gamma that saves time at one batch size also saves time at smaller ones, because a smaller batch leaves more
     # arithmetic units free to verify. So the gamma of a measured size also applies to the unmeasured sizes below it.
     found: list[GammaBand] = []

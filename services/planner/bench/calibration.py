@@ -26,9 +26,9 @@ NO_DRAFT: Final = "ngram"
 
 @dataclass(frozen=True, slots=True)
 class Regret:
-    """The slowdown if an arm (variant of the settings) is chosen by prediction instead of by measurement.
+    """The slowdown if an arm is chosen by prediction instead of by measurement.
 
-    ``regret`` is the chosen arm's time between tokens divided by the best arm's time between tokens, minus 1.
+    ``regret`` is the chosen arm's time between tokens divided by that of the best arm, minus 1.
     """
 
     batch: int
@@ -43,14 +43,12 @@ class Calibration:
     """The fitted performance models, and the errors of their predictions.
 
     Attributes:
-        rooflines: Performance model of each arm (variant of the settings), fitted to all measurements.
-        alpha: For each arm that drafts, the probability that a drafted token is accepted. With n-gram drafting, the
-            accepted share of the drafted tokens.
-        positions: For each arm that drafts, the share of accepted tokens at each position in the draft; empty if the
-            engine does not report the positions.
+        rooflines: Performance model of each arm, fitted to all measurements.
+        alpha: Probability that a drafted token is accepted, by arm.
+        positions: Share of accepted tokens at each position in the draft, by arm.
         predictions: Predictions by ``rooflines`` for all measurements.
-        held_out: Predictions for batch sizes above 1, by models that were fitted to batch size 1 only.
-        bands: For each range of batch sizes, the number of drafted tokens with the shortest measured times.
+        held_out: Predictions by models that were fitted to batch size 1 only.
+        bands: Number of tokens to draft, by batch size.
     """
 
     rooflines: Mapping[str, FittedRoofline]
@@ -68,8 +66,7 @@ def calibrate(result: BenchResult, *, processor: bool = False) -> Calibration:
     With ``processor``, the CPU times of the engine are used instead of wall-clock times.
 
     Raises:
-        UserError: The result has no closed loops (measurements with a fixed number of concurrent requests), or names an
-            unknown model or accelerator.
+        UserError: The result has no closed loops, or names an unknown model or accelerator.
     """
     start = unfitted_roofline(result.catalogue)
     found = rows(result, processor=processor)

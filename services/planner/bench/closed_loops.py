@@ -16,7 +16,7 @@ from services.planner.bench.results import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShapeMeasurement:
-    """The measurements of one arm (variant of the settings) at one batch size and prompt length.
+    """The measurements of one arm at one batch size and prompt length.
 
     Attributes:
         gamma: Mean number of drafted tokens per step.
@@ -26,7 +26,7 @@ class ShapeMeasurement:
         tau: Mean number of tokens per step; 1 without drafting.
         ttft_ms: Median time to the first token.
         token_ms: Time between tokens of one sequence, while all sequences decode.
-        cycle_ms: Time of one step (with drafting: one draft-and-verify cycle), while all sequences decode.
+        cycle_ms: Time of one step; with drafting, of one draft-and-verify cycle.
         sets: Number of repetitions.
     """
 
@@ -86,10 +86,7 @@ def alpha(measured: Iterable[RunMeasurements]) -> float | None:
 
 
 def accepted_share(measured: Iterable[RunMeasurements]) -> float | None:
-    """Return the number of accepted tokens divided by the number of drafted tokens.
-
-    The drafted tokens include those that come after a rejected one. Return None if no tokens were drafted.
-    """
+    """Return the number of accepted tokens divided by the number of drafted tokens; None if no tokens were drafted."""
     counts = [each.speculation for one in measured for each in answered_requests(one) if each.speculation is not None]
     drafted = sum(each.drafted for each in counts)
     return sum(each.accepted for each in counts) / drafted if drafted else None

@@ -34,9 +34,9 @@ class FittedRoofline:
         flops: Share of the data sheet's arithmetic rate that the engine reaches.
         bandwidth: Share of the data sheet's memory bandwidth that the engine reaches.
         layer_us: Fixed time of each layer in a step, in microseconds.
-        first_ms: Fixed part of the time to the first token, in addition to the prefill.
-        token_ms: Time by which each decoded or verified token after the first makes a step longer.
-        draft_cost: Factor by which a draft step takes longer than the performance model predicts.
+        first_ms: Time to the first token, minus the prefill.
+        token_ms: Extra time of a step for each decoded or verified token after the first.
+        draft_cost: Correction factor for the time of a draft step.
         overhead: Extra time of a draft-and-verify cycle, divided by the time of a plain step.
     """
 
@@ -81,8 +81,7 @@ class FittedRoofline:
     def mixed_step_ms(self, batch: int, context: int, prompts: float, prompt: int) -> float:
         """Return the time of a step that decodes ``batch`` sequences and prefills ``prompts`` prompts.
 
-        A step may prefill a part of a prompt, so ``prompts`` may be a fraction. ``prompt`` is the number of tokens of a
-        prompt.
+        ``prompts`` may be a fraction. ``prompt`` is the number of tokens of a prompt.
         """
         gpu, constants = self._machine
         step = step_ms(
@@ -164,12 +163,9 @@ def predict(roofline: FittedRoofline, rows: Sequence[ShapeMeasurement], tau: Tok
 
 
 def fit_roofline(start: FittedRoofline, rows: Sequence[ShapeMeasurement], only: Sequence[str] = ()) -> FittedRoofline:
-    """Fit the performance model to measured times. Constants that the measurements do not determine keep their values.
+    """Return the performance model ``start`` with constants fitted to the measured times.
 
-    Args:
-        start: The model before the fit.
-        rows: The measurements.
-        only: Names of the constants to fit; all if empty.
+    ``only`` names the constants to fit; all if empty.
 
     Raises:
         ValueError: There are no rows.

@@ -33,10 +33,10 @@ class Percentiles:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadSummary:
-    """The summary of the open loops of one arm (variant of the settings).
+    """The summary of the open loops of one arm.
 
     Attributes:
-        cache: ``warm`` if all prompts share a prefix that is in the prefix cache, else ``cold``.
+        cache: ``warm`` if all prompts share a cached prefix, else ``cold``.
         rate: Arriving requests per second.
         ttft: Time from the planned start of a request to its first token; None if no request was answered.
         token: Mean time between tokens of a request.
@@ -61,9 +61,9 @@ class LoadSummary:
 
 @dataclass(frozen=True, slots=True)
 class ArmRatio:
-    """The median latency of an arm (variant of the settings) divided by that of ``plain``, the baseline arm.
+    """The median latency of an arm divided by that of ``plain``, the baseline arm.
 
-    ``by_run`` has one ratio for the first runs of the two arms, one for their second runs, and so on.
+    ``by_run`` has one ratio for each pair of runs.
     """
 
     arm: str
@@ -74,11 +74,7 @@ class ArmRatio:
 
     @property
     def verdict(self) -> str:
-        """``faster``, ``slower`` or ``no difference shown``.
-
-        The arm is faster if the interval of ``ratio`` and all values of ``by_run`` are below 1. It is slower if all of
-        them are above 1.
-        """
+        """``faster``, ``slower`` or ``no difference shown``."""
         if self.by_run and self.ratio.high < 1 and max(self.by_run) < 1:
             return "faster"
         if self.by_run and self.ratio.low > 1 and min(self.by_run) > 1:
@@ -94,7 +90,6 @@ TIMES: dict[str, Callable[[RequestResult], float | None]] = {
 
 
 def summary(result: BenchResult, slo: BenchSlo) -> tuple[LoadSummary, ...]:
-    """Return a summary for each combination of arm and prefix cache (cold or warm)."""
     return tuple(
         _summary(arm, cache, streams, slo)
         for arm in result.arms
@@ -104,7 +99,6 @@ def summary(result: BenchResult, slo: BenchSlo) -> tuple[LoadSummary, ...]:
 
 
 def ratios(result: BenchResult) -> tuple[ArmRatio, ...]:
-    """Return the median latencies of each arm, divided by those of ``plain``, the baseline arm."""
     plain = _streams(result, PLAIN)
     found = []
     for arm in result.arms:

@@ -114,7 +114,7 @@ class ArmRun(msgspec.Struct, frozen=True):
 
 
 class ArmSettings(msgspec.Struct, frozen=True):
-    """The settings of an arm. An arm is one of the variants of settings that a bench compares.
+    """The settings of an arm.
 
     Attributes:
         gamma: Number of tokens to draft per step; 0 without speculative decoding.
@@ -133,8 +133,7 @@ class BenchResult(msgspec.Struct, frozen=True):
         workload: The requests to send, which are the same in every run.
         arms: The compared variants of settings, by name. The baseline is called ``plain``.
         runs: The runs in chronological order.
-        catalogue: Input of the performance model: names of the accelerator, the models and the precision, and the
-            maximum number of prompt tokens in a step.
+        catalogue: Input of the performance model, such as the name of the accelerator.
     """
 
     version: int
@@ -194,7 +193,7 @@ def require_comparable_results(first: BenchResult, second: BenchResult) -> None:
     """Require that two results have the same workload, arms, settings and machine.
 
     Raises:
-        UserError: The results differ. The message names the differences.
+        UserError: The results differ.
     """
     own = {key for result in (first, second) for arm in result.arms.values() for key in arm.env}
     mine, other = (

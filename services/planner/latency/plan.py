@@ -51,7 +51,6 @@ class GovernanceCost:
     """The time of the input rails, which run in parallel to queue and prefill.
 
     Attributes:
-        rails_ms: Time of the rails.
         hidden: Share of ``rails_ms`` that does not delay the first token.
         seen_ms: Part of ``rails_ms`` that delays the first token.
         returned_ms: Time by which speculative decoding shortens the whole answer.
@@ -97,13 +96,11 @@ class LatencyPlan:
 
     Attributes:
         gamma: Number of tokens to draft per step; 0 if drafting saves no time.
-        speedup: Tokens per second with ``gamma``, divided by the tokens per second without speculative decoding.
+        speedup: Tokens per second with drafting, divided by tokens per second without drafting.
         draft_cost: Time of a draft step divided by the time of a target step; None without a draft model.
-        budget_gamma: Largest number of drafted tokens per step that would save time if drafting had no overhead.
+        budget_gamma: Largest ``gamma`` that would save time if drafting had no overhead.
         choices: The best gamma for several acceptance probabilities and values of ``draft_cost``.
         bands: The best gamma by batch size.
-        idle_cost: The value of ``draft_cost`` at the smallest batch size at which drafting saves no time; None if
-            drafting saves time at every batch size, or at none.
         verify_cost: Time of a verify step divided by the time of a plain step; None if ``gamma`` is 0.
     """
 
@@ -207,6 +204,7 @@ def _bands(inputs: PlanInput) -> tuple[GammaBand, ...]:
 
 
 def _idle_cost(inputs: PlanInput, bands: Sequence[GammaBand]) -> float | None:
+    # The cost of a draft step at the smallest batch size at which drafting saves no time.
     # vLLM runs a loaded draft model even where gamma is 0, to keep its KV cache complete.
     idle = next((band for band in bands if not band.gamma), None)
     if idle is None or idle.first == 1:

@@ -49,10 +49,7 @@ class Growth:
 
 
 def growth(streams: int, token_ms: float) -> Growth:
-    """Return the resources for ``streams`` simultaneous answers.
-
-    Each answer has one chunk every ``token_ms`` milliseconds.
-    """
+    """Return the resources for ``streams`` simultaneous answers, each with a chunk every ``token_ms`` milliseconds."""
     chunks = streams * 1e3 / token_ms
     partitions = 2 ** math.ceil(math.log2(max(4.0, chunks / CHUNKS_PER_PARTITION)))
     sent = chunks * CHUNK_BYTES * (READERS + COPIES - 1)

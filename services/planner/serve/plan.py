@@ -32,12 +32,12 @@ AROUND_MS: Final = 6.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """The latency limits of a class of requests.
+    """The latency limits of a class of requests. None means no limit.
 
     Attributes:
-        ttft_ms: Limit for the time to the first token of 99 % of the requests; None means no limit.
-        token_ms: Limit for the mean time between tokens; None means no limit.
-        total_ms: Limit for the time of the whole answer of 99 % of the requests; None means no limit.
+        ttft_ms: Limit for the time to the first token of 99 % of the requests.
+        token_ms: Limit for the mean time between tokens.
+        total_ms: Limit for the time of the whole answer of 99 % of the requests.
     """
 
     ttft_ms: float | None = None
@@ -131,8 +131,7 @@ def engine_kind(model: Model, gpu: Gpu, precision: Precision, layout: Layout, de
     """Return the engine that runs the model on a layout of accelerators, with predicted times.
 
     Raises:
-        ValueError: The model or a single answer does not fit into memory, or its heads or layers cannot be divided as
-            ``layout`` requires.
+        ValueError: The model or an answer does not fit into memory, or the layout does not suit the model.
     """
     shape, ganged = divided(model, layout), group(gpu, layout)
     require_fit(shape, ganged, precision)
@@ -238,9 +237,6 @@ def plan_serve(kind: EngineKind, demand: Demand) -> ServePlan:
 
 
 def grown(demand: Demand, streams: int, seen: QueueTimes) -> Demand:
-    """Return the demand with so many users that ``streams`` answers run at the same time.
-
-    ``seen`` has the latencies of an engine under full load.
-    """
+    """Return the demand with so many users that ``streams`` answers run at the same time."""
     seconds = (seen.ttft_ms(0.5) + demand.output * seen.token_ms) / 1e3
     return replace(demand, users=max(1, round(streams / seconds * demand.every_s)))

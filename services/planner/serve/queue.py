@@ -1,7 +1,6 @@
 """Predict the latencies of an engine with continuous batching, by a queueing model with Poisson arrivals.
 
-In each step the engine decodes one token of every running answer, and prefills waiting prompts up to a budget (chunked
-prefill: Agrawal et al., "Sarathi-Serve", 2024). Times are in milliseconds.
+Prefill is chunked (Agrawal et al., "Sarathi-Serve", 2024). Times are in milliseconds.
 """
 
 import math
@@ -38,7 +37,7 @@ class QueueTimes:
     """The latencies at one rate of arrivals.
 
     Attributes:
-        ttft: Distribution of the time to the first token: pairs of a time and the share of requests with this time.
+        ttft: Distribution of the time to the first token, as pairs of a time and a share of the requests.
         token_ms: Mean time between the tokens of an answer.
         running: Mean number of running answers.
     """
