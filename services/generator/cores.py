@@ -30,10 +30,8 @@ def parse_cores(text: str) -> set[int]:
 def bind_to_cores(text: str) -> None:
     """Bind this process, and processes that it starts later, to CPU cores such as ``0-3,8``.
 
-    If ``text`` is empty, do nothing.
-
     Raises:
-        UserError: A core does not exist or is not allowed, or the system cannot bind processes to cores.
+        UserError: The process cannot be bound to these cores.
     """
     wanted = parse_cores(text)
     if not wanted:

@@ -15,17 +15,16 @@ class GeneratorSettings:
         generator_slots: Maximum number of answers generated at the same time. 0 means the engine's capacity.
         generator_batch_slots: Maximum number of slots that the batch lane may use. 0 means three quarters of the slots.
             If there are several slots, a batch request starts only if another slot stays free.
-        generator_queue: Maximum number of accepted requests that wait for a slot. The generator stops reading
-            requests when this many wait, and reads on when fewer wait.
+        generator_queue: Maximum number of accepted requests that wait for a slot. The generator stops reading requests
+            while this many wait.
         generator_drain_ms: Maximum time that running answers may take to finish after the generator was told to stop.
             Requests that have not started are handed to another generator at once.
-        generator_instance: A name that no other generator has. A restart under the same name within the consumer
-            group's session timeout causes no rebalance.
+        generator_instance: Unique id for static group membership. A restart within the session timeout then causes no
+            rebalance.
         generator_cores: CPU cores that the generator may use, such as ``0-3,8``. If not set, the generator is not
             bound to cores.
         input_gate: ``hold`` means that no text is shown before the verdict of a rails service. Set ``off`` only where
-            no rails service runs. The generator writes the value into each ``Started`` event. Edges and routers accept
-            ``off`` only if their own setting is ``off`` too.
+            no rails service runs. Edges and routers accept ``off`` only if their own setting is ``off`` too.
         output_check: ``on`` means that a safety service checks the answers. Set ``off`` only where no safety service
             runs. Edges and routers accept ``off`` only if their own setting is ``off`` too.
     """

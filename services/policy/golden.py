@@ -1,8 +1,6 @@
 """Run the test cases of a policy: ``railbus policy test``.
 
-The cases are in ``golden/*.jsonl``. Each line is a JSON object. ``admit`` and ``finding`` are inputs for Rego; fields
-of Rego's answer that ``expect`` does not name are not compared. ``input`` is a prompt and ``output`` an answer in which
-the patterns are searched. ``broken`` names a rail that fails::
+Each line of ``golden/*.jsonl`` is a case. Fields of Rego's answer that ``expect`` does not name are not compared::
 
     {"name": ..., "admit": {"tenant": "acme", "max_tokens": 9000}, "expect": {"allow": false, "reasons": ["tokens"]}}
     {"name": ..., "finding": {"tenant": "acme", "side": "output", "category": "email"}, "expect": {"action": "redact"}}

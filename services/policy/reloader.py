@@ -45,10 +45,8 @@ class PolicyReloader:
                 await self._adopt(policy)
 
     def poll(self) -> Policy | None:
-        """Return the new policy if the files have changed. Return None if they have not, or if the policy has faults.
-
-        A change is noticed only if the files are the same at two successive calls. Unfinished edits are thus not read.
-        """
+        """Return the new policy; None if the files have not changed, or if the policy has faults."""
+        # Files are read when they are the same at two successive calls, so an unfinished edit is not read.
         return self._read() if self._change.poll(fingerprint(self._root)) else None
 
     async def _adopt(self, policy: Policy) -> None:

@@ -45,7 +45,7 @@ class FallbackLimits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prices:
-    """Prices of the cloud model, in US dollars per million tokens. Its methods return US dollars."""
+    """Prices of the cloud model, in US dollars per million tokens."""
 
     input: float = 0.30
     output: float = 2.50
@@ -59,25 +59,12 @@ class Prices:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RouterConfig:
-    """The router's limits and choices. ``Settings`` describes the fields that have no entry here.
+    """The router's limits and choices. ``Settings`` describes the other fields.
 
     Attributes:
-        total_max_ms: Longest total deadline of an interactive request.
-        max_open: Maximum number of open interactive requests in one partition. Further requests are closed as
-            ``failed``.
-        max_batch_open: Maximum number of open batch requests in one partition. Further requests are closed as
-            ``failed``.
-        max_fallbacks: Maximum number of attempts of one request in the cloud.
-        max_retries: Maximum number of retries of one interactive request.
-        max_batch_retries: Maximum number of retries of one batch request.
-        retry_limits: The limits on retries of interactive requests, for all routers together. Retries of batch requests
-            have no such limits.
+        retry_limits: The limits on retries of interactive requests, for all routers together.
         limits: The limits on attempts in the cloud, for all routers together.
-        when_spent: What happens to a late or stalled request if the budget for its next attempt is spent. With
-            ``wait``, it stays open. With ``close``, it is closed. A request whose attempts have all failed is closed in
-            both cases.
-        prompt_chars: Maximum total length, in characters, of the prompts that the router keeps for further attempts. If
-            a request's prompt does not fit, the request gets no further attempt, except with a masked prompt.
+        prompt_chars: Maximum total length, in characters, of the prompts that the router keeps for further attempts.
     """
 
     input_gate: InputGate = "off"
@@ -103,7 +90,7 @@ class RouterConfig:
 
     @property
     def window_us(self) -> int:
-        """How far back a starting router reads the log, in microseconds. No open interactive request is older."""
+        """How far back a starting router reads the log, in microseconds."""
         return 2 * self.total_max_ms * 1_000
 
     def deadlines_of(self, request: Request) -> Deadlines:

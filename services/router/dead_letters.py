@@ -53,11 +53,7 @@ def dead_letter(unread: UnreadableRecord, now_us: int, source: str) -> DeadLette
 
 
 def rejection(unread: UnreadableRecord, now_us: int, source: str) -> Closed | None:
-    """Return the ``Closed`` for a record that should be a ``Request`` but cannot be read.
-
-    Return None in two cases: if neither the record's key nor its value has a request id, and if the kind of the record
-    is unknown. A record of an unknown kind may not be a request at all.
-    """
+    """Return the ``Closed`` for an unreadable request; None if its id or the record's kind is unknown."""
     if isinstance(unread.error, UnknownKind):
         return None
     fields = _fields(unread.value)
@@ -78,12 +74,7 @@ def rejection(unread: UnreadableRecord, now_us: int, source: str) -> Closed | No
 
 
 def wrong_partition(item: Received, belongs: int) -> UnreadableRecord:
-    """Convert an event in a wrong partition to an ``UnreadableRecord``, for its dead letter.
-
-    Args:
-        item: The event, with the topic and the partition that it is in.
-        belongs: The right partition.
-    """
+    """Convert an event in a wrong partition to an ``UnreadableRecord``. ``belongs`` is the right partition."""
     reason = (
         f"{type(item.event).__name__} is in partition {item.partition}, but its request_id belongs to"
         f" {belongs}: write with Kafka's default partitioner (murmur2 of the key)"

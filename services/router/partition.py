@@ -66,9 +66,7 @@ class RouterPartition:
 
     Attributes:
         requests: Open requests, and closed requests whose ``Account`` was not read back from the log yet.
-        deciding: Whether ``catch_up`` was called.
-        rejected: The ``Closed`` events for unreadable requests that were read before ``catch_up``. ``RouterCore``
-            writes them afterwards.
+        rejected: The ``Closed`` events that ``RouterCore`` writes after ``catch_up``.
     """
 
     def __init__(self, shared: SharedResources) -> None:
@@ -84,10 +82,7 @@ class RouterPartition:
         self._budgets = AttemptBudgets(shared.budget.open(), shared.retry_budget.open(), shared.breaker)
 
     def alarm_us(self, now_us: int) -> int | None:
-        """Return when to call ``tick`` next, in microseconds since the epoch; None if there is no request.
-
-        A time after ``now_us`` may be too early, so call this method again at that time.
-        """
+        """Return when to call ``tick`` next, in microseconds since the epoch; None if there is no request."""
         if not self.requests:
             return None
         timer_us = self._timer_us(now_us)

@@ -19,35 +19,29 @@ class Settings:
 
     Attributes:
         input_gate: With ``hold``, a request that gets no verdict in time is closed, even if its worker says that no
-            verdict is needed. Set ``off`` only if no rails service runs. Then set it to ``off`` for the edges and
-            workers too.
+            verdict is needed. Set ``off`` only if no rails service runs, and then for the edges and workers too.
         output_check: With ``on``, an answer is complete only when a safety service has cleared it, even if its worker
-            says that no check is needed. Set ``off`` only if no safety service runs. Then set it to ``off`` for the
-            edges and workers too.
+            says that no check is needed. Set ``off`` only if no safety service runs, and then for the edges and workers
+            too.
         client_grace_ms: A request is closed when its last client has been disconnected for longer than this.
-        policy: Folder of the policy. The router reads the sections ``[deadlines]`` and ``[classes]``, and reads them
-            again after each change. The deadlines of every request stay within the bounds that these sections set.
-        total_max_ms: Longest total deadline of an interactive request. A longer deadline is shortened to this. If it is
-            not set, the policy's longest total deadline applies. A starting router reads the log back for twice this
-            time, and further if the newest account says that older requests are open.
+        policy: Folder of the policy, which sets the classes of requests and the bounds of deadlines. It is read again
+            after each change.
+        total_max_ms: Longest total deadline of an interactive request. If it is not set, the policy's longest total
+            deadline applies. A starting router reads the log back for at least twice this time.
         router_max_open: Maximum number of open interactive requests in one partition. Further requests are closed as
             ``failed``.
         router_max_batch_open: Maximum number of open batch requests in one partition. Further requests are closed as
-            ``failed``. Each open request takes about 5 KB of the router's memory. A job limits its open requests
-            itself, so this limit is for applications that write batch requests to the log.
-        router_instance: A name that no other router has, for static group membership. If a router restarts with the
-            same name within the session timeout, there is no rebalance.
+            ``failed``. Each open request takes about 5 KB of the router's memory.
+        router_instance: Unique id for static group membership. A restart within the session timeout then causes no
+            rebalance.
         fallback: Where requests go that the self-hosted engines cannot serve in time: nowhere, or to Vertex AI.
         fallback_attempts: Maximum number of attempts of one request in the cloud.
         fallback_ratio: Maximum share of a minute's requests that may go to the cloud.
         fallback_free: Number of requests that may go to the cloud each minute even if ``fallback_ratio`` is reached.
         fallback_usd_per_hour: Maximum cost of fallbacks in an hour, in US dollars. A sixtieth of it may be spent in
             each minute. 0 means no limit.
-        retries: Maximum number of retries of one interactive request. After a stall or the death of a worker, a retry
-            comes before an attempt in the cloud. After a late first token, the attempt in the cloud comes first.
-        batch_retries: Maximum number of retries of one batch request. A batch request is retried after a failure that
-            may pass, after its worker died, or after its worker was silent for the stall deadline of the request's
-            class.
+        retries: Maximum number of retries of one interactive request.
+        batch_retries: Maximum number of retries of one batch request.
         retry_ratio: Maximum ratio of retries to requests, within a minute. Only interactive requests count.
         retry_free: Number of retries of interactive requests that are allowed each minute even if ``retry_ratio`` is
             reached.

@@ -10,8 +10,8 @@ def releasable_chunks(text: Transcript, delivery: Delivery, check: OutputCheck, 
 
     Args:
         text: The voice's text so far.
-        delivery: The delivery settings of the request, which the verdict may have replaced.
-        check: ``off`` means that no safety service checks the text. In ``optimistic`` mode, all text may then be shown.
+        delivery: The delivery settings of the request.
+        check: ``off`` means that no safety service checks the text.
         cleared: ``seq`` of the last cleared chunk; -1 if no chunk is cleared.
         log_ms: The newest broker timestamp of the request's events so far, in milliseconds.
     """

@@ -1,7 +1,6 @@
-"""Divide the time from the receipt of a request to the last byte sent into consecutive parts.
+"""Divide the latency of a request, from its receipt to the last byte sent, into consecutive parts.
 
-The edge's clock gives the time of the receipt and the time of the last byte. All other times are append times, which
-the broker's clock gives.
+The edge's clock gives the time of the receipt and of the last byte. The broker's clock gives all other times.
 """
 
 from collections.abc import Iterable, Sequence
@@ -55,8 +54,7 @@ class Latency:
         plain_decode_ms: Estimate of what ``decode_ms`` would be without speculative decoding; None if unknown.
         tokens: Number of tokens of the answer.
         later_tokens: Number of tokens of the answer without its first chunk.
-        clock_skew_ms: Number of milliseconds to add to the edge's times. It is the smallest correction with which no
-            event comes before its cause.
+        clock_skew_ms: Milliseconds to add to the edge's times, to correct its clock.
     """
 
     parts: tuple[tuple[Part, float], ...]
@@ -152,15 +150,7 @@ def _field(part: Part) -> str:
 
 
 def settle(parts: Sequence[int], waited: int) -> list[int]:
-    """Correct the durations of a request's parts so that, with the delivery time, they add up to ``waited``.
-
-    Args:
-        parts: Durations of the parts until the request was closed, in the order of ``StageTimes``, in any unit.
-        waited: Time from the receipt of the request to the last byte sent, in the same unit.
-
-    Returns:
-        The corrected durations, followed by the delivery time.
-    """
+    """Correct the durations of a request's parts, and append the delivery time, so that the sum is ``waited``."""
     # The difference between the clocks is corrected as in ``measure``.
     excess = max(0, min(sum(parts) - waited, parts[0]))  # the edge's clock is behind the broker's
     left, settled = waited, []

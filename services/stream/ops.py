@@ -116,7 +116,7 @@ class Refuse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finish:
-    """The answer is complete. Its text can still change, by a recall or, if there is no gate, by a later verdict.
+    """The answer is complete. Its text can still change, by a recall or a verdict.
 
     Attributes:
         attempt: Number of the attempt that answered.

@@ -12,8 +12,7 @@ MAX_WAITING: Final = 1_024
 class ChunkOrder:
     """Puts the chunks of one run in the order of ``seq``, and drops duplicates.
 
-    If a chunk arrives before an earlier chunk, it waits until the earlier chunk arrives. A chunk is dropped if its
-    ``start`` is not the total length of the earlier chunks.
+    If a chunk arrives before an earlier chunk, it waits until the earlier chunk arrives.
 
     Attributes:
         next_seq: ``seq`` of the first chunk that is missing.
@@ -28,10 +27,7 @@ class ChunkOrder:
         self._waiting: dict[int, Chunk] = {}
 
     def take(self, chunk: Chunk) -> bool:
-        """Accept a chunk if it is the next in order and no other chunk waits. Return whether it was accepted.
-
-        If it was not accepted, the caller must pass it to ``add``.
-        """
+        """Accept a chunk if it is next and no other chunk waits. If the result is false, call ``add``."""
         seq, start = chunk.seq, chunk.start
         if seq != self.next_seq or start != self.length or self._waiting:
             return False

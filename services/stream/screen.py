@@ -153,7 +153,7 @@ class Screen:
 
     @property
     def conclusion(self) -> Conclusion | None:
-        """How the answer ended; None if it has not ended. It is defined only until the request is closed."""
+        """How the answer ended; None if it has not ended."""
         if (verdict := self.verdict) is not None and verdict.decision == "deny":
             return "denied"
         if self.stopped is not None:
@@ -163,10 +163,7 @@ class Screen:
 
     @property
     def gate_open(self) -> bool:
-        """Whether text of a model may be shown.
-
-        After a ``mask`` verdict, the gate opens when a ``Cutover`` starts an attempt with the masked prompt.
-        """
+        """Whether text of a model may be shown."""
         if self.verdict is not None and self.verdict.decision != "mask":
             return self.verdict.decision == "allow"
         voice = self._voice_state.voice
@@ -185,8 +182,7 @@ class Screen:
 
         Args:
             event: The next event of the request on the log.
-            log_ms: The broker's timestamp of the event, in milliseconds. If the caller never passes timestamps, no time
-                passes, and text that ``hold_ms`` holds back is not shown until it is cleared.
+            log_ms: The broker's timestamp of the event, in milliseconds.
 
         Raises:
             ValueError: The event is about another request.

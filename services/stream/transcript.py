@@ -79,10 +79,8 @@ class Transcript:
         return ops
 
     def redact(self, recall: Recall) -> list[Op]:
-        """Redact a recalled span. Return the ops that replace the part of the span that is shown already.
-
-        The other part is replaced when ``release`` reaches it. Text that an earlier recall has redacted stays as it is.
-        """
+        """Redact a recalled span. Return the ops that replace the part of the span that is shown already."""
+        # The part that is not shown yet is replaced in ``release``.
         ops: list[Op] = []
         text = recall.replacement
         for start, end in self._uncovered(recall.start, recall.end):
@@ -97,8 +95,7 @@ class Transcript:
     def visible_at(self, offset: int) -> int:
         """Convert an offset in the run's text to an offset in the visible text.
 
-        Call this method only if all text before ``offset`` has been released. If ``offset`` is in a redacted span,
-        return the end of the text that replaces the span.
+        All text before ``offset`` must have been released.
         """
         shift = sum(
             len(span.text) - (min(span.end, offset) - span.start) for span in self._redactions if span.start < offset

@@ -50,7 +50,6 @@ class VoiceState:
             self._find_voice()
 
     def effective(self, cutover: Cutover, last_seq: int) -> bool:
-        """Return whether the cutover starts the next attempt and no earlier event contradicts its trigger."""
         if cutover.attempt != self.last_attempt + 1:
             return False
         if cutover.trigger == "ttft":
@@ -60,7 +59,7 @@ class VoiceState:
         return True
 
     def hand_over(self, cutover: Cutover) -> None:
-        """Make the cutover's attempt the only candidate or, in a race for the first token, one more candidate."""
+        """Make the cutover's attempt a candidate. Without a race, it is the only one."""
         self.last_attempt = cutover.attempt
         racing = cutover.how == "race" and cutover.trigger == "ttft"
         self.candidates = self.candidates | {cutover.attempt} if racing else frozenset({cutover.attempt})

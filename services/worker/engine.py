@@ -73,8 +73,7 @@ class NegativeLogLikelihood:
     """The negative log-likelihood of a text under a model.
 
     Attributes:
-        nats: The sum of ``-log(p)`` over the scored tokens, where ``p`` is the probability of the token and ``log`` is
-            the natural logarithm.
+        nats: The sum of ``-ln(p)`` over the scored tokens, where ``p`` is the probability of a token.
         tokens: Number of scored tokens.
     """
 
@@ -85,8 +84,7 @@ class NegativeLogLikelihood:
 class EngineError(Exception):
     """The error of a job that failed. The message never contains prompt text.
 
-    If the error class is ``engine_dead``, the engine can run no more jobs. The worker's process then ends, and all
-    requests that it runs fail.
+    After the error class ``engine_dead``, the worker's process ends.
 
     Attributes:
         error_class: The kind of failure.
@@ -156,12 +154,11 @@ class Engine(Protocol):
             EngineError: The engine does not serve this model (error class ``bad_request``, param ``model``).
         """
 
+    # After an abort, an engine generates at most one more token. A job keeps its slot until its iterator ends.
     def generate(self, job: Job) -> AsyncGenerator[EngineStep | GenerationResult, None]:
         """Yield the steps of an answer, and then a ``GenerationResult``.
 
-        To abort the job, call ``aclose()`` on the iterator, or cancel the task that waits for a step. The engine then
-        generates at most one more token. The job keeps its slot until the iterator is exhausted or closed. This may
-        happen a short time after the ``GenerationResult``.
+        To abort the job, call ``aclose()`` on the iterator, or cancel the task that waits for a step.
 
         Raises:
             EngineError: The job failed.

@@ -32,7 +32,7 @@ class EventBuilder:
     Attributes:
         seq: Sequence number of the next chunk.
         length: Number of code points in all chunks built so far.
-        tokens: Number of tokens in all steps so far, including steps whose text is not in a chunk yet.
+        tokens: Number of tokens in all steps so far.
     """
 
     __slots__ = ("_envelope", "_pending", "_since_us", "_ticket", "length", "seq", "tokens")
@@ -61,7 +61,7 @@ class EventBuilder:
         )
 
     def chunks(self, step: EngineStep, now_us: int) -> Iterator[Chunk]:
-        """Add a step, and yield the chunks that are now complete. A text that is too long for one chunk is divided."""
+        """Add a step, and yield the chunks that are now complete."""
         self.tokens += step.tokens
         if self._pending is not None:
             step = _merged(self._pending, step)
@@ -74,7 +74,7 @@ class EventBuilder:
         yield from self._split(step, now_us)
 
     def rest(self, now_us: int) -> Iterator[Chunk]:
-        """Yield the last chunks, with the text that ``chunks`` has not yielded yet."""
+        """Yield the text that ``chunks`` has not yielded yet."""
         step, self._pending = self._pending, None
         if step is not None and step.text:
             yield from self._split(step, now_us)

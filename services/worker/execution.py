@@ -27,9 +27,8 @@ class ExecutionRunner:
         engine: A started engine.
         producer: A started producer.
         config: The worker's configuration.
-        source: Name of the service and id of its instance. The events contain this text.
-        on_taken: Called once per request, when the broker has acknowledged the first event of the run, or when this
-            event could not be written.
+        source: Name of the service and id of its instance.
+        on_taken: Called once per request, when the first event of the run was acknowledged or could not be written.
     """
 
     def __init__(
@@ -47,11 +46,8 @@ class ExecutionRunner:
         self._on_taken = on_taken
 
     async def run(self, ticket: Ticket) -> Finished | Failed:
-        """Run a request, write the events of the run, and return the last event.
-
-        To stop the run, set ``ticket.stopped``. Then cancel the task that runs this method, but only if
-        ``ticket.begun`` is true and ``ticket.over`` is false.
-        """
+        """Run a request, write the events of the run, and return the last event."""
+        # To stop a run, set ``ticket.stopped``, and cancel this task if the run has ``begun`` and is not ``over``.
         # A cancellation before ``begun`` would skip this code. A cancellation after ``over`` could lose the last event.
         events = EventBuilder(ticket, self._source)
         timer = self._expire_later(ticket)

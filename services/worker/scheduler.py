@@ -34,8 +34,8 @@ class WorkerConfig:
         batch: Topic of batch requests; None if there is none.
         slots: Maximum number of concurrent runs; 0 means the engine's capacity.
         batch_slots: Maximum number of concurrent runs of batch requests; 0 means three quarters of the slots.
-        queue: Maximum number of accepted requests that wait for a slot. The worker stops reading requests when this
-            many wait, and reads on when fewer wait.
+        queue: Maximum number of accepted requests that wait for a slot. The worker stops reading requests while this
+            many wait.
         drain_s: How many seconds the current runs may take to finish after the process was told to stop.
         input_gate: With ``off``, each ``Started`` event says that text may be shown before the verdict.
         output_check: With ``off``, each ``Started`` event says that no safety service checks the answer.
@@ -91,11 +91,11 @@ class Ticket:
         batch: Whether the request was read from the batch topic.
         accepted_us: When this worker accepted the request, in microseconds since the epoch.
         received_us: When an edge received the request, in microseconds since the epoch. Deadlines count from this time.
-        begun: Whether the run's task has started. Before that, the task must not be cancelled.
+        begun: Whether the run's task has started.
         stopped: Why the run must stop; None if the run may continue.
-        over: Whether only the last event of the run is still to be written. From then on, the run cannot be stopped.
+        over: Whether only the last event of the run is still to be written.
         place: Topic, partition and offset of the request's record; None only in tests.
-        taken: Whether the broker has acknowledged the first event of the run, or the event could not be written.
+        taken: Whether the first event of the run was acknowledged or could not be written.
     """
 
     request: Request
@@ -160,14 +160,12 @@ class RecentKeys(Generic[RecentKey]):
 class Scheduler:
     """Queues accepted requests, and decides when each of them starts.
 
-    An interactive request starts when a slot is free. A batch request starts only if no interactive request waits, and
-    if another slot stays free afterwards. If there is only one slot, a batch request may use it.
+    A batch request starts only if no interactive request waits and another slot stays free.
 
     Args:
         slots: Maximum number of concurrent runs.
         batch_slots: Maximum number of concurrent runs of batch requests; 0 means three quarters of ``slots``.
-        preempts: Whether the engine can pause a batch run to free its slot. If so, batch runs do not count when an
-            interactive request needs a slot.
+        preempts: Whether the engine can pause a batch run to free its slot.
         output_check: ``on`` means that a safety service checks the answers. With ``off``, a request is refused unless
             its delivery mode is ``optimistic``.
         resolve: Called with the model of a request. If it raises ``EngineError``, the request is refused.
@@ -219,12 +217,11 @@ class Scheduler:
         return len(self._running) - (self._running_batch if self._preempts else 0) < self._slots
 
     def accept(self, ticket: Ticket, now_us: int) -> Refusal | Literal["waits", "known", "unacknowledged"]:
-        """Queue a request, unless it must be refused or this method was called for the same attempt before.
+        """Queue a request.
 
         Returns:
-            A ``Refusal`` if the request must be refused; ``waits`` if it was queued. If this method was called for the
-                same attempt before: ``unacknowledged`` if the same record is still in ``Scheduler.unacknowledged``,
-                otherwise ``known``. The offset of an ``unacknowledged`` record must not be committed yet.
+            ``waits`` if the request was queued; ``known`` or ``unacknowledged`` if the attempt was accepted before. The
+                offset of an ``unacknowledged`` record must not be committed yet.
         """
         request = ticket.request
         key = (request.request_id, request.attempt)
@@ -243,8 +240,7 @@ class Scheduler:
     def next(self, now_us: int, *, batch: bool = True) -> tuple[Ticket, Refusal | None] | None:
         """Take the next request from the queue. Return None if no request can start now.
 
-        The second item of the result is None if the caller must start the request. If the request has expired, the
-        second item is the reason with which the caller must refuse the request.
+        If the request has expired, the result has a ``Refusal``, and the caller must refuse the request.
 
         Args:
             now_us: The current time in microseconds.
@@ -276,10 +272,9 @@ class Scheduler:
         """Apply a ``Cancel`` event, and remember it, because the cancelled request may be read later.
 
         Returns:
-            Two lists of cancelled requests, with ``Ticket.stopped`` set. The requests in the first list were waiting:
-                they are no longer in the queue, and the caller must refuse them. The requests in the second list are
-                running: the caller must cancel the tasks of those whose ``Ticket.begun`` is true.
+            The cancelled requests: those that were waiting, and those that are running.
         """
+        # The caller must refuse the waiting requests, and cancel the tasks of the running ones that have ``begun``.
         self._cancelled.add((event.request_id, event.attempt), now_us)
         refusal = _cancelled(event.reason)
 
@@ -296,11 +291,7 @@ class Scheduler:
         return dropped, stopped
 
     def hand_back(self, other: Callable[[Ticket], bool]) -> list[Ticket]:
-        """Remove those waiting requests that another worker will run, and return them.
-
-        Args:
-            other: Called with each waiting request. Returns whether another worker will run it.
-        """
+        """Remove the waiting requests for which ``other`` is true, and return them. Another worker will run them."""
         dropped = [each for each in (*self._waiting, *self._waiting_batch) if other(each)]
         for ticket in dropped:
             (self._waiting_batch if ticket.batch else self._waiting).remove(ticket)
@@ -308,10 +299,8 @@ class Scheduler:
         return dropped
 
     def stop_all(self, refusal: Refusal) -> list[Ticket]:
-        """Set ``Ticket.stopped`` of all running requests that can be stopped, and return these requests.
-
-        The caller must then cancel the tasks of those whose ``Ticket.begun`` is true.
-        """
+        """Set ``Ticket.stopped`` of all running requests that can be stopped, and return these requests."""
+        # The caller must cancel the tasks of those that have ``begun``.
         stopped = [each for each in self._running.values() if each.stoppable]
         for ticket in stopped:
             ticket.stopped = refusal

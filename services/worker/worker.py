@@ -68,9 +68,7 @@ class EngineDied(Exception):
 class WorkerService:
     """A worker: reads requests, runs them on an engine, and writes the events of the runs.
 
-    The worker commits the offset of a request after the broker has acknowledged the first event of the run. If a worker
-    is killed, another worker therefore reads the requests that had not started. If a request had started, the router
-    decides whether another attempt answers it.
+    The worker commits the offset of a request after the broker has acknowledged the first event of the run.
 
     Args:
         config: The worker's configuration.
@@ -106,23 +104,17 @@ class WorkerService:
 
     @property
     def ready(self) -> bool:
-        """Whether this worker can process requests.
-
-        This is true if the worker has joined the consumer group and is not stopping, the broker answers, and the engine
-        has not died.
-        """
+        """Whether this worker can process requests."""
         fresh = time.monotonic() - self._answered_s < STALE_S
         return self._reader.joined and fresh and not self._closing and not self._died.is_set()
 
     async def run(self, ready: Callable[[], None]) -> None:
         """Process requests until cancelled. Call ``ready`` when the worker has joined the consumer group.
 
-        After cancellation, runs may finish within ``drain_s``. A run that does not finish ends with a ``Failed`` event,
-        and the router starts another attempt, which another worker runs. Requests that have not started are left to
-        other workers.
+        After cancellation, runs may finish within ``drain_s``. A run that does not finish ends with a ``Failed`` event.
 
         Raises:
-            EngineDied: The engine died. This error is raised inside an exception group.
+            EngineDied: The engine died. The error is inside an exception group.
         """
         await self._producer.start()
         control = TailReader(

@@ -46,10 +46,7 @@ class Driver:
             raise EngineError("internal", f"the first request failed: {record.error}", retryable=False)
 
     async def cells(self, cells: Sequence[ClosedLoop]) -> list[list[Repetition]]:
-        """Run closed loops. Return one list for each loop, with the measurements of the loop's batches.
-
-        No batch is started after ``Workload.limit_s``.
-        """
+        """Run closed loops. Return one list for each loop."""
         # Loops with equal prompt lengths use the same texts, because the acceptance rate depends more on the text than
         # on the batch size. Only the first word of each text differs, so that no prefix cache has hits.
         rngs = [(self._rng(f"{cell.batch}:{cell.prompt}"), self._rng(f"cells:{cell.prompt}")) for cell in cells]
@@ -72,10 +69,6 @@ class Driver:
         return Repetition(requests=requests, cores=None if cpu is None or now is None else (now - cpu) / spent)
 
     async def stream(self, stream: OpenLoop) -> list[RequestRecord]:
-        """Run an open loop, and return the measurements of its requests.
-
-        No request is sent after ``Workload.limit_s``.
-        """
         seed = self._workload.seed
         if stream.cache == "warm":
             primer = shared_prefix(stream.prompt, seed)
@@ -94,10 +87,6 @@ class Driver:
         return list(await asyncio.gather(*tasks))
 
     async def sample(self, loop: SampleLoop) -> list[RequestRecord]:
-        """Send the given prompts, and return the measurements of the requests.
-
-        No request is sent after ``Workload.limit_s``.
-        """
         began, found = time.monotonic(), []
         coming = iter(loop.prompts)
 

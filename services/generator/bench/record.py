@@ -10,9 +10,8 @@ class RequestRecord:
 
     Attributes:
         due_ms: When the request was due, in milliseconds since the start of the loop; 0 in a closed loop.
-        steps: For each engine step: milliseconds since the request was due, and number of tokens that this step
-            generated.
-        total_ms: Milliseconds from the time when the request was due until the answer ended or failed.
+        steps: For each engine step: its time in milliseconds after ``due_ms``, and its number of tokens.
+        total_ms: Milliseconds from ``due_ms`` to the end of the answer.
         usage: The engine's token counts; None if the request failed.
         speculation: Totals of speculative decoding; None if the engine does not report them.
         error: Why the request failed; None if it did not fail.
@@ -38,7 +37,6 @@ class Repetition:
     """The measurements of one batch of a closed loop.
 
     Attributes:
-        requests: One record for each request of the batch.
         cores: Mean number of CPU cores that this process and its descendants kept busy; None if it cannot be measured.
     """
 

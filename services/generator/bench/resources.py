@@ -17,7 +17,7 @@ def cpu_seconds() -> float | None:
 
 
 def busy_seconds() -> float | None:
-    """Return the CPU time that the whole machine has used since it started, in seconds; None if it cannot be read."""
+    """Return the CPU time of the whole machine since boot, in seconds; None if it cannot be read."""
     fields = _read(_PROC / "stat").partition("\n")[0].split()
     if len(fields) < 9:
         return None

@@ -1,7 +1,6 @@
 """Run commands on one engine: ``python -m services.generator.bench.session``.
 
-Each line of standard input is a command in JSON. The first line of standard output says that the engine is ready. Each
-further line is the result of one command. The process ends at the end of its input.
+Commands are read from standard input, one JSON object per line. The first line of output says that the engine is ready.
 """
 
 import asyncio

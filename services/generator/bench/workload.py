@@ -43,7 +43,6 @@ class OpenLoop(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         cache: With ``warm``, the prompts share a prefix that is already in the engine's KV cache. With ``cold``, the
             prompts share no prefix.
         rate: Mean number of requests per second. The intervals are exponentially distributed.
-        requests: Number of requests.
         prompt: Approximate number of tokens of each prompt.
     """
 
@@ -70,14 +69,11 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """What one benchmark sends to an engine.
 
     Attributes:
-        cells: The closed loops.
-        streams: The open loops.
-        samples: The loops over given prompts.
         output: Maximum number of tokens of each answer.
         temperature: Sampling temperature; 0 is greedy.
         seed: Seed for prompts, arrival times and sampling.
         request_s: Timeout of a request, in seconds.
-        limit_s: For how many seconds after the start of the benchmark requests may be sent.
+        limit_s: Seconds after which no more requests are sent.
     """
 
     engine: str

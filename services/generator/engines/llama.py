@@ -1,7 +1,6 @@
-"""The engine ``llama``: llama.cpp's server inside this process, on the CPU, without a network port.
+"""The engine ``llama``: llama.cpp's server inside this process, on the CPU.
 
-The server listens on a Unix socket, and requires a random key. Only the generator's user may enter the directory of
-the socket.
+The server listens on a Unix socket, and requires a random key.
 """
 
 import asyncio
@@ -74,8 +73,7 @@ class LlamaSettings:
         llama_slots: Maximum number of answers generated at the same time.
         llama_context: Maximum number of tokens of prompt and answer together. A longer prompt is refused.
         llama_speculation: ``ngram`` drafts tokens from the text so far, without a draft model. ``off`` drafts nothing.
-        llama_batch: Maximum number of prompt tokens computed in one step. If an answer is cancelled, the server first
-            completes the step that it is computing.
+        llama_batch: Maximum number of prompt tokens computed in one step.
         llama_kv: Data type of the KV cache. ``q8_0`` and ``q4_0`` need less memory than ``f16``, but change the
             answers.
         llama_flash_attention: Whether FlashAttention is used. ``auto`` leaves the choice to llama.cpp.

@@ -32,8 +32,8 @@ class OpenAISettings:
     Attributes:
         upstream_url: URL of the server, with or without ``/v1``.
         upstream_key: API key, sent as a bearer token. It is never logged.
-        model: Name of one of the server's models. It answers the requests whose model is ``default``. If not set, the
-            first model in the server's list answers these requests.
+        model: Name of the server's model that answers requests for ``default``. If not set, the first in the server's
+            list.
         upstream_connections: Maximum number of answers generated at the same time.
         upstream_connect_timeout_ms: Maximum time to connect to the server.
         upstream_read_timeout_ms: Maximum time without data from the server during an answer.
@@ -71,7 +71,7 @@ class OpenAISettings:
             raise UserError('RAILBUS_UPSTREAM_BODY must be a JSON object, such as {"cache_prompt": true}') from None
 
     def base(self) -> str:
-        """Return the server's URL. Append ``/v1`` if the setting ``upstream_url`` does not end in ``/v1``.
+        """Return the server's URL, ending in ``/v1``.
 
         Raises:
             UserError: ``upstream_url`` is not set or not an HTTP URL.

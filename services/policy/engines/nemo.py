@@ -65,8 +65,7 @@ async def build_engine(files: Files, side: Side, custom: Mapping[str, Any]) -> I
 
     Args:
         files: The policy's files, with ``nemo/config.yml``.
-        side: Which rails of the configuration are loaded: those for prompts (``input``) or those for answers
-            (``output``).
+        side: ``input`` loads the rails for prompts, ``output`` those for answers.
         custom: Values to add to ``config.custom_data``, where a rail's function can read them.
 
     Raises:

@@ -56,8 +56,7 @@ OVERLAP_CHARS: Final = 64
 def slices(text: str) -> Iterator[tuple[int, int, bool]]:
     """Divide a text into slices. For each slice, yield its begin, its end, and whether it has many digits.
 
-    Neighbouring slices share ``OVERLAP_CHARS`` characters. A slice with many digits is shorter than other slices,
-    because it takes longer to check.
+    Neighbouring slices share ``OVERLAP_CHARS`` characters.
     """
     begin = end = 0
     while end < max(len(text), 1):
@@ -88,9 +87,9 @@ class Presidio:
 
         Args:
             text: The text.
-            turn: Called before each step of the work. The step runs inside the returned context manager. If all calls
-                of ``find`` get the same lock from ``turn``, their steps alternate.
+            turn: Called before each step. The step runs inside the returned context manager.
         """
+        # If all calls get the same lock from ``turn``, their steps alternate.
         found: list[FoundSpan] = []
         for begin, end, is_dense in slices(text):
             for step in self._steps if is_dense else (self._find,):

@@ -47,7 +47,7 @@ def contains(chars: CharSet, char: str) -> bool:
 
 
 def without_case(chars: CharSet) -> CharSet:
-    """Return the set together with the other case of its letters: with ``a``, the result also has ``A``."""
+    """Return the set with both cases of its letters."""
     ranges = list(chars)
     for low, high in chars:
         codes = range(low, high + 1) if high - low < _MAX_FOLDED_RANGE else range(max(low, 65), min(high, 122) + 1)

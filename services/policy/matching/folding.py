@@ -63,10 +63,7 @@ class FoldedWords:
             self._automaton.make_automaton()
 
     def find(self, text: str) -> list[FoundSpan]:
-        """Return the words in a text, disguised or not.
-
-        A word is ignored if it is part of a longer word of the text, that is, if a letter or digit is next to it.
-        """
+        """Return the words in a text, disguised or not. Parts of longer words are ignored."""
         if self._empty:
             return []
         hits = list(self._automaton.iter(fold(text)))

@@ -1,4 +1,4 @@
-"""Convert patterns to Glushkov automata, whose states are the places of a pattern that read one character."""
+"""Convert patterns to Glushkov automata."""
 
 from dataclasses import dataclass, field
 from typing import Final
@@ -19,15 +19,12 @@ Whether it matches the empty text, the positions where its match may begin, and 
 
 @dataclass(slots=True)
 class Positions:
-    chars: list[CharSet] = field(default_factory=list)
+    chars: list[CharSet] = field(default_factory=list)  # by position: a place of a pattern that reads one character
     follow: list[set[int]] = field(default_factory=list)
     _begun: int = 0
 
     def add(self, node: Node) -> tuple[set[int], set[int]]:
-        """Add a pattern. Return the positions at which a match may begin, and the positions at which it may end.
-
-        A position is the number of a place that reads one character. The places of all added patterns are numbered
-        together.
+        """Add a pattern. Return the positions where a match may begin, and those where it may end.
 
         Raises:
             BadPattern: The pattern matches the empty text, or its repeats have more than ``MAX_POSITIONS`` positions.

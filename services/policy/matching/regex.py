@@ -1,9 +1,8 @@
 r"""Parse patterns in a subset of Python's ``re`` in which the length of a match is limited.
 
 Supported are literals, ``.``, classes ``[a-z]`` and ``[^...]``, ``\d \w \s`` (ASCII) and their negations, escapes,
-groups, alternation, and the quantifiers ``?``, ``{n}`` and ``{n,m}``. The quantifiers ``*``, ``+`` and ``{n,}`` are not
-supported, because a match could be endless. Anchors and look-around are not supported either; the field ``guard`` of a
-``PatternSpec`` says which characters may not be next to a match.
+groups, alternation, and the quantifiers ``?``, ``{n}`` and ``{n,m}``. Anchors, look-around, ``*``,
+``+`` and ``{n,}`` are not supported.
 """
 
 from collections.abc import Iterable

@@ -47,13 +47,11 @@ class Scanner:
 
     Args:
         automaton: The rules.
-        immediate: Indexes of the rules of which the shortest match is returned, as soon as it is complete. Of other
-            rules, the longest match is returned.
+        immediate: Indexes of the rules whose shortest match is returned, instead of the longest.
 
     Attributes:
         position: Number of code points that were read.
-        work: Effort that the text caused in addition to one table look-up per character, counted in such look-ups. The
-            caller may set it to 0.
+        work: Extra effort so far, in table look-ups. The caller may set it to 0.
     """
 
     __slots__ = (
@@ -88,7 +86,7 @@ class Scanner:
 
     @property
     def undecided(self) -> int:
-        """The offset up to which the text is decided: all matches that start before it have been returned."""
+        """All matches that start before this offset have been returned."""
         return self._starts[0] if self._starts else self.position
 
     def feed(self, text: str) -> list[Match]:

@@ -37,13 +37,13 @@ MAX_CARD_DIGITS: Final = 19
 class Luhn:
     """Accepts text that contains a payment card number with a correct check digit (ISO/IEC 7812-1, annex B).
 
-    The number may be divided into groups of digits, as in ``4111 1111 1111 1111``. Other groups may come before and
-    after the number, but the number cannot begin or end inside a group. Its digits must not all be equal.
+    The number may be divided into groups of digits, as in ``4111 1111 1111 1111``.
     """
 
     __slots__ = ("_found", "_in_group", "_open", "least_chars")
 
     def __init__(self) -> None:
+        # A number cannot begin or end inside a group, and its digits must not all be equal.
         self.least_chars = 0
         self._found = False
         self._in_group = False
@@ -155,7 +155,7 @@ class IncrementalValidator(Protocol):
     """A validator of a text that grows.
 
     Attributes:
-        least_chars: The text cannot become valid before it has this many characters.
+        least_chars: Minimum number of characters of a valid text.
     """
 
     least_chars: int

@@ -28,11 +28,9 @@ class RailSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     Attributes:
         name: The kind of rail. Verdicts use it as the rail's name.
         on_broken: What happens to the request if the rail fails or times out; None means ``rails.on_broken``.
-        deadline_ms: Maximum time for the rail, in milliseconds since all rails of the request were started; None means
-            ``rails.deadline_ms``.
+        deadline_ms: Maximum time for the rail, in milliseconds; None means ``rails.deadline_ms``.
         threshold: Minimum score at which a classifier's answer is a finding.
-        max_windows: Maximum number of windows of a prompt that a classifier reads. Of a longer prompt, it reads only a
-            selection of windows.
+        max_windows: Maximum number of windows of a prompt that a classifier reads.
     """
 
     name: RailKind
@@ -46,9 +44,8 @@ class InputRails(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The input rails. They run concurrently.
 
     Attributes:
-        deadline_ms: Maximum time for each rail that sets no ``deadline_ms``, in milliseconds since all rails of the
-            request were started.
-        on_broken: What happens to the request if a rail that does not set ``on_broken`` fails or times out.
+        deadline_ms: Default of the rails' ``deadline_ms``.
+        on_broken: Default of the rails' ``on_broken``.
         recognizers: Recognizers of personal data in addition to the patterns. The only name is ``presidio``.
         rail: The rails, the most important first.
     """
@@ -63,12 +60,12 @@ class WindowSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The windows in which a check reads an answer. Windows may overlap. All lengths are in code points.
 
     Attributes:
-        first_chars: Offset at which the first window ends. The next windows end at twice this offset, four times this
-            offset and so on, up to ``stride_chars``.
+        first_chars: Offset at which the first window ends. Each next window ends at twice the offset, up to
+            ``stride_chars``.
         stride_chars: After that, a window ends at each multiple of this number.
         context_chars: Maximum length of a window.
-        hold_chars: Number of characters at the end of a window that are cleared only with the next window, because a
-            forbidden phrase may continue there. This applies only to gated delivery.
+        hold_chars: In gated delivery: number of characters at the end of a window that are cleared only with the next
+            window.
         timeout_ms: Time limit of one check of a window.
         retries: How often a failed check is repeated before the window counts as unchecked.
     """
@@ -89,8 +86,7 @@ class OutputChecks(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         classifiers: The names of the classifiers (tier 2). If the list is empty, no classifier reads answers.
         classifier_windows: The windows in which the classifiers read an answer.
         max_findings: An answer with more findings than this is stopped.
-        max_waiting_chars: If a check takes so long that more characters than this follow its window, the window counts
-            as unchecked.
+        max_waiting_chars: A window counts as unchecked if more characters than this follow before it is checked.
     """
 
     windows: WindowSpec = field(default_factory=WindowSpec)
@@ -169,7 +165,7 @@ class PatternSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
         folded: Whether ``words`` are also found if they are disguised (``services.policy.matching.folding``).
         guard: Which characters may not be next to a match. ``digit``: no digit before and after the match. ``word``: no
             letter, digit or ``_`` before and after it. ``token``: as ``word``, and none of ``.%+-`` before it.
-            ``start``: no letter, digit or ``_`` before it; any character may follow. ``none``: any characters.
+            ``start``: no letter, digit or ``_`` before it. ``none``: any characters.
         validator: A check that a match must pass, such as ``luhn`` for check digits.
         examples: Texts, each of which must be matched as a whole.
         counterexamples: Texts in which nothing may be matched.

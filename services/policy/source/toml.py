@@ -38,9 +38,6 @@ def line_of(text: str, where: str) -> int:
     Args:
         text: The TOML text.
         where: The path of the value, such as ``$.pattern[2].regex``.
-
-    Returns:
-        The number of the line; the line of the enclosing table if the text does not set the value.
     """
     lines = text.splitlines()
     at = 0

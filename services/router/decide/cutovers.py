@@ -1,19 +1,4 @@
-"""Decide whether a request gets another attempt now, and where that attempt runs. Pure.
-
-For an interactive request, the order of the attempts depends on the problem:
-
-- The worker died, or the answer stalled: first a retry, then the cloud. While the breaker is not closed, the cloud
-  comes first.
-- The attempt failed for another reason: the cloud.
-- The first token is late: the cloud. If there is still no first token one stall deadline later, there is a retry. The
-  earlier attempt is not cancelled, because it may only be waiting in a queue. The two attempts race.
-
-A batch request that waits in a queue is neither late nor stalled. If a worker has started it and is then silent for the
-stall deadline, there is a retry. If its attempt fails, there is a retry, or an attempt in the cloud if its class allows
-that.
-
-If the verdict masks the prompt, the request gets an attempt with the masked prompt on the self-hosted engines.
-"""
+"""Decide whether a request gets another attempt now, and where that attempt runs. Pure."""
 
 from enum import Enum
 from typing import Final, Literal, NamedTuple
@@ -43,7 +28,7 @@ _SELF_HOSTED_FAULTS: Final = frozenset({"unavailable", "overloaded", "timeout", 
 
 
 class Objection(Enum):
-    """A reason against a cutover. Its value is text for people. ``UNREAD`` holds only until an event is read."""
+    """A reason against a cutover. Its value is text for people."""
 
     UNREAD = "its question or its verdict was not read yet"
     OFF = "fallback is off"
@@ -80,7 +65,7 @@ class CutoverChoice(NamedTuple):
     Attributes:
         trigger: Why the request needs another attempt; None if it needs none.
         plan: The cutover to make; None if there is none to make.
-        against: If the request needs a cutover and none is allowed: one objection for each cutover that was considered.
+        against: The objections to the cutovers that were considered, if none is allowed.
     """
 
     trigger: Trigger | None = None
@@ -111,6 +96,7 @@ def choose_cutover(state: RequestState, now_us: int, at_us: int, budgets: Attemp
 
 
 def _due_cutovers(state: RequestState, now_us: int, *, prefer_cloud: bool) -> tuple[CutoverPlan, ...]:
+    # After a stall or the death of a worker, a retry comes first, then the cloud. Other failures go to the cloud.
     screen = state.screen
     if screen.over or screen.stopped is not None:
         return ()
@@ -140,6 +126,7 @@ def _due_cutovers(state: RequestState, now_us: int, *, prefer_cloud: bool) -> tu
 
 
 def _late_first_token(state: RequestState, now_us: int) -> tuple[CutoverPlan, ...]:
+    # The earlier attempt may only be waiting in a queue, so the retry does not cancel it: the two race.
     plans = []
     if _is_due(fallback_due_us(state), now_us):
         race = state.request is not None and state.request.fallback == "race" and not state.bypass
@@ -171,10 +158,7 @@ def _failure_due_us(state: RequestState, failure: Failed) -> int:
 
 
 def stall_due_us(state: RequestState) -> int | None:
-    """Return when the answer counts as stalled if no chunk comes by then; None for never.
-
-    Before its first token, an answer does not stall.
-    """
+    """Return when the answer counts as stalled if no chunk comes by then; None for never."""
     if state.lane is None or not state.screen.has_spoken or state.screen.finished is not None:
         return None
     if state.lane == "batch" and _retries_used_up(state):
@@ -209,10 +193,7 @@ def ttft_due_us(state: RequestState) -> int:
 
 
 def all_failed(state: RequestState) -> Failed | None:
-    """Return the newest attempt's failure if every attempt that may still become the voice has failed.
-
-    Return None if one of these attempts has not failed.
-    """
+    """Return the newest failure if all attempts that may become the voice have failed; otherwise None."""
     failures = state.failures
     if not failures:
         return None
@@ -268,10 +249,7 @@ def _objection_to_retry(
 
 
 def egress_objection(state: RequestState) -> Objection | None:
-    """Return why the prompt may not leave the premises; None if it may leave.
-
-    ``UNREAD`` means that the ``Request`` or a verdict that must come first was not read yet.
-    """
+    """Return why the prompt may not leave the premises; None if it may leave."""
     request, verdict = state.request, state.screen.verdict
     if request is None:
         return Objection.UNREAD
@@ -290,10 +268,7 @@ def price(state: RequestState) -> float:
 
 
 def next_messages(state: RequestState) -> tuple[Message, ...] | None:
-    """Return the prompt for the next attempt. If the verdict says ``mask``, this is the masked prompt.
-
-    Return None if the router does not have that prompt.
-    """
+    """Return the prompt for the next attempt, masked if the verdict says so; None if the router does not have it."""
     verdict, request = state.screen.verdict, state.request
     if verdict is not None and verdict.decision == "mask":
         return verdict.masked or None
@@ -301,10 +276,7 @@ def next_messages(state: RequestState) -> tuple[Message, ...] | None:
 
 
 def health_outcome(state: RequestState, now_us: int) -> bool | None:
-    """Return whether the self-hosted engines served the request in time, for the breaker.
-
-    Return None if this is not known yet, or if the request says nothing about the engines.
-    """
+    """Return whether the self-hosted engines served the request in time; None if this is not known."""
     if state.bypass or not state.has_cloud_deadline or state.cloud_attempts:
         return None
     if state.screen.has_spoken:

@@ -1,8 +1,6 @@
 """Decide what the router writes for a request now, from the request's state and the time. Pure.
 
 A decision is an event. The router writes it to the log, reads it back, and acts on it only if it is *effective* there.
-``decide`` runs after each event of a request and when the request's timer is due. It returns a decision again only if
-the decision was not read back within ``RETRY_US``.
 """
 
 from typing import Final

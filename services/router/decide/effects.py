@@ -24,7 +24,7 @@ _CANCEL_REASONS: dict[Outcome, CancelReason] = {
 
 
 def begin_attempts(state: RequestState, now_us: int, context: EventContext) -> list[Write]:
-    """Return a ``Request`` for each attempt that a cutover has opened and whose ``Request`` is not on the log yet."""
+    """Return a ``Request`` for each new attempt whose ``Request`` is not on the log yet."""
     writes: list[Write] = []
     for attempt, cutover in state.cutovers.items():
         if attempt in state.republished or attempt not in state.screen.candidates:
@@ -72,10 +72,7 @@ def after_close(state: RequestState, closed: Closed, now_us: int, context: Event
 
 
 def settled_us(state: RequestState) -> int:
-    """Return when the account of a closed request may be written, in microseconds since the epoch.
-
-    If a run has not ended, this is ``SETTLE_US`` after ``Closed``. Otherwise it is 0, which means at once.
-    """
+    """Return when the account of a closed request may be written, in microseconds since the epoch; 0 for at once."""
     running = any(record.started is not None and not record.ended for record in state.attempt_records.values())
     return state.closed_us + SETTLE_US if running else 0
 

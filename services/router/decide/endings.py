@@ -1,6 +1,6 @@
 """Decide whether and how a request should be closed now. Pure.
 
-Each function checks one kind of reason to close the request, and returns None if that reason does not hold.
+Each function checks one reason, and returns None if it does not hold.
 """
 
 from collections.abc import Iterable
@@ -52,15 +52,7 @@ def overdue(state: RequestState, now_us: int) -> CloseDecision | None:
 
 
 def no_attempt_left(state: RequestState, choice: CutoverChoice, now_us: int) -> CloseDecision | None:
-    """Return how to close a request that needs another attempt and may get none; None if it stays open.
-
-    - If all its attempts failed, it is closed.
-    - If its answer stalled, it is closed. If only a spent budget forbids another attempt, ``when_spent`` decides
-      instead.
-    - If its first token is late, it stays open, because the token may still come. It is closed only if a budget is
-      spent and ``when_spent`` is ``close``.
-    - A batch request is never closed because it stalled or is late.
-    """
+    """Return how to close a request that needs another attempt and may get none; None if it stays open."""
     against = choice.against
     if choice.trigger is None or not against or Objection.UNREAD in against:
         return None
@@ -74,6 +66,7 @@ def no_attempt_left(state: RequestState, choice: CutoverChoice, now_us: int) -> 
         return CloseDecision("attempts_failed", outcome, f"{failure.error_class}: {failure.message[:1_500]}{because}")
     if choice.trigger not in _SILENCE or state.lane == "batch":
         return None
+    # After a late first token, the request stays open, because the token may still come.
     spent = not BUDGETS.isdisjoint(against)
     if state.config.when_spent == "close" if spent else choice.trigger == "stall":
         cause, silence = _SILENCE[choice.trigger]
@@ -82,10 +75,7 @@ def no_attempt_left(state: RequestState, choice: CutoverChoice, now_us: int) -> 
 
 
 def cannot_begin(state: RequestState) -> CloseDecision | None:
-    """Return how to close a request if only one attempt may still answer it and that attempt can no longer begin.
-
-    An attempt can no longer begin if the router does not have its prompt, or may not send the prompt to the cloud.
-    """
+    """Return how to close a request whose only remaining attempt cannot begin; None for other requests."""
     if not state.cutovers or state.screen.voice is not None:
         return None
     for attempt, cutover in state.cutovers.items():

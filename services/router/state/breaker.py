@@ -37,7 +37,7 @@ class Breaker:
     def admits(self, now_us: int) -> Literal["yes", "probe", "no"]:
         """Return whether a new request should try the self-hosted engines.
 
-        ``probe`` also means yes. The breaker then closes only if all probes are served in time.
+        ``probe`` also means yes.
         """
         if self.state == "closed":
             return "yes"
@@ -52,11 +52,7 @@ class Breaker:
         return "no"
 
     def record(self, now_us: int, *, served: bool, probe: bool = False) -> None:
-        """Record whether the self-hosted engines served a request in time.
-
-        While the breaker is half open, requests that are not probes are ignored. While the breaker is open, all are
-        ignored.
-        """
+        """Record whether the self-hosted engines served a request in time."""
         if self.state == "closed":
             self._outcomes.append((now_us, served))
             failures = sum(1 for at_us, good in self._outcomes if not good and now_us - at_us <= STALE_US)

@@ -1,7 +1,6 @@
 """The budgets that limit the number and the cost of further attempts within a minute. Pure.
 
-The router computes what is spent from the requests and cutovers that it reads from the log. So a restarted router knows
-what is spent.
+What is spent is computed from the log, so a restarted router knows it.
 """
 
 from dataclasses import dataclass
@@ -21,10 +20,9 @@ class _Second:
 
 
 class SpendTracker:
-    """Counts one partition's requests, and its fallbacks or its retries. Times are microseconds since the epoch.
+    """Counts one partition's requests, and its fallbacks or its retries. Times are microseconds since the epoch."""
 
-    The code calls both of them fallbacks.
-    """
+    # In this class, "fallbacks" are the fallbacks or the retries.
 
     def __init__(self, budget: "FallbackBudget") -> None:
         self._budget = budget
@@ -52,12 +50,8 @@ class SpendTracker:
         second.usd += usd
 
     def correct(self, usd: float, at_us: int) -> None:
-        """Replace a fallback's estimated price by its actual price.
-
-        Args:
-            usd: Actual price minus estimated price.
-            at_us: The time that was passed to ``spend`` with the estimated price.
-        """
+        """Correct the price of a fallback by ``usd``: its actual price minus its estimated price."""
+        # ``at_us`` is the time that was passed to ``spend``.
         if at_us // 1_000_000 in self._seconds:
             second = self._at(at_us)
             second.usd = max(0.0, second.usd + usd)
@@ -105,10 +99,7 @@ class FallbackBudget:
         return self.limits.usd is None or spent_usd + usd <= self.limits.usd
 
     def used(self, now_us: int) -> float:
-        """Return the spent fraction of the allowed attempts or of the allowed money, whichever is larger.
-
-        If a limit is 0 or None, its fraction is 0.
-        """
+        """Return the spent fraction of the allowed attempts or of the allowed money, whichever is larger."""
         fallbacks, most, spent_usd = self._totals(now_us)
         of_requests = fallbacks / most if most else 0.0
         return max(of_requests, spent_usd / self.limits.usd if self.limits.usd else 0.0)

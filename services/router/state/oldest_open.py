@@ -20,24 +20,14 @@ class OldestOpen:
         self._ahead_us = 0
 
     def note(self, request_id: str, log_us: int, at_us: int) -> None:
-        """Record an event that may be the first of its request.
-
-        Args:
-            request_id: The request.
-            log_us: When the event was appended, by the broker's clock.
-            at_us: The same moment, by this process's clock.
-        """
+        """Record an event that may be the first of its request."""
+        # The event was appended at ``log_us`` by the broker's clock, and at ``at_us`` by this process's clock.
         self._ahead_us = log_us - at_us
         heapq.heappush(self._heap, (log_us, request_id))
 
     def mark_us(self, requests: Collection[str], besides: str, known_us: int) -> int:
-        """Return a time before which no event of an open request was appended, by the broker's clock.
-
-        Args:
-            requests: The ids of the open requests.
-            besides: The id of a request to ignore, even if it is in ``requests``.
-            known_us: The time up to which the log was read, by this process's clock.
-        """
+        """Return the append time of the oldest open request's first event, minus ``MARGIN_US``."""
+        # The request ``besides`` is ignored. If no request is open, the time up to which the log was read counts.
         if len(self._heap) > 2 * len(requests) + SPARE:
             self._heap = [each for each in self._heap if each[1] in requests]
             heapq.heapify(self._heap)

@@ -32,28 +32,21 @@ class RequestState:
     Times in microseconds are since the epoch, by this process's clock, unless an entry says otherwise.
 
     Topics are read in parallel, so any event of the request may be read first. No decision is made before the request
-    is ``known``. A request that stays unknown is forgotten.
+    is ``known``.
 
     Attributes:
         opened_us: When the first event that was read was appended.
-        received_us: When the edge received the request: the append time of the ``Request``, minus the time that the
-            request had waited in the edge. Deadlines count from here.
-        deadline_us: When the request must be closed.
+        received_us: When the edge received the request. Deadlines count from here.
         last_chunk_us: When the voice's newest chunk was appended, or the newest ``Cutover`` if that was later.
         begun_us: When a worker started the current attempt; 0 while the attempt waits in a queue.
         known: Whether a ``Request`` or a ``Started`` was read, so that the deadlines are known.
         may_fall_back: Whether the configuration, the class and the ``Request`` all allow the cloud.
-        has_cloud_deadline: Whether a late first token sends the request to the cloud; always false for a batch request.
-        deadlines: The request's deadlines, each moved to the nearest value that its class and the settings allow.
+        has_cloud_deadline: Whether a late first token sends the request to the cloud.
         request: The ``Request``; None before it was read. It has no messages if the prompt is not kept.
-        client_gone_us: When the last connected client left without its complete answer. None if a client is connected,
-            if none has connected yet, or if the last one left with its complete answer.
+        client_gone_us: When the last connected client left without its complete answer. Otherwise None.
         request_at: When the edge received the request, by the edge's clock.
-        retries: The numbers of the attempts that are retries.
-        recalls: The ids of the recalls of the voice's text.
-        recalled: The first recalls of all runs, at most ``MOST_RECALLS``, for the account.
         checked: The newest event of the safety service, and its append time in milliseconds since the epoch.
-        republished: The numbers of the attempts, from 2 on, whose ``Request`` was read back from the log.
+        republished: Attempts 2 and later whose ``Request`` is on the log.
         cancelled: The numbers of the attempts for which a ``Cancel`` was written.
         over_budget: Whether the request needs a cutover for which a budget is spent.
         bypass: Whether the request goes to the cloud at once, because the breaker refused it.
@@ -209,10 +202,7 @@ class RequestState:
             self._know(at_us - min(queue_us, MAX_WAITED_MS * 1_000), self.config.narrow(event.deadlines))
 
     def should_write(self, key: str, known_us: int, context: EventContext) -> bool:
-        """Return whether to write this decision now. If the result is true, record that the decision is written now.
-
-        The result is false for ``RETRY_US`` after the decision was written.
-        """
+        """Return whether to write this decision now. If the result is true, record that the decision is written now."""
         written_us = self.pending.get(key)
         if written_us is not None and known_us - written_us < RETRY_US:
             return False

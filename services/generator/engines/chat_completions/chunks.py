@@ -85,7 +85,7 @@ class SseDecoder:
         self.done = False
 
     def feed(self, data: bytes) -> Iterator[CompletionChunk]:
-        """Yield the chunks that are complete after these bytes. An incomplete line is kept for the next call.
+        """Yield the complete chunks. An incomplete line is kept for the next call.
 
         Raises:
             EngineError: The bytes are not a stream of chunks, or a chunk reports an error.

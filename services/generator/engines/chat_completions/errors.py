@@ -36,7 +36,7 @@ def upstream_error(status: int | None, body: bytes) -> EngineError:
     """Convert an error response to an ``EngineError``.
 
     Args:
-        status: The HTTP status; None if the error came as an event in a stream that began with status 200.
+        status: The HTTP status; None if the error came inside a stream.
         body: The body of the response, or the data of the event.
     """
     error = _error_object(body)

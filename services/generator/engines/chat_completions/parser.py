@@ -24,8 +24,7 @@ class Endpoint:
 
     Attributes:
         url: URL of ``/chat/completions``.
-        step_usage: Whether to request the number of tokens in every chunk. vLLM and SGLang support this. Otherwise,
-            each chunk is counted as one token, which is wrong with speculative decoding.
+        step_usage: Whether to request the number of tokens in every chunk. Without it, each chunk counts as one token.
         extra: Fields to add to each request's body. A field that Railbus sets itself is not overridden.
     """
 

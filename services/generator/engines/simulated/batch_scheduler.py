@@ -1,9 +1,4 @@
-"""Simulate continuous batching: choose the sequences of each step, and compute how long the step takes.
-
-In each step, all sequences with a complete prefill decode, and other sequences prefill up to a token budget (chunked
-prefill). Interactive sequences come before sequences of the batch lane. An interactive sequence that finds no free slot
-preempts the newest batch sequence. The preempted sequence loses its KV cache, and waits at the head of the batch queue.
-"""
+"""Simulate continuous batching: choose the sequences of each step, and compute how long the step takes."""
 
 from collections import deque
 from collections.abc import Iterator
@@ -34,7 +29,6 @@ class StepPlan:
         decodes: The sequences that generate tokens.
         prefills: The sequences whose prompts are processed, each with its number of prompt tokens in this step.
         gamma: Number of tokens drafted for each decoding sequence.
-        duration_ms: Duration of the step.
     """
 
     decodes: tuple[SimulatedSequence, ...]
@@ -70,8 +64,8 @@ class CostModel:
         """Return the duration of a step in milliseconds.
 
         Args:
-            decodes: Number of sequences that decode.
-            context: Mean number of tokens in the KV caches of the sequences that decode.
+            decodes: Number of decoding sequences.
+            context: Mean number of tokens in the KV caches of these sequences.
             prefills: The sequences that prefill, each with its number of prompt tokens in this step.
             gamma: Number of tokens drafted for each decoding sequence.
         """
@@ -150,10 +144,7 @@ class BatchScheduler:
         return min(held, default=None)
 
     def complete(self, plan: StepPlan, now_ms: float) -> Iterator[StepOutput]:
-        """Update the sequences at the end of a step, and yield what each of them generated.
-
-        Sequences that were removed during the step are ignored.
-        """
+        """Update the sequences at the end of a step, and yield what each of them generated."""
         for sequence, tokens in plan.prefills:
             if id(sequence) in self._running:
                 sequence.prefilled += tokens

@@ -61,7 +61,7 @@ class SimulatedEngine:
         """Return the name of the simulated model, followed by the fault script if ``model`` has one.
 
         Raises:
-            EngineError: ``model`` does not begin with the name of the simulated model, or the script is invalid.
+            EngineError: The model is unknown, or its script is invalid.
         """
         if model in {"default", self.model}:
             return self.model

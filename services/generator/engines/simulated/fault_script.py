@@ -1,8 +1,7 @@
 """Scripts that say how a simulated answer behaves, for load and fault tests.
 
 A request appends its script to the model's name. The model ``simulated-n50-die10`` generates an answer of 50 tokens
-that fails after 10 steps. A step generates one token; with speculation, it may generate more. The parts of a script may
-come in any order::
+that fails after 10 steps. The parts of a script may come in any order::
 
     n<k>      generate k tokens, or max_tokens if that is less
     slow<ms>  delay the first token by this time
@@ -31,7 +30,7 @@ _LOMAX_SHAPE: Final = 1.5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FaultScript:
-    """A parsed script. Each field has the number in the part of the same name; None if the script has no such part."""
+    """A parsed script: the number in each part, or None if the script does not have that part."""
 
     n: int | None = None
     slow: int | None = None
@@ -52,7 +51,7 @@ class FaultScript:
         return delay
 
     def word(self, position: int) -> str | None:
-        """Return the word that the script sets for the token at this position; None if it sets no word."""
+        """Return the word that the script sets at this position; None for a random word."""
         words = (
             (self.poison, "FORBIDDEN"),
             (self.mail, "anna.berg@example.org"),
@@ -61,7 +60,7 @@ class FaultScript:
         return next((word for scripted, word in words if scripted == position), None)
 
     def silent_from(self) -> int | None:
-        """Return after how many steps the answer stalls for ever; None if the script makes no answer stall."""
+        """Return after how many steps the answer stalls for ever; None if it does not stall."""
         return 0 if self.mute is not None else self.stall
 
 

@@ -29,13 +29,10 @@ class SimulatedSequence:
         truncated: Whether ``max_tokens`` made the answer shorter.
         batch: Whether the request is in the batch lane.
         held_until_ms: When the answer continues after a pause; infinite if it never continues.
-        prefilled: Number of tokens of prompt and answer that were prefilled since the sequence last got a slot.
+        prefilled: Number of tokens that were prefilled since the sequence last got a slot.
         generated: Number of tokens of the answer so far.
-        recomputed: Number of tokens that the answer had when the sequence was last preempted. These tokens must be
-            prefilled again.
-        steps: Number of steps that generated tokens.
+        recomputed: Number of answer tokens that must be prefilled again after a preemption.
         drafted: Number of tokens drafted in all steps.
-        admitted_ms: When the sequence got the slot in which it generated its first token.
         first_ms: When the first token was generated.
         accepted: Entry j is the number of steps in which j drafted tokens were accepted.
     """
@@ -70,9 +67,7 @@ class SimulatedSequence:
         self.recomputed, self.prefilled = self.generated, 0
 
     def advance(self, gamma: int, alpha: float, now_ms: float) -> list[OutputItem]:
-        """Run one step. Return what it generated, followed by the result if the answer is complete.
-
-        If the script makes the answer fail, return only the error. If the script makes it stall, return nothing.
+        """Run one step, and return its output.
 
         Args:
             gamma: Number of tokens drafted in this step.

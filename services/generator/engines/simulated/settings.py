@@ -29,10 +29,8 @@ class SimulatedSettings:
         sim_alpha: Probability that a drafted token is accepted.
         sim_batch: Maximum number of answers generated at the same time.
         sim_prefill_budget: Maximum number of prompt tokens in a step.
-        sim_time_scale: Factor by which the modelled duration of a step is multiplied. A factor below 1 makes the engine
-            faster.
-        sim_script: Script for requests that append no script. For example, ``n50-die10`` means an answer of 50 tokens
-            that fails after 10 steps.
+        sim_time_scale: Factor by which the modelled duration of a step is multiplied.
+        sim_script: Script for requests that append no script.
         sim_script_rate: Probability that ``sim_script`` is applied to a request that appends no script.
     """
 

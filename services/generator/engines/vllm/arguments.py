@@ -19,8 +19,7 @@ def engine_arguments(settings: VllmSettings, target: Path, *, gemma_drafts_gemma
     Args:
         settings: The operator's settings.
         target: Folder of the target model.
-        gemma_drafts_gemma: Whether the draft model is a Gemma model with sliding-window layers. If so, a
-            ``vllm_hybrid_kv`` of ``auto`` means ``off``.
+        gemma_drafts_gemma: Whether the draft model is a Gemma model with sliding-window layers.
     """
     speculation = speculative_config(settings)
     found: dict[str, Any] = {

@@ -64,7 +64,7 @@ class VllmEngine:
         """Load the model, and wait until it has generated a token.
 
         Raises:
-            UserError: Weights, a GPU, memory or a chat template are missing, or the settings do not fit the model.
+            UserError: The engine cannot start. The message has the reason.
         """
         settings = self._settings
         vllm = self._vllm = await in_thread(

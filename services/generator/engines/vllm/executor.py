@@ -1,4 +1,4 @@
-"""An executor for vLLM that does not ask the workers for draft tokens after a step in which no tokens were drafted.
+"""An executor for vLLM. After a step without drafting, it does not ask the workers for draft tokens.
 
 Only vLLM imports this module.
 """

@@ -19,15 +19,12 @@ POLL_INTERVAL_S: Final = 1.0
 
 
 def mark_as_parent() -> None:
-    """Set the environment variable in which ``watch_parent`` finds the id of this process."""
+    """Make ``watch_parent`` watch this process."""
     os.environ[PARENT_PID_VARIABLE] = str(os.getpid())
 
 
 def watch_parent() -> None:
-    """Start a thread that ends this process when the process that called ``mark_as_parent`` ends.
-
-    Do nothing if no process has called ``mark_as_parent``.
-    """
+    """Start a thread that ends this process when the process that called ``mark_as_parent`` ends."""
     parent = os.environ.get(PARENT_PID_VARIABLE)
     if parent is not None:
         threading.Thread(target=_exit_with, args=(int(parent),), name="parent", daemon=True).start()

@@ -1,7 +1,4 @@
-"""Fix a defect of vLLM 0.32: with speculation on the CPU, vLLM samples with a wrong temperature, top-k and top-p.
-
-The defect affects neither greedy sampling nor GPUs.
-"""
+"""Fix a defect of vLLM 0.32: with speculation on the CPU, vLLM samples with a wrong temperature, top-k and top-p."""
 
 from typing import Any, Final, Self
 
@@ -15,15 +12,8 @@ SKIP_DRAFT_EXECUTOR: Final = "services.generator.engines.vllm.executor.SkipDraft
 
 
 def expand_batch_to_tokens(values: Any, ends: Any, total: int, replace_from: int = 0, replace_to: int = 0) -> Any:
-    """Return one value for each token: the value of the request to which the token belongs.
-
-    Args:
-        values: One value for each request.
-        ends: For each request, the index after its last token.
-        total: Number of tokens of all requests.
-        replace_from: A value that is replaced by ``replace_to`` in the result.
-        replace_to: The value to return instead of ``replace_from``.
-    """
+    """Repeat the value of each request for each of its tokens."""
+    # ``ends`` has the index after the last token of each request.
     replaced = values.masked_fill(values == replace_from, replace_to)
     counts = ends.long().diff(prepend=ends.new_zeros(1).long())
     return replaced.repeat_interleave(counts, output_size=total)

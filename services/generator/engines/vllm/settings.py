@@ -32,8 +32,7 @@ class VllmSettings:
             samples. Neither changes the distribution of the answers.
         vllm_quantization: Quantisation of the target's linear layers, such as ``fp8``. ``none`` keeps the stored
             weights.
-        vllm_draft_quantization: Quantisation of the draft model's linear layers. It does not depend on
-            ``vllm_quantization``.
+        vllm_draft_quantization: Quantisation of the draft model's linear layers.
         vllm_dtype: Data type of activations, and of weights that are not quantised.
         vllm_kv_dtype: Data type of the KV cache, such as ``fp8``.
         vllm_attention_backend: vLLM's attention backend, such as ``FLASH_ATTN``. If not set, vLLM chooses.
@@ -49,15 +48,14 @@ class VllmSettings:
             weights and activations do not need. On a CPU, 0 means 1 GiB.
         vllm_block_size: Number of tokens in a block of the KV cache. 0 lets vLLM choose.
         vllm_runner: Version of vLLM's model runner. The two versions support different kinds of draft models.
-        vllm_hybrid_kv: Whether sliding-window layers get smaller caches than other layers. ``auto`` means ``off`` if
-            the draft model is a Gemma model with sliding-window layers, and otherwise ``on``.
+        vllm_hybrid_kv: Whether sliding-window layers get smaller caches than other layers. ``auto`` means ``off``
+            with a Gemma draft model that has such layers, otherwise ``on``.
         vllm_eager: Whether to run without compilation and CUDA graphs. The engine then starts sooner and is slower.
         vllm_optimization: vLLM's optimisation level. 0 starts soonest, and 3 compiles most. ``auto`` lets vLLM choose.
         vllm_cpu_cores: CPU cores for the threads of vLLM's CPU build, such as ``0-1``. If not set, vLLM chooses.
         vllm_load_format: Format of the weights. ``dummy`` means random weights, to measure speed without a model.
         vllm_seed: Seed for requests without a seed.
-        vllm_start_timeout_s: Maximum number of seconds until the engine is ready. Compiling a large model takes
-            minutes.
+        vllm_start_timeout_s: Maximum number of seconds until the engine is ready.
     """
 
     model: str | None = field(default=None, metadata={"help": "name of the model"})
@@ -115,11 +113,10 @@ class VllmSettings:
     )
 
     def method(self) -> Method:
-        """Return the method of drafting. Replace ``auto`` by the method that is used.
+        """Return the method of drafting, with ``auto`` replaced by the method that is used.
 
         Raises:
-            UserError: The method needs a draft model and ``vllm_draft`` is not set, or the method needs no draft model
-                and ``vllm_draft`` is set.
+            UserError: ``vllm_draft`` does not fit the method.
         """
         method = self.vllm_method
         if method == "auto":
@@ -131,9 +128,7 @@ class VllmSettings:
         return method
 
     def schedule(self) -> list[tuple[int, int, int]] | None:
-        """Return the number of drafted tokens for each range of batch sizes; None if the number is always the same.
-
-        Each entry has the smallest and the largest batch size of a range, and the number of drafted tokens.
+        """Return ranges of batch sizes, each as (smallest, largest, drafted tokens); None if there are no ranges.
 
         Raises:
             UserError: ``vllm_speculative_tokens_by_batch`` is invalid.

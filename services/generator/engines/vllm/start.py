@@ -63,7 +63,7 @@ def load_vllm(settings: VllmSettings, arguments: dict[str, Any]) -> LoadedVllm:
     """Start the engine. This call blocks for seconds to minutes.
 
     Raises:
-        UserError: The engine cannot run on this machine with these settings and files. The message has the reason.
+        UserError: The engine cannot start. The message has the reason.
     """
     os.environ.update(engine_environment(settings, os.environ))
     mark_as_parent()

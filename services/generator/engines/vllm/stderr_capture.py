@@ -14,14 +14,10 @@ OWN_LOG_MARKER: Final = b" railbus."
 
 
 class StderrCapture:
-    """A context manager for the start of an engine. It keeps what is written to stderr.
-
-    Inside the ``with`` block, the output of this process and of the processes that it starts is captured. Only lines of
-    Railbus's own log still appear on stderr. After the block has ended without an error, all further output of the
-    started processes appears on stderr.
+    """A context manager that captures stderr while an engine starts, also that of its processes.
 
     Args:
-        verbose: Whether all output appears on stderr, even inside the block.
+        verbose: Whether the captured output also appears on stderr.
     """
 
     def __init__(self, *, verbose: bool) -> None:
