@@ -50,11 +50,7 @@ def grants(role: RoleName) -> tuple[Grant, ...]:
 def commands(principal_prefix: str, bootstrap: str, config: str, roles: Iterable[RoleName] = ROLES) -> Iterator[str]:
     """Return one ``kafka-acls.sh`` command for each permission.
 
-    Args:
-        principal_prefix: Prefix of each principal's name. The role's name follows it.
-        bootstrap: Addresses of the brokers.
-        config: File with the settings of a Kafka user who may change access control lists.
-        roles: The roles that get permissions.
+    ``config`` is the file with the settings of a Kafka user who may change access control lists.
     """
     for role in roles:
         for grant in grants(role):

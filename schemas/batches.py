@@ -79,8 +79,7 @@ class OpenLine:
     Attributes:
         line: Number of the line in the order of submission.
         attempt: Number of the newest request for this line, from 1.
-        on_log: Whether the batch service has read the newest request for this line back from the log. If not, it may
-            have to write that request again.
+        on_log: Whether the batch service has read this request back from the log.
     """
 
     line: LineNumber
@@ -128,8 +127,7 @@ class ResultPart:
 class BatchProgress(BatchEvent):
     """The progress of a job. Another batch service can continue the job from here.
 
-    Readers ignore this event if an earlier ``BatchProgress`` of the job on the log has a higher epoch, or has the same
-    epoch and another source.
+    The event is void if another batch service had taken the job over before.
 
     Attributes:
         epoch: Number that a batch service raises by one when it takes over the job.
@@ -137,12 +135,13 @@ class BatchProgress(BatchEvent):
         open: The submitted lines that are not done.
         parts: The files with the results of the lines that are done.
         totals: Sums over the lines that are done.
-        stream_offsets: One offset for each partition of ``railbus.streams``. Every event in this partition
-            about an open line is at this offset or later.
-        request_offsets: One offset for each partition of ``railbus.requests.batch``. Every request of the job in
-            this partition that was not yet read back from the log is at this offset or later.
+        stream_offsets: For each partition of ``railbus.streams``, the offset from which to read events about open
+            lines.
+        request_offsets: For each partition of ``railbus.requests.batch``, the offset from which to read requests that
+            are not yet ``on_log``.
     """
 
+    # An event is void if an earlier one of the job has a higher epoch, or the same epoch and another source.
     epoch: Annotated[int, Meta(ge=1, le=2**32)]
     next_line: Count = 0
     open: Annotated[tuple[OpenLine, ...], Meta(max_length=10_000)] = ()

@@ -70,8 +70,7 @@ class Delivery:
             is cleared.
         hold_tokens: In ``windowed`` mode, the number of newest tokens that are hidden until they are cleared; 0 turns
             this rule off.
-        hold_ms: In ``windowed`` mode, text that arrived less than this many milliseconds ago is hidden until it is
-            cleared; 0 turns this rule off.
+        hold_ms: In ``windowed`` mode, text younger than this is hidden until it is cleared; 0 turns this rule off.
         max_exposure_tokens: Maximum number of shown tokens that are not cleared.
     """
 
@@ -100,27 +99,23 @@ class Deadlines:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request(Event):
-    """A prompt to answer. ``at`` is the time of receipt by the writer's clock. Deadlines do not depend on ``at``.
+    """A prompt to answer. ``at`` is the time of receipt by the writer's clock.
 
     Attributes:
         model: The requested model; ``default`` means the model that the generator serves.
         messages: The conversation, oldest first.
         sampling: How the engine chooses tokens.
         lane: ``interactive`` or ``batch``. Interactive requests are served first.
-        service_class: Name of the request's class in the policy, which limits the deadlines and sets the objectives. If
-            None, or if the policy has no such class in this lane, the class is ``chat`` in the interactive lane and
-            ``batch`` in the batch lane.
+        service_class: Name of the request's class in the policy. If None or unknown: ``chat`` or ``batch``, by lane.
         priority: Priority within the lane, if the engine has priorities; 0 is served first.
-        attempt: Number of the attempt that this record starts. A new request has 1. The router writes the request again
-            for attempts 2 and later.
+        attempt: Number of the attempt that this record starts; 1 for a new request.
         delivery: How much of the answer may be shown before it is checked.
         deadlines: The times at which verdict, first token and end are due.
         fallback: What happens if the first-token deadline is missed. ``cancel`` replaces attempt 1 by an attempt in the
             cloud, ``race`` runs both attempts, ``off`` starts no attempt in the cloud.
         egress: ``forbidden`` marks a prompt that must never leave the premises.
-        waited_ms: Time from the receipt of the request until this record was written, in milliseconds. For deadlines,
-            the time of receipt is the record's append time minus ``waited_ms``. For attempt 1, at most 10 seconds are
-            subtracted.
+        waited_ms: Time from the receipt of the request until this record was written, in milliseconds. Deadlines count
+            from the record's append time minus ``waited_ms``.
     """
 
     model: Name = "default"
@@ -138,10 +133,6 @@ class Request(Event):
 
 
 def received_us(request: Request, appended_us: int) -> int:
-    """Return the time of receipt from which the deadlines of a request count, in microseconds since the epoch.
-
-    It is ``appended_us`` minus the request's ``waited_ms``. For attempt 1, at most ``MAX_WAITED_MS`` are subtracted;
-    for later attempts, at most the total deadline.
-    """
+    """Return the time from which the deadlines of a request count, in microseconds since the epoch."""
     most_ms = MAX_WAITED_MS if request.attempt == 1 else request.deadlines.total_ms
     return appended_us - int(min(request.waited_ms, most_ms) * 1_000)

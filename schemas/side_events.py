@@ -40,7 +40,7 @@ class Attached(Event):
         transport: How the client is connected.
         partition: Number of the stream log's partition that is read for the connection.
         resumed_from: Id of the last op that the client already had, ``partition:offset:index``; None if it had none.
-            ``index`` is the number of the op among the ops of its event, from 0.
+            ``index`` counts the ops of one event, from 0.
     """
 
     connection: Name
@@ -163,8 +163,7 @@ class Account(Event):
         attempts: One account for each attempt.
         recalls: Number of recalls that took effect.
         cost_usd: Cost of the attempts in the cloud, in US dollars.
-        request_at: Time of receipt by the edge's clock (``at`` of the ``Request``). It can be compared only with times
-            by the same clock, such as ``at`` of a ``Detached`` of the same edge. None if no ``Request`` was read.
+        request_at: ``at`` of the ``Request``, by the edge's clock; None if no ``Request`` was read.
         stages: The parts of the time from receipt to ``Closed``; None without a ``Request``.
         first_text_ms: Time from receipt until text could be shown; None if no text could be shown.
         governance_first_text_ms: By how much rails and safety delayed the first visible text, in milliseconds.
@@ -174,16 +173,15 @@ class Account(Event):
         longest_pause_ms: Longest time between two chunks of the voice.
         tokens: Number of the voice's tokens before ``Closed``.
         later_tokens: Number of the voice's tokens after its first chunk, before ``Closed``.
-        clock_skew_ms: Difference between the clocks of edge and broker: the smallest one with which the recorded times
-            are in order. ``stages.post_ms`` is corrected by this difference.
+        clock_skew_ms: Estimated difference between the clocks of edge and broker. ``stages.post_ms`` is corrected by
+            it.
         voice: Number of the attempt that was the voice at the end.
         route: Where the attempt ``voice`` ran; ``none`` if there was no answer.
         fallbacks: Number of attempts in the cloud.
         retries: Number of further attempts on the self-hosted engines.
         policy_version: Version of the policy that judged the request; None if no policy did.
-        open_since: A time by the broker's clock, in microseconds since the epoch. When this account was written,
-            other requests of the same partition may have been open. All events about them were appended at
-            ``open_since`` or later. None in accounts by an older router version.
+        open_since: A time by the broker's clock, in microseconds since the epoch. All requests of the partition that
+            were still open began at this time or later. None in accounts by an older router version.
         cause: The reason why the request was closed, as a code for programs.
         request: The parameters of the request; None without a ``Request``. In accounts by an older router version,
             ``request``, ``verdict`` and ``check`` are None.
@@ -236,8 +234,7 @@ class WindowSums:
         denied: Number of requests with the outcome ``denied``.
         cancelled: Number of requests with the outcome ``cancelled``.
         failed: Number of requests with the outcome ``failed``, ``expired`` or ``rejected``.
-        judged: Of the requests in ``completed``, ``recalled`` and ``failed``, the number of those whose class has
-            objectives.
+        judged: Number of ``completed``, ``recalled`` and ``failed`` requests whose class has objectives.
         good: Number of judged requests that met all objectives.
         delivered: Number of requests whose client received the whole answer.
         fell_back: Number of requests with an attempt in the cloud.
@@ -247,7 +244,7 @@ class WindowSums:
         prompt_tokens: Number of tokens of the prompts, counted for each attempt.
         recalled_tokens: Number of visible tokens that recalls removed.
         exposure_ms: Sum, over the requests, of the longest time for which recalled text was shown.
-        speculated: Number of requests with speculative decoding. ``Window.earned_ms`` is about these requests.
+        speculated: Number of requests with speculative decoding.
         spent_first_ms: Latency that governance added before the first visible text.
         lost_ms: Time in attempts that were given up.
         engine_ms: Time that the self-hosted engines worked on these requests.
@@ -278,19 +275,17 @@ class WindowSums:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Window(AnyEvent):
-    """Sums over all requests of one kind that were closed in one window of time.
+    """Sums over the requests with equal properties that were closed in one window of time.
 
-    Requests of one kind have the same tenant, lane, class, route, model and policy version. A reader must add up
-    records that differ only in ``part``. If several records have the same window, kind of request and part, only the
-    last of them on the log counts.
+    The properties are tenant, lane, class, route, model and policy version. A reader adds up records that differ only
+    in ``part``. A later record replaces an earlier one with the same window, properties and ``part``.
 
     Attributes:
         tenant: Tenant of the requests.
         start_at: Start of the window, in microseconds since the epoch.
         end_at: End of the window, in microseconds since the epoch.
         requests: Number of requests that were closed in the window.
-        earned_ms: Time that speculative decoding saved. A request is included if it used speculative decoding, and if
-            its model's time between tokens without speculative decoding is known.
+        earned_ms: Time that speculative decoding saved, over the requests for which it is known.
         spent_ms: Latency that governance added until the last text was visible.
         lane: Lane of the requests.
         service_class: Class of the requests; None if the router version knew no classes.
@@ -298,7 +293,7 @@ class Window(AnyEvent):
         model: The model that answered; None if no model answered.
         policy_version: Version of the policy that judged the requests.
         part: Number of the partition that has the accounts of the requests.
-        final: Whether this is the last record of this window, kind of request and part.
+        final: Whether no later record replaces this one.
         wanted_share: Share of the requests that must meet the objectives; None if their class has no objectives, or in
             windows by an older ledger version.
         sums: Further sums.
@@ -306,8 +301,8 @@ class Window(AnyEvent):
         delivery_ms: Sum of the times from ``Closed`` until the client had the last byte.
         first_text: Histogram of the time to the first text in milliseconds, as pairs of bucket and number of requests.
         between_tokens: Histogram of the mean time between two tokens of each request, in milliseconds.
-        total: Histogram of the time from the receipt of a request until a client had the whole answer, in
-            milliseconds. If no client had the whole answer, the time ends with ``Closed``.
+        total: Histogram of the time from the receipt of a request until a client had the whole answer, or else until
+            ``Closed``, in milliseconds.
         exposed_tokens: Histogram of the maximum number of unchecked tokens that each client was shown.
     """
 
@@ -344,7 +339,7 @@ class DeadLetter(AnyEvent):
         topic: Topic of the record.
         partition: Partition number of the record.
         offset: Offset of the record.
-        reason: Why the record could not be read. If a field is wrong, the reason has the name of the field.
+        reason: Why the record could not be read.
         key_b64: The record's key in base64; None if it had no key.
         value_b64: The record's value in base64; None if it had no value.
         headers: The record's headers, as pairs of name and value in base64.

@@ -58,7 +58,7 @@ class RailOutcome:
 
     Attributes:
         rail: The rail's name in the policy.
-        result: The result. A rail that ``broke`` or reached its ``timeout`` does not count as ``passed``.
+        result: The result. ``broke`` and ``timeout`` do not count as ``passed``.
         ms: Duration of the rail in milliseconds.
         detail: The reason, in a word or a sentence. It never contains prompt text.
     """
@@ -80,8 +80,7 @@ class Verdict(StreamEvent):
         policy_version: Content hash of the policy that decided.
         refusal: The text that a denied user is shown.
         masked: The prompt of the next attempt if the decision is ``mask``.
-        delivery: The delivery that the policy sets because the requested one is not strict enough; None if the
-            requested one applies.
+        delivery: The stricter delivery that the policy requires; None if the requested one applies.
         egress: Whether the policy allows the prompt to leave the premises.
         total_ms: Time from when the rails service read the request until it decided, in milliseconds.
     """
@@ -286,11 +285,10 @@ class Recall(RunEvent):
     """The safety service takes back a part of the answer, or the whole answer.
 
     Attributes:
-        recall_id: Id of the finding. If the same finding is written again, it has the same id and changes nothing.
+        recall_id: Id of the finding. A second recall with the same id changes nothing.
         start: Offset of the span's first code point in the run's whole text.
         end: One past the offset of the span's last code point.
-        action: ``stop`` withdraws the whole answer. ``redact`` replaces the span. If a part of the span
-            is not shown yet, this part is replaced, too.
+        action: ``stop`` withdraws the whole answer. ``redact`` replaces the span.
         replacement: The text that is shown instead.
         rule: Name of the rule that found something.
         category: Category of the rule.

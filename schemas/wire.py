@@ -92,8 +92,8 @@ def decode(value: bytes | None, headers: Headers, key: bytes | None = None) -> A
     """Return the event in a record.
 
     Raises:
-        UnknownKind, NewerVersion: If a newer version wrote the record. The caller should skip and count the record.
-        MalformedEvent: If the record does not have the format of its kind. The message names the field.
+        UnknownKind, NewerVersion: If a newer version wrote the record.
+        MalformedEvent: If the record does not have the format of its kind.
     """
     return decode_as(known_kind(headers) or _kind_by_name(headers), value, key)
 
@@ -102,7 +102,7 @@ def decode_as(kind: RecordKind, value: bytes | None, key: bytes | None) -> AnyEv
     """Return the event in a record of this kind.
 
     Raises:
-        MalformedEvent: If the record does not have the format of its kind. The message names the field.
+        MalformedEvent: If the record does not have the format of its kind.
     """
     if value is None:
         raise MalformedEvent(f"{kind.name} has no value; it must be a JSON object")
@@ -161,10 +161,7 @@ class ManyDecoder:
 
 
 def known_kind(headers: Headers) -> RecordKind | None:
-    """Return the kind of a record whose headers are in the order in which ``encode`` writes them.
-
-    Return None if the headers have another order, or if the kind or version is unknown.
-    """
+    """Return the kind of a record; None if the kind, the version or the order of the headers is unknown."""
     if len(headers) < 2:
         return None
     (first, kind), (second, version) = headers[0], headers[1]

@@ -54,11 +54,7 @@ def classes(wanted: Callable[[type], bool], marker: str) -> list[type]:
 
 
 def constant(name: str) -> Any:
-    """Return the value of a module-level name that exactly one module assigns.
-
-    Raises:
-        LookupError: If no module or several modules assign it.
-    """
+    """Return the value of a module-level name that exactly one module assigns."""
     homes = [module for module, tree, _ in sources() if any(target == name for target, _ in assignments(tree))]
     if len(homes) != 1:
         msg = f"{name} must be assigned in one module, found: {', '.join(homes) or 'none'}"
@@ -98,7 +94,6 @@ def calls(tree: ast.AST, *names: str) -> Iterator[ast.Call]:
 
 
 def service_of(module: str) -> str:
-    """Return the service of a module, such as ``edge`` for ``services.edge.http.app``."""
     parts = module.split(".")
     return parts[1] if parts[0] == "services" and len(parts) > 1 else parts[0]
 

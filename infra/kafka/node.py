@@ -275,11 +275,7 @@ def is_free(port: int) -> bool:
 
 
 def free_port() -> int:
-    """Return a random loopback port that is free now.
-
-    Raises:
-        KafkaError: If no free port is found.
-    """
+    """Return a random loopback port that is free now."""
     for port in random.sample(PORTS, 100):
         if is_free(port):
             return port

@@ -8,9 +8,8 @@ start with the same data directory finds the records of the earlier one.
 
 Exit status: 0 stopped by a signal, 1 failed, 2 wrong arguments, 3 Java or Maven is missing.
 
-If the only node ends, the program ends. With several nodes, a node that has ended is started again at SIGHUP, or at
-once with `--restart`. The process id of the only node is in `DIR/pid`, that of one of several nodes in
-`DIR/node-N/pid`.
+If the only node ends, the program ends. Of several nodes, one that has ended is started again at SIGHUP, or at once
+with `--restart`. The process id is in `DIR/pid`, or in `DIR/node-N/pid` for several nodes.
 """
 
 import argparse

@@ -7,7 +7,7 @@ class InFlightLimit:
     """Limits how many records a handler works on at the same time.
 
     The handler acquires a slot for each record that it keeps, and releases the slot when the record is done. The read
-    loop delivers at most as many records as there are free slots. If no slot is free, it delivers nothing.
+    loop delivers at most as many records as there are free slots.
     """
 
     __slots__ = ("_free", "_limit", "_waiters")

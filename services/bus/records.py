@@ -20,10 +20,7 @@ class Position(NamedTuple):
 
 
 class AtTime(NamedTuple):
-    """A start position: the first record appended at or after this time.
-
-    ``time_ms`` is in milliseconds since the epoch, by the broker's clock.
-    """
+    """A start position: the first record appended at or after ``time_ms`` (milliseconds since the epoch)."""
 
     time_ms: int
 
@@ -32,8 +29,7 @@ class Received(NamedTuple):  # a tuple, because one is created for each record
     """An event that was read, with its position.
 
     Attributes:
-        timestamp_ms: When the broker appended the record, in milliseconds since the epoch, by the broker's clock. If
-            the record is older than the setting ``LogAppendTime`` of its topic, this is the time that its writer set.
+        timestamp_ms: When the broker appended the record, in milliseconds since the epoch, by the broker's clock.
         traceparent: W3C Trace Context of the record; None if the record has none or an invalid one.
     """
 
@@ -48,8 +44,7 @@ class Received(NamedTuple):  # a tuple, because one is created for each record
 class StoredRecord(NamedTuple):
     """A record as it is on the log, not decoded.
 
-    If a whole batch cannot be unpacked, one ``StoredRecord`` stands for the batch. Its key and value are None, its
-    timestamp is 0, and its only header is ``BROKEN_BATCH`` with the reason.
+    A batch that cannot be unpacked is one record without key and value. Its only header is ``BROKEN_BATCH``.
 
     Attributes:
         timestamp_ms: When the broker appended the record, in milliseconds since the epoch, by the broker's clock.
@@ -72,8 +67,7 @@ BROKEN_BATCH = "railbus-broken-batch"
 class UnreadableRecord:
     """A record that cannot be decoded, as it is on the log. The bus has already counted and logged it.
 
-    If a whole batch cannot be unpacked, one ``UnreadableRecord`` stands for the batch. Its key and value are None, and
-    its timestamp is 0.
+    A batch that cannot be unpacked is one record without key and value.
 
     Attributes:
         timestamp_ms: When the broker appended the record, in milliseconds since the epoch, by the broker's clock.

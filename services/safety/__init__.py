@@ -7,10 +7,8 @@ There are three tiers of checks:
 - Tier 2 is the policy's classifiers (``checks/classifiers.py``).
 
 Tiers 1 and 2 check pieces of the text, which are called windows. The policy's Rego rules decide what a finding leads
-to. A clearance says that the text passed tiers 0 and 1, or in gated delivery all tiers. The final clearance always says
-that the text passed all tiers.
+to. A clearance says that the text passed tiers 0 and 1. In gated delivery, and if it is the final one, also tier 2.
 
 The decisions are made without I/O: ``core.py`` has the partitions, ``partition.py`` the requests of one partition,
-``decide/request.py`` the runs of one request, and ``decide/run.py`` the checks of one run. ``service.py`` connects them
-with the log, and ``checks/executor.py`` runs the checks of tiers 1 and 2.
+``decide/request.py`` the runs of one request, and ``decide/run.py`` the checks of one run.
 """

@@ -1,7 +1,7 @@
 """The decisions of the safety service, without I/O.
 
 ``SafetyCore`` takes events of the stream log, and returns events to write and checks to run. What it recalls and clears
-does not depend on time, on how events are batched, or on when checks answer. ``decide/run.py`` says why.
+does not depend on time, on how events are batched, or on when checks answer.
 """
 
 from collections.abc import Sequence
@@ -109,8 +109,7 @@ class SafetyCore(Core):
     def caught_up(self, number: int, known_us: int, now_us: int) -> list[Effect]:  # noqa: ARG002
         """Return the effects that were held back while the partition caught up, unless they are no longer due.
 
-        If events of the partition are still in the queue, return nothing. The ``step`` that processes the last of them
-        then returns the effects.
+        If events are still queued, a later ``step`` returns these effects.
         """
         partition = self._partitions[number]
         if partition.queued:

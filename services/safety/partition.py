@@ -49,11 +49,7 @@ class SafetyPartition:
         self._held: dict[RequestCheck, list[RunOutput]] = {}
 
     def check_of(self, event: StreamEvent, policy: Policy, context: CheckContext) -> RequestCheck | None:
-        """Return the ``RequestCheck`` of the event's request; None if the request has none.
-
-        A ``RequestCheck`` is created at the request's first ``Started``, or at an earlier verdict that denies the
-        prompt or sets gated delivery.
-        """
+        """Return the ``RequestCheck`` of the event's request, which may be new; None if there is none."""
         request_id = event.request_id
         request = self.requests.get(request_id)
         if request is not None or request_id in self._closed:
@@ -102,7 +98,6 @@ class SafetyPartition:
         return next(iter(self.requests.values())).expires_us if self.requests else None
 
     def expire(self, known_us: int) -> int:
-        """Forget expired requests. Return their number."""
         late = [request_id for request_id, request in self.requests.items() if request.expires_us <= known_us]
         for request_id in late:
             del self.requests[request_id]

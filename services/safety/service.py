@@ -133,11 +133,7 @@ class SafetyService:
 
 
 def check_deadlines(classes: ServiceClasses, total_max_ms: int) -> None:
-    """Refuse a policy that allows interactive requests a longer total deadline than ``total_max_ms``.
-
-    Raises:
-        BrokenPolicy: The policy allows a longer deadline.
-    """
+    """Raise ``BrokenPolicy`` if the policy allows interactive requests a deadline above ``total_max_ms``."""
     longest_ms = classes.longest_total_ms("interactive")
     if longest_ms > total_max_ms:
         message = (

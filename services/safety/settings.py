@@ -18,8 +18,7 @@ class Settings:
         safety_instance: A name that no other safety process has. If a process restarts with the same name within the
             session timeout, there is no rebalance.
         total_max_ms: Longest total deadline of an interactive request. It must be the same as for the router. A policy
-            that allows a longer deadline is refused. A starting process reads the log back for this time, and further
-            if the newest account says that older requests are open.
+            that allows a longer deadline is refused. A starting process reads the log back for this time.
         safety_queue: Maximum number of events that are read ahead of the checks. When this number is reached, reading
             pauses.
     """

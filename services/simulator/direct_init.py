@@ -1,8 +1,4 @@
-"""Speed up the creation of frozen dataclass objects, of which a simulation creates thousands.
-
-The usual ``__init__`` of a frozen dataclass calls ``object.__setattr__`` for each field. The replacement makes
-the object mutable for a moment, and assigns the fields directly.
-"""
+"""Speed up the creation of frozen dataclass objects, of which a simulation creates thousands."""
 
 import sys
 from dataclasses import MISSING, Field, fields, is_dataclass
@@ -18,10 +14,7 @@ _SET_CLASS: Final = object.__dict__["__class__"].__set__
 
 @cache
 def store_directly() -> int:
-    """Replace ``__init__`` of the project's frozen dataclasses by a faster one. Return the number of changed classes.
-
-    A class is changed if its module is loaded, and if it has slots and at least ``FEWEST_FIELDS`` fields.
-    """
+    """Replace ``__init__`` of the project's frozen dataclasses by a faster one. Return the number of classes."""
     modules = [module for name, module in sys.modules.items() if name.split(".")[0] in {"schemas", "services"}]
     classes = {each for module in modules for each in vars(module).values() if _is_fit(each)}
     for each in classes:

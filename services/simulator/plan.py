@@ -60,11 +60,8 @@ class Fault(NamedTuple):
     Attributes:
         at_us: Start of the fault, in microseconds since the start of the simulation.
         service: The affected service; empty for a fault of a request.
-        target: Number of the affected request or process. Processes are counted within ``service``. A number that is
-            too high is taken modulo the number of processes.
-        for_us: Duration of the fault.
-        amount_us: If a clock is stepped, the size of the step. If the kind is ``roam``, the time that each later read
-            of the client takes; 0 leaves this time unchanged.
+        target: Number of the affected request, or of the affected process within ``service``.
+        amount_us: Size of a step of a clock. For ``roam``: the time that each later read of the client takes.
     """
 
     kind: str
@@ -86,8 +83,7 @@ class PlannedAnswer:
 
     Attributes:
         pieces: The texts of the chunks. The worker replaces a tilde by the number of the run.
-        ungoverned: Whether the worker's ``Started`` says that text needs no verdict and no output check. Readers must
-            require both all the same.
+        ungoverned: Whether the worker's ``Started`` says that text needs no verdict and no output check.
     """
 
     pieces: tuple[str, ...]
@@ -121,7 +117,6 @@ class Plan:
     Attributes:
         members: The number of processes of each service at the start.
         skews: The clock offset (microseconds) and clock drift (parts per million) of each host.
-        slots: Maximum number of requests that a worker runs at once.
         node_skews_us: How far the clock of each broker node is ahead of the simulation's clock.
     """
 

@@ -46,13 +46,9 @@ class Summary:
 
 
 def simulate(seeds: range, kinds: tuple[str, ...] = FAULT_KINDS, seconds: float = 0.0, workers: int = 1) -> Summary:
-    """Run a simulation for each seed. Print a line for each simulation that fails (at most ``MOST_TOLD`` lines).
+    """Run a simulation for each seed. Print the first ``MOST_TOLD`` simulations that fail.
 
-    Args:
-        seeds: Each seed determines one simulation.
-        kinds: The kinds of fault that may occur.
-        seconds: Approximate limit of the CPU time of all processes together; 0 means no limit.
-        workers: Number of processes.
+    ``seconds`` limits the CPU time of all processes together; 0 means no limit.
     """
     summary = Summary()
     parts = [seeds[at : at + PART] for at in range(0, len(seeds), PART)]

@@ -41,12 +41,7 @@ def _run(_actor: Actor, action: Action, *args: object) -> None:
 
 
 class Simulation:
-    """Runs actions in the order of their times. Actions of the same time run in the order in which they were scheduled.
-
-    Args:
-        seed: Seed of all random choices.
-        trace: Whether to keep a timeline.
-    """
+    """Runs actions in the order of their times. Actions of the same time run in the order of scheduling."""
 
     __slots__ = ("_blocked", "away", "events", "heap", "lines", "next_order", "now_us", "random", "schedule")
 
@@ -78,7 +73,6 @@ class Simulation:
             self.after(self.between(1 * MS, 20 * MS), self.at_broker, action, args)
 
     def between(self, low_us: int, high_us: int) -> int:
-        """Return a random delay of at least ``low_us`` and less than ``high_us``."""
         return low_us + int(self.random() * (high_us - low_us))
 
     def run_until(self, end_us: int) -> None:

@@ -63,9 +63,7 @@ class Result:
     Attributes:
         healthy: Number of requests that had only one attempt and were closed with the cause ``answered`` or
             ``recalled``.
-        digest: Hash of all that happened. In two simulations with the same hash, the same happened.
-        violation: The broken property; None if every property held.
-        lines: The timeline; None if it was not kept.
+        digest: Hash of all that happened.
     """
 
     seed: int

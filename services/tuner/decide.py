@@ -47,8 +47,6 @@ class Decision:
 
     Attributes:
         outcome: ``kept``, or why the change was not kept.
-        reason: The reason for ``outcome``, as a sentence.
-        gains: Relative gain of each measured metric, with its confidence interval.
     """
 
     outcome: Outcome

@@ -52,7 +52,6 @@ class SettingsChange:
     """One change of the engine's settings.
 
     Attributes:
-        name: Name for people, such as ``threads 2``.
         settings: Environment variables and their values. An empty value unsets the variable.
         item: ``key`` of the ``GuideItem`` to which the change belongs.
         lossy: Whether the change may alter answers. If so, the loss of quality is measured.
@@ -86,11 +85,7 @@ class Target:
 
 
 def parse_target(text: str) -> Target:
-    """Parse a text such as ``first_token_p99_ms=200``.
-
-    Raises:
-        ExperimentError: If the text is not ``METRIC=NUMBER``, there is no such metric, or the number is not above 0.
-    """
+    """Parse a text such as ``first_token_p99_ms=200``."""
     name, equals, number = text.partition("=")
     metric = parse_metric(name.strip())
     try:
@@ -103,11 +98,6 @@ def parse_target(text: str) -> Target:
 
 
 def parse_metric(name: str) -> Metric:
-    """Return the metric of this name.
-
-    Raises:
-        ExperimentError: If there is no such metric.
-    """
     for metric in METRICS:
         if metric == name:
             return metric
@@ -115,11 +105,7 @@ def parse_metric(name: str) -> Metric:
 
 
 def parse_settings(pairs: Sequence[str]) -> dict[str, str]:
-    """Parse texts such as ``RAILBUS_LLAMA_THREADS=2``.
-
-    Raises:
-        ExperimentError: If a text is not ``NAME=VALUE``, or the variable is not a setting of an engine.
-    """
+    """Parse texts such as ``RAILBUS_LLAMA_THREADS=2``."""
     found = {}
     for pair in pairs:
         name, equals, value = pair.partition("=")
@@ -139,8 +125,7 @@ class Size:
     """The number of rounds and requests of a comparison.
 
     Attributes:
-        rounds: Number of rounds. In each round, four groups of requests are sent: two without and two with the change.
-        load: Number of requests of each group.
+        rounds: In each round, four groups of requests are sent: two without and two with the change.
         reason: Why the comparison has fewer than ``MIN_REQUESTS`` requests; empty if it has enough.
     """
 
@@ -156,12 +141,7 @@ class Size:
 def size(*, wanted: int, rounds: int, seconds: float | None, start_s: float, request_s: float) -> Size:
     """Choose the number of rounds and requests for the measurement of one change.
 
-    Args:
-        wanted: Number of requests to measure if time allows.
-        rounds: Number of rounds to measure if time allows.
-        seconds: Available time in seconds; None means no limit.
-        start_s: Time to start the two engines of a round, in seconds.
-        request_s: Duration of a group of requests divided by the number of requests, in seconds.
+    ``seconds`` is the available time; None means no limit.
     """
     rounds = max(MIN_ROUNDS, min(MAX_ROUNDS, rounds))
     reason = f"{wanted} were asked for" if wanted < MIN_REQUESTS else ""
@@ -187,14 +167,12 @@ class Rules:
     """The rules that decide whether a change is kept.
 
     Attributes:
-        objective: The metric that must improve.
         margin: A change is kept only if the whole confidence interval of its relative gain is above this value.
-        confidence: Level of the confidence interval of the gain.
+        confidence: Level of the confidence interval.
         guards: For each guarded metric, the largest relative loss. A change with a larger loss is refused.
-        accepted: Targets of guarded metrics. If a metric meets its target in spite of the change, the change is not
-            refused for a loss in this metric.
-        max_loss: Largest allowed rise of the perplexity, as a share. If the perplexity is unknown: largest allowed loss
-            of solved tasks, as a share of all tasks.
+        accepted: Targets of guarded metrics. A metric that still meets its target may get worse.
+        max_loss: Largest relative rise of the perplexity. If it is unknown: largest loss of solved tasks, as a share of
+            all.
     """
 
     objective: Metric = "answer_p50_ms"

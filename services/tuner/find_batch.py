@@ -22,10 +22,7 @@ class BatchRow:
     """The measurements of one batch size, over all rounds.
 
     Attributes:
-        batch: Number of concurrent requests.
-        tokens_per_s: Throughput with its confidence interval.
-        requests: Number of measured requests.
-        good: Whether no request failed, and both ``first_token_p99_ms`` and ``token_p99_ms`` are within their limits.
+        good: Whether no request failed and the latencies are within their limits.
     """
 
     batch: int
@@ -42,12 +39,10 @@ class BatchFinding:
     """The result of ``railbus tune --find batch``.
 
     Attributes:
-        rows: One row for each batch size, smallest first.
         knee: Smallest batch size with nearly the highest throughput, with its confidence interval.
-        still_growing: Whether a batch size above the largest measured one may give still higher throughput.
+        still_growing: Whether a larger batch size may give a still higher throughput.
         breaks_at: Smallest batch size at which a latency exceeds its limit or a request failed; None if there is none.
-        best: The recommended batch size. It is the largest measured size that is at most ``knee`` and below
-            ``breaks_at``; None if there is none.
+        best: The recommended batch size; None if there is none.
     """
 
     rows: tuple[BatchRow, ...]
@@ -90,12 +85,7 @@ def find_batch(
 
 
 def knee(throughput: Mapping[int, Sequence[float]], rounds: Sequence[int]) -> int:
-    """Return the smallest batch size whose mean throughput is at least ``KNEE_SHARE`` of the highest mean.
-
-    Args:
-        throughput: For each batch size, the throughput in each round.
-        rounds: Indexes of the rounds that count. If an index occurs twice, the round counts twice.
-    """
+    """Return the smallest batch size whose mean throughput is at least ``KNEE_SHARE`` of the highest mean."""
     means = {size: fmean(found[each] for each in rounds) for size, found in throughput.items()}
     enough = KNEE_SHARE * max(means.values())
     return min(size for size, mean in means.items() if mean >= enough)

@@ -86,10 +86,8 @@ class CheckedItem:
     """An item of the guide with the result of the search.
 
     Attributes:
-        state: ``ticked``: a change of the item was kept. ``refuted``: every measured change gains too little or has a
-            disadvantage. ``unclear``: no change was kept, but the gain of one may be large enough. ``not tried``: no
-            change was measured.
-        reason: The reason for ``state``, as a sentence.
+        state: ``ticked``: a change was kept. ``refuted``: no measured change is worth it. ``unclear``: a change may be
+            worth it. ``not tried``: no change was measured.
         speed: Largest measured speed-up factor, with its confidence interval; None if no change was measured.
     """
 

@@ -15,7 +15,6 @@ class RequestRow(msgspec.Struct, frozen=True):
     Attributes:
         steps: Time and number of tokens of each engine step.
         total_ms: Time at which the request ended.
-        error: Why the request failed; None if it did not fail.
     """
 
     steps: tuple[tuple[float, int], ...]
@@ -91,8 +90,7 @@ def stability(loads: Sequence[Load]) -> tuple[float, float]:
     """Measure how much the answer times of the loads vary.
 
     Returns:
-        First, the coefficient of variation of the median answer times (one median for each load). Second, the p99
-        divided by the median, both over the answer times of all loads.
+        The coefficient of variation of the loads' medians, and the p99 of all answer times divided by their median.
     """
     medians = [found["answer_p50_ms"] for load in loads if (found := values([load]))]
     pooled = values(loads)
@@ -101,11 +99,7 @@ def stability(loads: Sequence[Load]) -> tuple[float, float]:
 
 
 def gains(rounds: Sequence[Round], metrics: Iterable[Metric], confidence: float) -> Mapping[Metric, Interval]:
-    """Return by what share the change improves each metric, with a confidence interval over the rounds.
-
-    0.5 means that latency was halved or throughput doubled. A value below 0 means a loss. Metrics that were not
-    measured are left out.
-    """
+    """Return the relative gain of each measured metric, with a confidence interval over the rounds."""
     # Two processes with the same settings differ more than two loads on one process. Only rounds show this difference.
     pairs = [(values(each.before), values(each.after)) for each in rounds]
     found = {}
@@ -116,6 +110,7 @@ def gains(rounds: Sequence[Round], metrics: Iterable[Metric], confidence: float)
             if metric in MORE_IS_BETTER:
                 old, new = new, old
             ratio = ratio_interval(new, old, confidence)
+            # 0.5: latency was halved or throughput doubled. Below 0: a loss.
             found[metric] = Interval(1 - ratio.value, 1 - ratio.high, 1 - ratio.low)
     return found
 

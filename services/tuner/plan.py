@@ -27,28 +27,23 @@ class TunePlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     Attributes:
         settings: Settings of the baseline, as ``NAME=VALUE``.
         tries: Changes to try first. Each is one or more settings, separated by spaces.
-        lossy: Further changes to try, in the format of ``tries``. These changes may alter answers.
-        only: Keys of items of the latency guide. If there are any, a change that ``candidates`` lists is tried only if
-            it belongs to one of these items.
+        lossy: Further changes to try, which may alter answers.
+        only: Keys of items of the latency guide. Of the changes in ``candidates``, only theirs are tried; empty means
+            all.
         own_list: Whether to try the changes that ``candidates`` lists for the engine.
         models: Other files or folders of the model to try, such as quantized ones.
-        targets: Metrics and values, as ``METRIC=NUMBER``. The search ends when every metric has reached its value.
+        targets: The search ends when every metric has reached its value, as ``METRIC=NUMBER``.
         accepted: Metrics that may get worse, each with the worst accepted value, as ``METRIC=NUMBER``.
         budget_min: Number of minutes after which no further change is tried; None means no limit.
-        requests: Number of requests of a comparison.
-        prompt: Approximate number of tokens of a prompt.
-        shared: All prompts begin with the same text. ``shared`` is the share of this text in a prompt.
-        output: Maximum number of tokens of an answer.
-        at_once: Number of concurrent requests.
+        shared: Share of a prompt that is a prefix common to all prompts.
         margin: A change is kept only if the whole confidence interval of its relative gain is above this value.
-        max_loss: Largest allowed rise of the perplexity, as a share. If the perplexity is unknown: largest allowed loss
-            of solved tasks, as a share of all tasks.
+        max_loss: Largest relative rise of the perplexity. If it is unknown: largest loss of solved tasks, as a share of
+            all.
         apart: Whether only one engine may be in memory at a time.
         keep: Whether engines stay loaded between rounds.
         find: ``batch`` finds the best batch size instead of trying changes.
         slo_ttft_ms: With ``find``, limit of the p99 of the time to the first token.
         slo_token_ms: With ``find``, limit of the p99 of the time between tokens.
-        out: Folder of the report.
     """
 
     engine: Literal["simulated", "llama", "vllm", "openai"]
@@ -80,45 +75,20 @@ class TunePlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     out: str = "tune"
 
     def base(self) -> dict[str, str]:
-        """Return the settings of the baseline.
-
-        Raises:
-            ExperimentError: If an element of ``settings`` is not a setting of an engine.
-        """
         return {"RAILBUS_ENGINE": self.engine, **parse_settings(self.settings)}
 
     def rules(self) -> Rules:
-        """Return the rules that decide whether a change is kept.
-
-        Raises:
-            ExperimentError: If ``objective`` is not a metric, or an element of ``accepted`` is not valid.
-        """
         accepted = [parse_target(text) for text in self.accepted]
         return Rules(objective=self.metric(), margin=self.margin, accepted=accepted, max_loss=self.max_loss)
 
     def metric(self) -> Metric:
-        """Return the metric that ``objective`` names.
-
-        Raises:
-            ExperimentError: If ``objective`` is not a metric.
-        """
         return parse_metric(self.objective)
 
     def goals(self) -> list[Target]:
-        """Parse ``targets``.
-
-        Raises:
-            ExperimentError: If an element of ``targets`` is not valid.
-        """
         return [parse_target(text) for text in self.targets]
 
     def changes(self, around: Surroundings) -> list[SettingsChange]:
-        """Return the changes to try: first ``tries`` and ``lossy``, then those of ``candidates``.
-
-        Raises:
-            ExperimentError: If an element of ``tries``, ``lossy`` or ``only`` is not valid, or there is no change to
-                try.
-        """
+        """Return the changes to try: first ``tries`` and ``lossy``, then those of ``candidates``."""
         unknown = set(self.only) - set(ITEMS)
         if unknown:
             raise ExperimentError(f"--only {min(unknown)!r}: choose among {', '.join(ITEMS)}")

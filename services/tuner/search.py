@@ -24,9 +24,7 @@ class Search:
 
     Args:
         changes: The changes to try, in this order.
-        base: The settings at the start.
-        defaults: The default values of the settings. A change that leaves all values as they are is not tried.
-        rules: The rules that decide whether a change is kept.
+        defaults: The default values of the settings.
         targets: The search ends when all targets are met. Without targets, every change is tried.
         budget_s: Seconds after which no further change is tried; None means no limit.
     """

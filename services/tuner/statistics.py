@@ -17,11 +17,7 @@ def variation(values: Sequence[float]) -> float:
 
 
 def t_quantile(degrees: int, confidence: float) -> float:
-    """Return the two-sided quantile of Student's t distribution (Hill 1970, algorithm 396).
-
-    Raises:
-        ValueError: If ``degrees`` is below 1.
-    """
+    """Return the two-sided quantile of Student's t distribution (Hill 1970, algorithm 396)."""
     if degrees < 1:
         raise ValueError("an interval needs two values")
     tail = 1 - confidence

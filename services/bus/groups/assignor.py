@@ -22,8 +22,7 @@ class OwnedPartitions(NamedTuple):
     """What a member tells the group when it rejoins: which partition numbers it owns.
 
     Attributes:
-        generation: The group's generation that assigned ``numbers``. If two members claim the same number, the member
-            with the later generation owns it.
+        generation: The group's generation that assigned ``numbers``.
         hands_over: Whether the member must commit its offsets before another member may get one of ``numbers``.
     """
 
@@ -50,11 +49,7 @@ def sticky_assignment(numbers: Iterable[int], owned: Mapping[str, OwnedPartition
 
 
 def handovers(shares: Mapping[str, set[int]], owned: Mapping[str, OwnedPartitions]) -> dict[str, set[int]]:
-    """Return, for each present owner, its partition numbers that must be handed over before they move.
-
-    A number must be handed over if ``shares`` gives it to another member, and the present owner's ``hands_over`` is
-    true.
-    """
+    """Return, for each present owner, its partition numbers that must be handed over before they move."""
     holders: dict[int, str] = {}
     for member in _latest_first(owned):
         if owned[member].generation > 0:  # else the group removed it, and others may have had its numbers
@@ -77,12 +72,11 @@ class StickyNumberAssignor(AbstractPartitionAssignor):  # type: ignore[misc] # a
     """Makes ``sticky_assignment`` an assignor for aiokafka.
 
     If a member's ``hands_over`` is true, each of its partition numbers moves in two rebalances, as in Kafka's
-    cooperative protocol. In the first rebalance, nobody gets the number. Then the old owner commits its offsets and
-    rejoins. In the second rebalance, the new owner gets the number.
+    cooperative protocol. In the first one, nobody gets the number.
 
     Attributes:
         handing_over: Partition numbers of this member that nobody got in the last rebalance.
-        unfinished: Whether there is any partition number, of any member, that nobody got in the last rebalance.
+        unfinished: Whether there is such a partition number of any member.
     """
 
     # The name of Kafka's range assignor, which members with an older version of Railbus offer. A group uses an assignor

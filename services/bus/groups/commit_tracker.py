@@ -22,8 +22,7 @@ class PartitionProgress:
     def read(self, next_offset: int, kept: Iterable[int] = ()) -> None:
         """Note that all records before ``next_offset`` were read. Those at the offsets ``kept`` are not done yet.
 
-        ``kept`` is in ascending order. If the new offsets are lower than the previous ``next_offset``, the partition is
-        being read again. Then the records of earlier calls are forgotten.
+        If the partition is read again from a lower offset, the records of earlier calls are forgotten.
         """
         kept = tuple(kept)
         if (kept[0] if kept else next_offset) < self._next:

@@ -28,9 +28,8 @@ class Committer:
     """Commits the offsets of one group member: regularly, and a last time before partitions move to another member.
 
     Args:
-        settle: Waits until the started work on given partitions is done. It is awaited before these partitions are
-            handed over; None if this member's partitions move to other members at once.
-        patience_s: Maximum time in seconds to wait for ``settle``, and then again for the last commit.
+        settle: Waits until the started work on given partitions is done. None lets them move to other members at once.
+        patience_s: Maximum time in seconds for ``settle``, and again for the last commit.
     """
 
     def __init__(

@@ -61,25 +61,21 @@ class GroupReader:
         handler: Receives the records. It must return without waiting. If it is None, no record is read, but the group
             still assigns partitions to this member.
         record_filter: A record for which it returns false is skipped without decoding.
-        include_newer: If true, the handler also gets the records that a newer version of Railbus wrote and this version
-            cannot decode, as ``UnreadableRecord``. If false, such records are only counted.
-        on_assigned: Called with each new assignment. After the call, the handler gets no more records of lost
-            partitions. Before the call, it gets none of gained partitions. If ``on_assigned`` raises an exception,
-            reading ends.
+        include_newer: Whether the handler also gets records that only a newer version of Railbus can decode, as
+            ``UnreadableRecord``.
+        on_assigned: Called with each new assignment, after the last record of lost partitions and before the first of
+            gained ones. If it raises an exception, reading ends.
         commit: When a record's offset may be committed. ``on_accept``: when the handler has returned. ``manual``: when
             ``done`` was called for the record and for all records before it. ``never``: no offset is committed.
-        rewind_ms: For a reader that rebuilds its state from the log. If it is set, committed offsets are ignored. A
-            gained partition is read from this many milliseconds before the newest record of all gained partitions.
-        progress_topic: The topic to which the group's members write their results, for a reader with ``rewind_ms``. If
-            the newest result is old, a gained partition is read from further back, as ``rewound`` describes.
-        settle: Waits until the started work on given partitions is done, for a reader with ``manual`` commits. If it is
-            set, a partition moves to another member in three steps: ``on_assigned`` reports it as lost, ``settle`` is
-            awaited for at most a quarter of the session timeout, and finished work is committed. So finished work is
-            not done twice.
+        rewind_ms: If it is set, committed offsets are ignored. A gained partition is read from this many milliseconds
+            before the newest record of all gained partitions.
+        progress_topic: The topic to which the group's members write their results. With ``rewind_ms``, a gained
+            partition may be read from further back, as ``rewound`` describes.
+        settle: For ``manual`` commits: waits until the started work on given partitions is done. It is awaited before
+            they move to another member, so that finished work is not done twice.
         instance_id: Id for static membership, unique in the group. A process that restarts within the session timeout
             keeps its partitions.
-        least_bytes: The broker answers a fetch when it has this many bytes of new records, as ``FetchConnection``
-            describes.
+        least_bytes: As for ``FetchConnection``.
         clock: Returns microseconds of a monotonic clock, such as ``steady_us``.
     """
 
@@ -115,10 +111,7 @@ class GroupReader:
 
     @property
     def in_session(self) -> bool:
-        """Return whether it is certain that no other member has this reader's partitions.
-
-        If the process was paused, this is false until the group coordinator answers it again.
-        """
+        """Return whether it is certain that no other member has this reader's partitions."""
         return self._session is not None and self._session.in_session
 
     async def run(self) -> None:
@@ -161,10 +154,7 @@ class GroupReader:
             await cluster.close()
 
     async def read_to_end(self, partitions: TopicPartitions) -> bool:
-        """Wait until ``partitions`` are read up to the end offsets that they have at the time of the call.
-
-        Return false if this reader does not have all of these partitions, or loses one of them.
-        """
+        """Wait until ``partitions`` are read up to their present ends. Return false if one is not this reader's."""
         return await self._reach(_Goal(partitions, wait=True))
 
     def log_clock(self, partition: Partition) -> LogClock:

@@ -9,11 +9,9 @@ Waiter = TypeVar("Waiter", bound=Hashable)
 class Assignment(NamedTuple):
     """The partitions of a member after a change, compared with those before.
 
-    If the member keeps a partition, but must read it again from another offset, the partition is in ``gained`` and in
-    ``lost``.
+    A partition that must be read again from another offset is in ``gained`` and in ``lost``.
 
     Attributes:
-        held: All partitions that the member has now.
         gained: The partitions that the member begins to read.
         lost: The partitions that the member stops reading.
     """
@@ -29,8 +27,8 @@ OnAssigned = Callable[[Assignment], None]
 class HeldPartitions(Generic[Waiter]):
     """The partitions of one reader, each with the next offset to read.
 
-    A waiter waits until several partitions are read up to given end offsets, which are its goal. ``start_at`` and
-    ``read`` remove and return the waiters whose goals are reached.
+    A waiter waits until given partitions are read up to given offsets. ``start_at`` and ``read`` return those that are
+    done.
     """
 
     __slots__ = ("_ends", "_goals", "_known_us", "held", "positions")
@@ -53,8 +51,7 @@ class HeldPartitions(Generic[Waiter]):
     ) -> tuple[Assignment, list[Waiter]]:
         """Replace the held partitions. Remove and return the waiters whose goals include a lost partition.
 
-        ``anew`` has partitions that must be read from another offset. If such a partition was held before, it counts as
-        lost and as gained.
+        A held partition in ``anew`` counts as lost and as gained.
         """
         kept = (self.held & partitions) - anew
         lost = self.held - kept
@@ -85,18 +82,12 @@ class HeldPartitions(Generic[Waiter]):
                 self._ends[partition] = (end, asked_us)
 
     def read_up_to_us(self, partition: Partition) -> int:
-        """Return a time by the reader's clock. All records that were appended before it have been read.
-
-        Return 0 if no such time is known.
-        """
+        """Return the append time, by the reader's clock, up to which all records have been read; 0 if unknown."""
         end, asked_us = self._ends.get(partition, (0, 0))
         return asked_us if self.positions.get(partition, -1) >= end else self._known_us.get(partition, 0)
 
     def set_goal(self, waiter: Waiter, ends: Mapping[Partition, int], asked_us: int) -> bool:
-        """Add a waiter whose goal is ``ends``, the end offsets that were requested from the broker at ``asked_us``.
-
-        If the goal is reached already, do not add the waiter, and return true.
-        """
+        """Add a waiter for the end offsets ``ends``. If they are reached already, return true instead."""
         self.note_ends(ends, asked_us)
         goal = dict(ends)
         if self._is_reached(goal):

@@ -64,13 +64,10 @@ class GroupMembership(ConsumerRebalanceListener):  # type: ignore[misc] # aiokaf
     Args:
         cluster: An open ``Cluster``, created with the timeout that ``request_timeout_ms`` returns.
         instance_id: Id for static membership; None for dynamic membership.
-        held: Returns the partitions that this member has now. The assignor leaves as many of them as possible with this
-            member.
-        hands_over: Whether this member hands partitions over. If so, another member gets one of them only after this
-            member has called ``rejoin``.
+        held: Returns the partitions that this member has now.
+        hands_over: Whether other members get its partitions only after it has called ``rejoin``.
         revoked: Awaited before the member rejoins. The member continues to send heartbeats.
-        assigned: Called with each assignment and its term. It must return at once, because the member sends no
-            heartbeat before it returns.
+        assigned: Called with each assignment and its term. It must return at once.
     """
 
     def __init__(  # noqa: PLR0913 - what a group must be told of a member, and what it asks of it
@@ -150,8 +147,7 @@ class GroupMembership(ConsumerRebalanceListener):  # type: ignore[misc] # aiokaf
     def take_over(self, term: Term) -> bool:
         """Note that the reader now works on the assignment of ``term``, so that its offsets can be committed.
 
-        Return whether the group removed this member after the term of the previous call. If so, other members may have
-        had its partitions before ``term``.
+        Return whether the group had removed this member since the previous call.
         """
         removed = bool(term.member_id != self._coordinator.working_term.member_id)
         self._coordinator.working_term = term
@@ -161,10 +157,7 @@ class GroupMembership(ConsumerRebalanceListener):  # type: ignore[misc] # aiokaf
         self._coordinator.request_rejoin()
 
     async def hasten(self) -> None:
-        """If other members hand partitions over, send frequent heartbeats, to learn early of the next rebalance.
-
-        Stop when the next rebalance begins, or after one session timeout.
-        """
+        """While other members hand partitions over, send frequent heartbeats to learn of the next rebalance early."""
         coordinator, end_s = self._coordinator, time.monotonic() + self._session_s
         generation = coordinator.generation
         while self._assignor.unfinished and coordinator.generation == generation and time.monotonic() < end_s:
@@ -193,7 +186,7 @@ class GroupMembership(ConsumerRebalanceListener):  # type: ignore[misc] # aiokaf
         return True
 
     async def leave(self) -> None:
-        """End the membership. Leave the group, unless the membership is static. Take two times ``CLOSE_S`` at most."""
+        """End the membership. Leave the group, unless the membership is static."""
         if self._coordinator.rebalancing:
             await bounded_close(self._coordinator.abandon_join())
         await bounded_close(self._coordinator.close())

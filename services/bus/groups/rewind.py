@@ -21,12 +21,8 @@ async def rewound(
 ) -> dict[Partition, int]:
     """Return the offset from which a reader that rebuilds its state from the log reads each gained partition.
 
-    Reading starts ``rewind_ms`` before ``end_ms``, the time of the newest record of all gained partitions. If there is
-    a ``topic`` to which the group's members write their results, reading may start earlier:
-
-    - If the newest result with the same partition number is older than ``end_ms``, reading starts ``rewind_ms`` before
-      that result.
-    - If the newest result is an account with an ``open_since`` that is still earlier, reading starts at ``open_since``.
+    Reading starts ``rewind_ms`` before ``end_ms``, or before the newest result in ``topic`` if that is older. If that
+    result is an account, its ``open_since`` may move the start further back.
     """
     if topic is None:
         return await cluster.offsets_for_time(partitions, end_ms - rewind_ms)
@@ -60,9 +56,8 @@ def rewind_to_ms(now_ms: int, worked_ms: int, rewind_ms: int, since_ms: int | No
     Args:
         now_ms: The time of the newest record, which counts as the current time.
         worked_ms: The time of the newest result that a member wrote for this partition number; 0 if there is none.
-        rewind_ms: Maximum time for which a request is open if a member always works on the partition.
-        since_ms: The time at which the oldest request that was open at ``worked_ms`` began; None if unknown. If it is
-            earlier than the start that follows from ``rewind_ms``, reading starts there.
+        rewind_ms: How far to read back from the older of these two times.
+        since_ms: If it is set and still earlier, reading starts there.
     """
     floor_ms = now_ms - max(LONGEST_OUTAGE_MS, rewind_ms)
     begin_ms = max(min(now_ms, worked_ms) - rewind_ms, floor_ms)

@@ -22,10 +22,7 @@ PROBE_TIMEOUT_MS: Final = 5_000
 
 
 class BrokerHealth:
-    """Remembers whether this process can connect to one broker, and logs each change once.
-
-    All clients of the process share this object.
-    """
+    """Remembers whether this process can connect to one broker, and logs each change once."""
 
     def __init__(self, address: str) -> None:
         self._address = address
@@ -55,10 +52,7 @@ def health_of(host: str, port: int) -> BrokerHealth:
 
 
 def backoff_s(attempt: int) -> float:
-    """Return the time in seconds to wait after failed attempt number ``attempt``, counted from 0.
-
-    The time doubles with each attempt, up to a limit, and has jitter.
-    """
+    """Return the seconds to wait after failed attempt number ``attempt``, counted from 0: exponential, with jitter."""
     wait: float = min(LONGEST_WAIT_S, FIRST_WAIT_S * 2 ** min(attempt, 16))
     return wait * random.uniform(0.5, 1.0)  # noqa: S311 - spreads reconnects, guards nothing
 

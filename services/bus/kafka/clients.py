@@ -64,10 +64,7 @@ def common_options(settings: BusSettings, name: str) -> dict[str, Any]:
 
 
 async def close_producer(producer: Any) -> None:
-    """Close a producer and drop its unsent batches. Never raise. Take two times ``CLOSE_S`` at most.
-
-    aiokafka's ``stop`` would wait until the broker is back and has accepted every batch.
-    """
+    """Close a producer and drop its unsent batches. Never raise."""
     producer._closed = True  # noqa: SLF001
     for conn in producer.client._conns.values():  # noqa: SLF001 - ends requests that wait for an answer
         conn.close()

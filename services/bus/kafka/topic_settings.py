@@ -27,7 +27,7 @@ async def read_setting(
     """Return the setting's value by topic, and a refusal for each topic whose value the broker does not tell.
 
     Raises:
-        KafkaError: The broker could not answer now. The caller may try again.
+        KafkaError: The broker could not answer now.
     """
     resources = [ConfigResource(ConfigResourceType.TOPIC, topic, {setting: ""}) for topic in topics]
     values: dict[str, str | None] = {}
@@ -46,7 +46,7 @@ async def alter_setting(admin: Any, setting: str, value: str, topics: Iterable[s
     """Set the setting of these topics to ``value``. Return a refusal for each topic that was not changed.
 
     Raises:
-        KafkaError: The broker could not answer now. The caller may try again.
+        KafkaError: The broker could not answer now.
     """
     request = IncrementalAlterConfigs({topic: {setting: value} for topic in topics})
     try:

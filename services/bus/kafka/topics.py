@@ -28,7 +28,7 @@ async def ensure_topics(settings: BusSettings, topics: Sequence[Topic] = TOPICS)
     """Wait until all topics exist and every partition has a leader. Create the missing topics.
 
     Make the broker set the timestamps of all records (``LogAppendTime``). Log a warning if a topic has fewer copies
-    than ``wanted_copies()``. Wait if the broker is unreachable. Several processes may call this at the same time.
+    than ``wanted_copies()``. Several processes may call this at once.
 
     Raises:
         UserError: A topic has another number of partitions than the settings say, the broker refuses to create a topic,
@@ -128,10 +128,8 @@ async def _replications(admin: Any, topics: Sequence[Topic]) -> dict[str, int]:
 async def use_log_append_time(admin: Any, bootstrap: str, topics: Iterable[str]) -> None:
     """Let the broker set the timestamps of these topics' records (``LogAppendTime``). If it refuses, log a warning.
 
-    The warning tells the operator which command to run. The command has ``bootstrap``, the addresses of the brokers.
-
     Raises:
-        KafkaError: The broker could not answer now. The caller may try again.
+        KafkaError: The broker could not answer now.
     """
     types, refusals = await read_setting(admin, TIMESTAMP_SETTING, topics)
     others = [topic for topic, timestamp_type in types.items() if timestamp_type != TIMESTAMP_TYPE]

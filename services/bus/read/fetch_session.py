@@ -18,8 +18,7 @@ class ClientFetchSession:
 
     Attributes:
         behind: Partitions of which the broker may have more records than it has sent.
-        answered_for: Partitions in the answer to the last request. Each is added when its part of the answer has been
-            read.
+        answered_for: Partitions in the answer to the last request.
     """
 
     __slots__ = ("_ends", "_epoch", "_offsets", "_session_id", "_turn", "answered_for", "behind")
@@ -42,9 +41,7 @@ class ClientFetchSession:
 
         Args:
             offsets: Partitions to read, each with the next offset to read.
-            whole: Whether ``offsets`` has all partitions to read. False is allowed only if ``goes_on`` is true. Then
-                ``offsets`` has only partitions whose offset may have changed, and the session keeps the partitions that
-                are missing from ``offsets``.
+            whole: Whether ``offsets`` has all partitions to read. If not, the session keeps the others.
         """
         self.answered_for.clear()
         if self._epoch == OPEN_EPOCH:

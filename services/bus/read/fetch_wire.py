@@ -105,7 +105,7 @@ def _add_topics(pieces: list[bytes], topics: Mapping[str, Sequence[bytes]]) -> N
 
 
 def decode(body: bytes) -> FetchAnswer:
-    """Decode the body of a response. Each partition is decoded only when the caller iterates to it."""
+    """Decode the body of a response. Partitions are decoded lazily."""
     _, error, session_id, topics = _RESPONSE_START.unpack_from(body, 0)
     return FetchAnswer(error, session_id, _parts(body, _RESPONSE_START.size, topics))
 

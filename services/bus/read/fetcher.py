@@ -76,19 +76,14 @@ class Fetcher:
     - If retention has deleted the record, reading continues at the oldest record.
     - If the broker has lost the end of the log, for example in a power failure, the next offset is beyond the end of
       the log. Then reading continues ``OVERLAP_MS`` before the timestamp of the last record that was read here, so some
-      records may be read twice. If no record of the partition was read here, reading continues at the oldest record.
-
-    A lost end is not noticed if the log has grown past the next offset again before the next fetch. Then records are
-    skipped.
+      records may be read twice.
 
     Args:
         cluster: An open ``Cluster``.
         clock: Returns microseconds of a monotonic clock, such as ``steady_us``.
-        least_bytes: The broker answers a fetch when it has this many bytes of new records, as ``FetchConnection``
-            describes.
-        on_moved: Called if reading continues at another offset, before any record from there is passed on. If the
-            reader keeps state of the partition, it must rebuild that state: records are missing from it, or it contains
-            records that the log has lost.
+        least_bytes: As for ``FetchConnection``.
+        on_moved: Called before reading continues at another offset. State that the reader built from the partition must
+            be rebuilt.
     """
 
     def __init__(
@@ -137,11 +132,7 @@ class Fetcher:
         return None if position is None else position.offset
 
     def read_up_to_us(self, partition: Partition, node: int | None) -> int:
-        """Return a time by the reader's clock. All records that were appended before it have been passed on.
-
-        Return 0 if no such time is known. ``node`` is the id of the broker that leads the partition; None if there is
-        no leader.
-        """
+        """Return the append time, by the reader's clock, up to which all records have been read; 0 if unknown."""
         answer = None if node is None else self._answers.get(node)
         if answer is None or partition in answer.behind:
             return 0
@@ -288,7 +279,8 @@ class Fetcher:
     async def _handle_errors(
         self, errors: Mapping[Partition, int], positions: Mapping[Partition, _ReadPosition]
     ) -> None:
-        # The class docstring says where reading of these continues.
+        # The class docstring says where reading of these continues. A lost end of a log is not noticed if the log has
+        # grown past the next offset again before the next fetch. Then records are skipped.
         gone = {p: positions[p].offset for p, code in errors.items() if for_code(code) is OffsetOutOfRangeError}
         for partition, begin in (await self._resume(gone)).items():
             if self._positions.get(partition) is positions[partition]:

@@ -3,9 +3,8 @@
 A record's timestamp is the time of the broker's wall clock (``message.timestamp.type=LogAppendTime``). The reader's
 clock may differ from the broker's clock by any amount. The computation uses three facts:
 
-1. A record is read after it was appended, and often almost at once. So for every record, read time minus timestamp is
-   at least the difference between the two clocks. For many records, the smallest of these values is almost that
-   difference.
+1. A record is read after it was appended, and often almost at once. So the smallest value of read time minus timestamp
+   is almost the difference between the two clocks.
 2. If a fetch response contains all records that the broker had, any record that is missing from it was appended after
    the fetch was sent.
 3. Within a partition, records are in the order in which they were appended.
@@ -49,8 +48,7 @@ class LogClock:
 
     Attributes:
         offset: The estimate for the broker that leads the partition now.
-        since_us: A time by the reader's clock. All records that are not read yet were appended at or after it; 0 if no
-            such time is known.
+        since_us: The append time, by the reader's clock, up to which all records have been read; 0 if unknown.
     """
 
     __slots__ = ("_newest_ms", "offset", "since_us")
@@ -61,10 +59,7 @@ class LogClock:
         self._newest_ms = 1  # a record without a time has 0 or less
 
     def appended_us(self, timestamp_ms: int, now_us: int) -> int:
-        """Return when a record that is read at ``now_us`` was appended, by the reader's clock.
-
-        The result is never after ``now_us``.
-        """
+        """Return when a record that is read at ``now_us`` was appended, by the reader's clock."""
         # The result may be too late, by at most the shortest delivery time of a record in two windows. It may be too
         # early, by less than the resolution of timestamps plus the drift of the clocks in two windows. After the
         # broker's clock was set back, results may be too early by up to the size of that step, but never before

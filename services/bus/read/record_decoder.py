@@ -48,7 +48,7 @@ created for each record."""
 def unpack(batches: bytes, start: int) -> Iterator[Unpacked]:
     """Yield each record from offset ``start`` on, with the offset after it.
 
-    A control batch or a compacted gap has no records to read. For it, yield None with the offset after it.
+    For a control batch or a compacted gap, yield None with the offset after it.
     """
     memory, at = MemoryRecords(batches), 0
     while memory.has_next():
@@ -75,10 +75,7 @@ def unpack(batches: bytes, start: int) -> Iterator[Unpacked]:
 
 
 class DecodeErrorLog:
-    """Limits log lines about unreadable records to one a minute for each topic and class of error.
-
-    The next line has the number of lines that were suppressed.
-    """
+    """Limits log lines about unreadable records to one a minute for each topic and class of error."""
 
     def __init__(self) -> None:
         self._logged_at: dict[tuple[str, str], float] = {}
@@ -103,8 +100,8 @@ class RecordDecoder:
 
     Args:
         record_filter: A record for which it returns false is skipped without decoding.
-        include_newer: If true, the records that a newer version of Railbus wrote and this version cannot decode are
-            returned as ``UnreadableRecord``. If false, such records are only counted.
+        include_newer: Whether to return records that only a newer version of Railbus can decode, as
+            ``UnreadableRecord``.
     """
 
     def __init__(self, record_filter: RecordFilter | None = None, *, include_newer: bool = False) -> None:

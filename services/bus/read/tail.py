@@ -16,17 +16,15 @@ Start = int | AtTime | Literal["end", "beginning"]
 class TailReader:
     """Follows partitions, each from an offset or a time that the caller chooses.
 
-    Before ``run`` has connected, ``follow`` and the methods that return offsets of the log wait for the connection. If
-    the broker is unreachable, they wait without limit.
+    ``follow`` and the methods that return offsets wait until ``run`` has connected.
 
-    If the log no longer has the next offset of a partition, reading continues at the offset that the docstring of
-    ``Fetcher`` describes.
+    If the log no longer has a partition's next offset, reading continues as ``Fetcher`` describes.
 
     Args:
         handler: Receives the records. It must return without waiting.
         record_filter: A record for which it returns false is skipped without decoding.
-        include_newer: If true, the handler also gets the records that a newer version of Railbus wrote and this version
-            cannot decode, as ``UnreadableRecord``. If false, such records are only counted.
+        include_newer: Whether the handler also gets records that only a newer version of Railbus can decode, as
+            ``UnreadableRecord``.
     """
 
     def __init__(
@@ -76,8 +74,7 @@ class TailReader:
         """Start to deliver a partition's records from ``start`` on, and return the next offset to be delivered.
 
         If the log does not have the offset ``start``, delivery starts at the nearest offset that it has. If the
-        partition is followed already, an earlier ``start`` moves its position back, so records are delivered again. A
-        later ``start`` changes nothing.
+        partition is followed already, an earlier ``start`` moves its position back, and a later one changes nothing.
 
         Raises:
             ValueError: The topic has no such partition.
@@ -101,10 +98,7 @@ class TailReader:
         self._fetcher.drop([(topic.name, partition)])
 
     def position(self, topic: Topic, partition: int) -> int | None:
-        """Return the partition's next offset to read; None if the partition is not followed.
-
-        A record that the filter skips counts as read.
-        """
+        """Return the partition's next offset to read; None if the partition is not followed."""
         return self._fetcher.position((topic.name, partition))
 
     async def begin_offset(self, topic: Topic, partition: int) -> int:

@@ -22,7 +22,7 @@ RECORD_OVERHEAD: Final = 64
 
 
 class OutgoingRecord(NamedTuple):
-    """A record to send. ``size`` is the result of ``record_size``. ``Outbox`` does not use ``ack``."""
+    """A record to send. ``size`` is the result of ``record_size``."""
 
     key: bytes | None
     value: bytes
@@ -59,10 +59,7 @@ class Outbox:
         return urgent and not queue.sent
 
     def drain(self) -> Iterator[tuple[Partition, list[OutgoingRecord]]]:
-        """Yield the next batch of each partition that has waiting records and no batch in flight.
-
-        If a partition has waiting records and a batch in flight, its next ``complete_batch`` returns true.
-        """
+        """Yield the next batch of each partition that has waiting records and no batch in flight."""
         for partition, queue in self._queues.items():
             if not queue.waiting:
                 continue

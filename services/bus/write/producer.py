@@ -1,9 +1,8 @@
 """The producer. As long as the process lives, no accepted event is lost in an outage of the broker.
 
 Every event goes to the partition of its request id, in the order of ``post`` calls. The producer is idempotent, waits
-for all replicas and retries without limit. But aiokafka may give up a batch after an outage in which a partition lost
-its leader, and the broker may refuse a batch. Then this module opens a new aiokafka producer, and sends all
-unacknowledged events again, in order. Only in this case may it write an event twice. A fold ignores the second copy.
+for all replicas and retries without limit. If aiokafka gives up a batch, or the broker refuses one, a new aiokafka
+producer sends all unacknowledged events again, in order. Only then may an event be written twice.
 """
 
 import asyncio
@@ -61,8 +60,7 @@ class Producer:
     """Writes events.
 
     Args:
-        role: The role of the service. It may write the events that ``schemas.registry`` lists for the role. For a
-            service with several roles, pass the mapping that ``schemas.registry.writes`` returns.
+        role: The role of the service, or for several roles, the result of ``schemas.registry.writes``.
         name: Client id, shown in the broker's logs. By default, it is the role's name.
     """
 

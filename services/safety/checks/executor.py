@@ -69,7 +69,7 @@ class TimeoutSweeper:
         self._due_s.pop(task, None)
 
     def was_overdue(self, task: asyncio.Task[object]) -> bool:
-        """Return whether the sweeper, and nothing else, cancelled the task. Undo a cancellation by the sweeper."""
+        """Return whether only the sweeper cancelled the task, and undo that cancellation."""
         if task not in self._cancelled:
             return False
         self._cancelled.discard(task)
@@ -90,7 +90,7 @@ class CheckExecutor:
     Args:
         checks_of: Returns the checks, by tier, of the policy version in a ``CheckRequest``.
         on_outcome: Called with each outcome, in the event loop.
-        matters: Returns whether a check's outcome is still needed. If it is not needed, the check is not run.
+        matters: Returns whether a check is still needed. Other checks are not run.
     """
 
     def __init__(

@@ -29,8 +29,7 @@ class CheckContext:
     Attributes:
         source: The name of the safety process in the events that it writes.
         now_us: The current time in microseconds since the epoch. The core sets it before it makes decisions.
-        work: Number of table look-ups of the pattern matcher, beyond one for each character. The core sets it to 0
-            before each ``step``.
+        work: Table look-ups of the pattern matcher in this ``step``, beyond one for each character.
     """
 
     __slots__ = ("_number", "now_us", "source", "work")
@@ -56,10 +55,7 @@ def rule_on(policy: Policy, tenant: str, category: str, rule: str, tier: int) ->
 
 @lru_cache(maxsize=4_096)
 def immediate_rules(policy: Policy, tenant: str) -> frozenset[int]:
-    """Return the indexes of the rules whose matches stop the answer.
-
-    Such a match is a finding at once, even if the next characters may make it longer.
-    """
+    """Return the indexes of the rules whose matches stop the answer."""
     return frozenset(
         index
         for index, rule in enumerate(policy.rules)
@@ -87,10 +83,7 @@ class RecallBuilder:
     def window(
         self, tracker: WindowTracker, pending: PendingCheck, spans: tuple[FoundSpan, ...], outputs: list[RunOutput]
     ) -> bool:
-        """Add the recalls for a window's findings to ``outputs``. Return whether a recall stops the answer.
-
-        After a recall that stops the answer, no further recall is added.
-        """
+        """Add the recalls for a window's findings to ``outputs``. Return whether a recall stops the answer."""
         for span in sorted(spans, key=lambda span: (span.start, span.end, span.rule)):
             placed = _placed(tracker, pending, span)
             if placed is not None and self.finding(tracker.tier, placed, outputs):
@@ -98,11 +91,7 @@ class RecallBuilder:
         return False
 
     def unchecked(self, tracker: WindowTracker, pending: PendingCheck, outputs: list[RunOutput]) -> bool:
-        """Add to ``outputs`` the recall for a window whose check failed. Return true if no further text may be cleared.
-
-        No further text may be cleared if the recall stops the answer. The same is true if Rego wants no recall, because
-        the window then stays unchecked.
-        """
+        """Add the recall for a window whose check failed. Return true if no further text may be cleared."""
         rule = f"safety/tier{tracker.tier}"
         ruling = rule_on(self._policy, self._key.tenant, "unchecked", rule, tracker.tier)
         if ruling.action == "flag":

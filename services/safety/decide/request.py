@@ -29,7 +29,7 @@ class RequestCheck:
         policy: The policy version with which the request began.
         expires_us: Time at which the request is forgotten if it was never closed, in microseconds since the epoch.
         over: Whether the request will have no more outputs.
-        unread: Runs with text that has not been read yet, because one call reads at most ``SLICE_CHARS``.
+        unread: Runs with text that has not been read yet.
     """
 
     __slots__ = ("_cleared", "_closed", "_context", "_denied", "_first_runs", "_gated", "_recall_ids", "_runs",
@@ -96,26 +96,20 @@ class RequestCheck:
         return outputs
 
     def is_due(self, output: RunOutput) -> bool:
-        """Return whether an output that was held back is still needed.
-
-        An event is needed if it is not on the log. A check is needed if the text of its attempt is still being checked.
-        """
+        """Return whether an output that was held back is still needed."""
         if self.settled(output.attempt):
             return False
         return output.attempt in self._runs if isinstance(output, CheckRequest) else self.new(output)
 
     def new(self, event: Cleared | Recall) -> bool:
-        """Return whether this event must be written, because it is not on the log. If so, record it as written."""
+        """Return whether this event must be written. If so, record it as written."""
         if isinstance(event, Recall):
             return event.recall_id not in self._recall_ids and self.note(event)
         seq, final = self._cleared.get(event.attempt, (-2, False))
         return not final and (event.final or event.seq > seq) and self.note(event)
 
     def note(self, event: Cleared | Recall) -> bool:
-        """Record a recall or a clearance that is on the log or about to be written.
-
-        Return false, and record nothing, if its run is not the first run of its attempt.
-        """
+        """Record a recall or a clearance. Return false if its run is not the first run of its attempt."""
         if not self._first_runs.is_first(event.attempt, event.run):
             return False
         if isinstance(event, Recall):

@@ -7,9 +7,8 @@ was cut into chunks, when the chunks arrived, or when a check answered:
   stops the answer, no more text is read.
 - Tiers 1 and 2 check windows. The offset at which a window ends does not depend on chunks or time. The outcomes of
   checks are processed in the order of the windows.
-- If a window passes tier 1, the chunks before its end are cleared, except text at the end that may be the start of a
-  finding of tier 0. In gated delivery, tier 2 must pass too, and the newest characters are not cleared, because they
-  may be the first half of a phrase.
+- If a window passes tier 1, the chunks before its end are cleared. In gated delivery, tier 2 must pass, too. Text at
+  the end that may be the start of a finding is not cleared.
 
 No I/O.
 """
@@ -40,7 +39,7 @@ NOTHING: Final[_Outputs] = []
 
 
 class _Clearance(NamedTuple):
-    """The chunks up to ``seq``. They passed tier 1, and are cleared when tier 2 has passed ``after`` windows."""
+    """The chunks up to ``seq`` are cleared when tier 2 has passed ``after`` windows."""
 
     seq: int
     after: int
@@ -51,7 +50,7 @@ class RunCheck:
     """The checks of one run. The methods return the resulting outputs, in order.
 
     Attributes:
-        gated: Whether the delivery mode is ``gated``. Text that is already cleared stays cleared if this changes.
+        gated: Whether the delivery mode is ``gated``.
         unread: Text that ``read`` has not read yet.
     """
 
@@ -118,10 +117,7 @@ class RunCheck:
         return self.read()
 
     def finish(self, last_seq: int | None) -> _Outputs:
-        """Record ``seq`` of the run's last chunk, and go on reading. That chunk may not have arrived yet.
-
-        If ``last_seq`` is None, the run ends with the chunks that have arrived.
-        """
+        """Note that the run ends with chunk ``last_seq``; if None, with the last chunk that has arrived."""
         if self._last_seq is None:
             self._last_seq = self.last_seq if last_seq is None else last_seq
         return self.read()

@@ -13,8 +13,7 @@ class RunText(ChunkOrder):
         keep: Minimum number of characters that are kept.
 
     Attributes:
-        fresh: Chunks after the newest window, in order. The caller must append each chunk that ``take`` accepts or
-            ``add`` returns, because these two methods do not.
+        fresh: Chunks after the newest window, in order. The caller appends them.
     """
 
     __slots__ = ("_base", "_keep", "_tail", "_uncleared", "fresh")
@@ -28,10 +27,7 @@ class RunText(ChunkOrder):
         self._uncleared: deque[Chunk] = deque()
 
     def window(self, end: int, size: int) -> tuple[int, str]:
-        """Return the start offset and the text of the window of at most ``size`` characters that ends at ``end``.
-
-        Text that is too old for any later window is forgotten.
-        """
+        """Return the start offset and the text of the window of at most ``size`` characters that ends at ``end``."""
         self._uncleared.extend(self.fresh)
         self._tail += "".join([chunk.text for chunk in self.fresh])
         self.fresh.clear()
@@ -43,10 +39,7 @@ class RunText(ChunkOrder):
         return start, self._tail[start - self._base : end - self._base]
 
     def whole_before(self, offset: int) -> int | None:
-        """Return ``seq`` of the last chunk that ends at or before ``offset``, and forget this chunk and all before it.
-
-        Return None if there is no such chunk. Chunks that are still in ``fresh`` are not considered.
-        """
+        """Forget all chunks that end at or before ``offset``. Return ``seq`` of the last one; None if there is none."""
         chunks, seq = self._uncleared, None
         while chunks and chunks[0].start + len(chunks[0].text) <= offset:
             seq = chunks.popleft().seq

@@ -1,8 +1,4 @@
-"""The windows of one run's text that one tier checks. No I/O.
-
-The offset at which a window ends does not depend on chunks or time. Outcomes of checks are processed in the order of
-the windows, even if they arrive in another order.
-"""
+"""The windows of one run's text that one tier checks. No I/O."""
 
 from collections import deque
 from collections.abc import Iterator
@@ -27,10 +23,9 @@ class PendingCheck:
     """The check of one window, whose outcome has not been processed yet. Offsets count characters of the run's text.
 
     Attributes:
-        number: The number of the ``CheckRequest``.
         last: Whether the run's text ends with this window.
         clears: ``seq`` of the last chunk to clear if the window passes; None if no chunk is to be cleared.
-        after: Number of windows that must have passed tier 2 before those chunks are cleared.
+        after: Number of windows that must have passed tier 2 before that.
     """
 
     number: int
@@ -46,13 +41,11 @@ class WindowTracker:
     """The windows of one run's text that one tier checks, and the outcomes of their checks.
 
     Attributes:
-        windows: The policy's settings for the ends and the length of windows.
         next: Offset at which the next window ends.
         reached: Offset at which the newest window ended.
         asked: Number of windows so far.
-        passed: Number of windows whose outcomes were processed before ``stopped`` became true.
-        stopped: Whether a finding stopped the answer, or a window stays unchecked. In both cases, this tier requests no
-            further check and processes no further outcome.
+        passed: Number of windows that passed.
+        stopped: Whether this tier requests no further check and processes no further outcome.
     """
 
     __slots__ = ("_pending", "_recalled", "asked", "next", "passed", "reached", "stopped", "tier", "windows")
@@ -89,7 +82,7 @@ class WindowTracker:
     def countable(self) -> Iterator[PendingCheck]:
         """Yield the checks to process now, in the order of their windows.
 
-        If no further outcome may be processed, the caller must set ``stopped`` before it asks for the next check.
+        If ``stopped`` is set meanwhile, yield no more.
         """
         while self._pending and self._pending[0].outcome is not None:
             yield self._pending.popleft()
@@ -99,10 +92,7 @@ class WindowTracker:
             self.passed += 1
 
     def unrecalled(self, rule: str, start: int, end: int) -> tuple[int, int]:
-        """Return the part of a window, as start and end, that this rule has not recalled yet.
-
-        From now on, the part counts as recalled.
-        """
+        """Return the part of a window that this rule has not recalled yet, and mark it as recalled."""
         start = max(start, self._recalled.get(rule, 0))
         self._recalled[rule] = max(end, self._recalled.get(rule, 0))
         return start, end

@@ -45,8 +45,7 @@ class Comparison:
 def compare(runs: Mapping[RunId, JudgedRun]) -> Comparison:
     """Compare the recorded recalls of each run with its recalls under the other policy.
 
-    If the other policy does not make a recorded recall, but makes a new recall by the same rule in the same run, these
-    two are one difference, with the change ``moves``.
+    A recorded recall and a new one by the same rule in the same run are one difference, ``moves``.
     """
     found = Comparison()
     for name, run in runs.items():
@@ -92,10 +91,9 @@ class RuleScore:
     Attributes:
         recalls: Number of recalls by the rule.
         right: Number of these recalls that overlap a label of the rule's category.
-        exposed_chars: For each recall, the number of code points from its start to the end of the text that had arrived
-            when the recall was made. With optimistic delivery, a client may have shown at most this many.
+        exposed_chars: For each recall, the number of code points from its start to the newest text when it was made.
         removed_chars: Number of code points that the rule's recalls removed.
-        wrong_chars: Number of code points that were removed by recalls that overlap no label of the rule's category.
+        wrong_chars: Number of code points removed by recalls that overlap no such label.
     """
 
     rule: str

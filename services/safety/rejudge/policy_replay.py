@@ -1,7 +1,7 @@
 """Judges the recorded stream log again under another policy, with the code by which the safety service decides.
 
 The result depends only on the text and the policy, not on time. Recorded recalls and clearances do not influence the
-decisions. Recorded recalls are only collected for a comparison with the new recalls.
+decisions.
 """
 
 from collections import deque
@@ -54,8 +54,7 @@ class PolicyReplay:
         wanted: Returns whether to judge the request with this id.
 
     Attributes:
-        runs: The runs that have a recall, recorded or under the policy. They stay in memory, so judge a long archive in
-            parts.
+        runs: The runs that have a recall, recorded or under the policy.
         chunks: Number of chunks that were judged.
         requests: The ids of the judged requests.
         versions: For each policy version, the number of recorded recalls and clearances.

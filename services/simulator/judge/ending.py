@@ -27,13 +27,7 @@ class Ending(NamedTuple):
 
 
 def check_live(ending: Ending) -> None:
-    """Check that a request is closed and has an account.
-
-    If the client was shown text of the answer, also check that the whole answer was checked or withdrawn.
-
-    Raises:
-        Violation: If a check fails.
-    """
+    """Check how a request ended."""
     name, screen = f"request {ending.number}", ending.replay.screen
     if screen.closed is None:
         raise Violation("every request is closed", f"{name} is open")
@@ -64,18 +58,8 @@ def _is_checked(events: list[StreamEvent], voice: Started | None) -> bool:
 def check_justified(ending: Ending, margin_us: int, *, breaker: bool, max_retries: int) -> bool:
     """Check that a request was not closed or moved to another attempt too early, and was not retried too often.
 
-    Args:
-        ending: The request, with its events and accounts.
-        margin_us: Tolerance. A decision may be early by at most this time.
-        breaker: Whether the circuit breaker is on. If it is on, a request may go to the cloud before its first-token
-            deadline.
-        max_retries: Maximum number of retries of a request.
-
     Returns:
         Whether the request had only one attempt and was closed with the cause ``answered`` or ``recalled``.
-
-    Raises:
-        Violation: If a check fails.
     """
     request, screen = ending.request, ending.replay.screen
     deadlines, name = request.deadlines, f"request {ending.number}"
@@ -117,11 +101,7 @@ def _check_closing(ending: Ending, closed: Closed, at_us: int, chunk_us: int, ma
 
 
 def check_empty(core: object, name: str) -> None:
-    """Check that the decision logic of a service holds no more requests and no more work.
-
-    Raises:
-        Violation: If something is left.
-    """
+    """Check that the decision logic of a service holds no more requests and no more work."""
     left: dict[str, object] = {}
     if isinstance(core, RouterCore):
         shared = core._shared

@@ -76,10 +76,7 @@ class Shown:
                 self.cleared[event.run] = max(self.cleared.get(event.run, -1), seq)
 
     def prefixes(self, run: str) -> list[str]:
-        """Return the empty text, and then the text of a run after each chunk, up to the first missing chunk.
-
-        Redacted spans are replaced.
-        """
+        """Return the run's text after 0, 1, 2, ... chunks, up to the first missing one. Redacted spans are replaced."""
         chunks = self.chunks.get(run, {})
         recalls = self.recalls.get(run)
         if recalls is not None:
@@ -124,10 +121,10 @@ class LogReplay:
     """The state of one request, updated with each event that is appended to the log.
 
     Attributes:
-        texts: For each op id, the visible text after the op.
-        following: For each op id, the id of the next op. The empty string maps to the id of the first op.
-        newest: The id of the newest op. Ops of events after the effective ``Closed`` are left out.
-        newest_us: Append time of the event that led to the op ``newest``.
+        texts: Visible text after each op, by op id.
+        following: Id of the next op, by op id. The empty string maps to the first op.
+        newest: Id of the newest op up to the effective ``Closed``.
+        newest_us: Append time of the event that led to this op.
     """
 
     def __init__(self, request_id: str) -> None:
@@ -215,7 +212,7 @@ class Oracle:
                     raise Violation("no record is unreadable", f"{event.topic}[{event.partition}]@{event.offset}")
 
     def away_us(self, request_id: str) -> int:
-        """Return for how long, at most, no client was connected to the request before the request was closed."""
+        """Return the longest time without a connected client before the request was closed."""
         left_us = self._left_us.get(request_id)
         last_us = 0 if left_us is None else self._closed_us.get(request_id, FOR_EVER_US) - left_us
         return max(last_us, self._away_us.get(request_id, 0))
@@ -266,11 +263,7 @@ class Oracle:
         return Shown(self._masked[request_id], frozen)
 
     def on_written(self, stream: "Stream", data: bytes) -> None:
-        """Check that the ops in ``data`` are in order, and that the client may show the resulting text.
-
-        Raises:
-            Violation: If a check fails.
-        """
+        """Check that the ops in ``data`` are in order, and that the client may show the resulting text."""
         delivered = read_events(data, stream.written)
         if not delivered.states:
             return
@@ -320,11 +313,7 @@ class Oracle:
                 raise Violation("a request of a newer version is kept", f"{topic}[{number}]")
 
     def check_stall(self, stream: "Stream", now_us: int) -> None:
-        """Check that the newest op was sent on a stream.
-
-        Skip the check if a fault affects the stream's edge now. Also skip it if, less than ``STALL_US`` ago, the op's
-        event was appended, the stream was opened, the client read, or a fault ended.
-        """
+        """Check that the newest op was sent on a stream, unless a fault or recent activity excuses the delay."""
         replay = self.replays.get(stream.request.request_id)
         process, since_us = stream.process, now_us - STALL_US
         if replay is None or stream.reason is not None or not process.reachable or process.slow != 1:

@@ -30,11 +30,9 @@ class Truth:
 
 
 def truth(log: Sequence[StreamEvent], *, governed: bool = False) -> Truth:  # noqa: C901, PLR0912, PLR0915 - in one piece: no structure of the fold
-    """Compute the state of a request from its events.
+    """Compute the state of a request from its events, in the order of the log.
 
-    Args:
-        log: The events of the request up to some moment, in the order of the log.
-        governed: Whether to require a verdict and an output check even if ``Started`` says that they are off.
+    With ``governed``, require a verdict and an output check even if ``Started`` says that they are off.
     """
     ungated = frozenset[str]() if governed else {"off"}  # values in ``Started`` that turn gate or output check off
     candidates, heard, attempt, masked, since = {1}, None, 1, False, 0

@@ -30,7 +30,6 @@ LogRecord = Received | UnreadableRecord
 
 
 def event_of(record: LogRecord) -> AnyEvent | None:
-    """Return the event of a record, or None if the record is unreadable."""
     return record.event if isinstance(record, Received) else None
 
 
@@ -72,8 +71,7 @@ class SimulatedBroker:
     def move_leaders(self, number: int) -> None:
         """Make another broker node the leader of all partitions with this number.
 
-        The new leader sets timestamps by its own clock. If this clock is behind that of the old leader, later records
-        may have earlier timestamps.
+        The new leader sets timestamps by its own clock, so timestamps may go back.
         """
         skews_us, most_us = self._node_skews_us, 0
         for partition in [partition for partition in self.leaders if partition[1] == number]:
@@ -139,10 +137,7 @@ class SimulatedBroker:
         return uuid7(self._simulation.now_us // MS, bits)
 
     def step(self, by_us: int) -> None:
-        """Step the clocks of all broker nodes by ``by_us``.
-
-        If ``by_us`` is negative, later records may have earlier timestamps.
-        """
+        """Step the clocks of all broker nodes by ``by_us``."""
         self.skew_us += by_us
         self.stepped_us += abs(by_us)
 
@@ -242,10 +237,7 @@ class LogReader:
 
     @property
     def since_us(self) -> int:
-        """A time by the process's clock. The reader has read all records that were appended before this time.
-
-        0 if no such time is known.
-        """
+        """The append time, by the process's clock, up to which all records have been read; 0 if unknown."""
         return self._process.steady_at_us(self._whole_us) if self._whole_us else 0
 
     def _wait_on(self) -> None:

@@ -1,8 +1,4 @@
-"""Simulated coordinator of a consumer group: joins, rebalances, expulsion and committed offsets.
-
-A member learns of a rebalance within ``HEARTBEAT_US``. A member that cannot be reached is expelled after
-``SESSION_TIMEOUT_US``.
-"""
+"""Simulated coordinator of a consumer group: joins, rebalances, expulsion and committed offsets."""
 
 from collections.abc import Callable
 from typing import Protocol
@@ -97,10 +93,7 @@ class SimulatedGroup:
         self._simulation.after(delay_us, self._expire, member, member.member_id, silence)
 
     def hear(self, member: GroupMember) -> None:
-        """Cancel the expulsion that ``watch`` planned.
-
-        If the member was expelled already, its next heartbeat calls ``on_expelled``.
-        """
+        """Cancel the expulsion that ``watch`` planned."""
         self._silent[member.member_id] = self._silent.get(member.member_id, 0) + 1
         self.tell_soon(member)
 

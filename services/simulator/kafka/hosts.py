@@ -20,7 +20,6 @@ class Host:
 
     @property
     def now_us(self) -> int:
-        """Time of day in microseconds since the epoch."""
         return self.monotonic_at_us(self._simulation.now_us) + self._skew_us
 
     def monotonic_at_us(self, true_us: int) -> int:

@@ -35,10 +35,8 @@ class Reading:
     """The topics that a member reads, where it starts, and whether it commits offsets.
 
     Attributes:
-        rewind_ms: If the member gains a partition, it first reads the records of the last ``rewind_ms``. If None, it
-            reads from the committed offset.
-        progress: The topic to which the member writes its results. If the newest result is older than the newest
-            record, ``rewind_ms`` counts from the newest result.
+        rewind_ms: How far back a gained partition is read. None means from the committed offset.
+        progress: The topic to which the member writes its results.
     """
 
     topics: Sequence[Topic]
@@ -57,8 +55,7 @@ class SimulatedMember:
     """The membership of one process in one consumer group.
 
     Args:
-        perform: Called with each ``Effect`` that ``core`` returns. The member itself carries out ``Write`` and
-            ``RecordDone``.
+        perform: Carries out the effects that the member does not carry out itself.
 
     Attributes:
         companion: The membership of the same process in a second group; None if there is none.
@@ -259,10 +256,7 @@ class SimulatedMember:
         return reader.clock
 
     def read_to_end(self, partitions: TopicPartitions, reached: Callable[[], None]) -> _Goal:
-        """Call ``reached`` when the member has read every record that is in ``partitions`` now.
-
-        If the member loses one of the partitions before, ``reached`` is not called.
-        """
+        """Call ``reached`` when the member has read every record that is in ``partitions`` now."""
         goal = _Goal(partitions, reached)
         self.process.ask(self._find_ends, goal, self.now_us)
         return goal
@@ -278,7 +272,7 @@ class SimulatedMember:
     # Deciding
 
     def catch_up(self, number: int) -> None:
-        """Read the partition with this number of each topic up to its current end. Then call ``core.caught_up``."""
+        """Read partition ``number`` of each topic up to its current end. Then call ``core.caught_up``."""
         asked_us = self.now_us
 
         def caught_up() -> None:
@@ -291,7 +285,7 @@ class SimulatedMember:
         goal = self._until_read[number] = self.read_to_end(self._held[number], caught_up)
 
     def tick(self, number: int) -> None:
-        """Read the partition with this number of each topic up to its current end. Then call ``core.tick``."""
+        """Read partition ``number`` of each topic up to its current end. Then call ``core.tick``."""
         known_us = self.now_us
 
         def read() -> None:

@@ -124,10 +124,7 @@ class Clients:
                 )
 
     def leave(self, client: Client, for_us: int) -> None:
-        """Disconnect a client. The client comes back after ``for_us``.
-
-        If ``for_us`` is more than ``RETURNS_WITHIN_US``, the client never comes back.
-        """
+        """Disconnect a client for ``for_us``, or for ever if this is more than ``RETURNS_WITHIN_US``."""
         stream = client.stream
         if client.done or stream is None or stream.reason is not None:
             return
@@ -141,10 +138,7 @@ class Clients:
             client.gone = True
 
     def roam(self, client: Client, for_us: int, read_us: int) -> None:
-        """Disconnect a client for ``for_us``.
-
-        If ``read_us`` is not 0, each later read of the client takes ``read_us``.
-        """
+        """Disconnect a client for ``for_us``. If ``read_us`` is not 0, each later read takes this long."""
         if read_us and client.stream is not None:
             client.read_us = read_us
         self.leave(client, for_us)

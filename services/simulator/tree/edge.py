@@ -66,8 +66,7 @@ class Edge:
 
     Attributes:
         streams: The open streams, by request id.
-        old: Whether the edge was started before the safety service was upgraded. Such an edge cannot read the recalls
-            of the upgraded service.
+        old: Whether the edge is too old to read the recalls of the safety service.
     """
 
     def __init__(

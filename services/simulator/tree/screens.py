@@ -13,8 +13,7 @@ class ScreenState(NamedTuple):
     Attributes:
         op_id: Id of the event; empty before the first event.
         visible: The text on the screen.
-        frozen: The only text that the client may still show, because the answer was refused or withdrawn. None if the
-            answer was neither refused nor withdrawn.
+        frozen: The only text that may be shown after a refusal or a withdrawal; None before.
     """
 
     op_id: str = ""

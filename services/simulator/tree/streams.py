@@ -78,10 +78,7 @@ class Stream:
             self._write()
 
     def catch_up(self, caught_up: CatchUpOps, end_offset: int) -> None:
-        """Send the ops ``caught_up``, which the client has missed, in several writes.
-
-        After each write, wait until the client has read the written data.
-        """
+        """Send the ops that the client has missed. After each write, wait until the client has read it."""
         self._end_offset = end_offset
         self._begin_sending(caught_up)
 

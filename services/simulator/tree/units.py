@@ -56,7 +56,7 @@ class WorldClasses:
 def policy(*, other: bool = False) -> Policy:
     """Return the default policy, but with total deadlines of at most ten seconds.
 
-    If ``other`` is set, the code name in the blocklist is also replaced by another name.
+    With ``other``, one name in the blocklist is different.
     """
     files = dict(read_files(DEFAULT_POLICY))
     text = files["policy.toml"].decode()

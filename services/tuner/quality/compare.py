@@ -41,17 +41,13 @@ class Quality(msgspec.Struct, frozen=True):
     """Comparison of the answers with and without a change. Intervals are confidence intervals.
 
     Attributes:
-        identical: Share of tasks whose answer with the change equals the answer without the change.
-        noise: Share of tasks to which two processes, both without the change, gave the same answer.
+        identical: Share of tasks whose answer the change did not alter.
+        noise: Share of tasks to which two processes without the change gave the same answer.
         fewer_identical: ``noise`` minus ``identical``.
-        first_divergence: Position of the first character that the change altered in an answer: the median over the
-            altered answers. None if no answer is altered.
-        solved_before: Share of tasks solved without the change.
-        solved_after: Share of tasks solved with the change.
-        loss: ``solved_before`` minus ``solved_after``.
-        prompts: Number of tasks.
-        perplexity_before: Perplexity per token without the change; None if the engine reports no log-probabilities.
-        perplexity_after: Perplexity per token with the change; None if the engine reports no log-probabilities.
+        first_divergence: Median position of the first altered character; None if no answer is altered.
+        loss: Share of tasks solved without the change minus the share solved with it.
+        perplexity_before: None if the engine reports no log-probabilities.
+        perplexity_after: None if the engine reports no log-probabilities.
         perplexity_rise: Relative rise of the perplexity; None if the engine reports no log-probabilities.
     """
 
@@ -68,7 +64,7 @@ class Quality(msgspec.Struct, frozen=True):
     perplexity_rise: Interval | None = None
 
     def objection(self, *, lossy: bool, rules: Rules) -> str:
-        """Return why the change must be refused, judged by its answers; empty if the change is allowed."""
+        """Return why the answers forbid the change; empty if they allow it."""
         if not lossy and self.fewer_identical.low <= 0:
             return ""
         said = "" if lossy else f"answers differ ({self.identical.value:.0%} equal), though it is said to be lossless; "
@@ -87,13 +83,9 @@ class Quality(msgspec.Struct, frozen=True):
 
 
 def compare(before: Answers, again: Answers, after: Answers, answers: Sequence[str]) -> Quality:
-    """Compare three sets of answers to the same tasks.
+    """Compare the answers without (``before``) and with the change (``after``) to the right ``answers``.
 
-    Args:
-        before: Answers without the change.
-        again: Answers without the change, from a second process. They show how much answers vary by chance.
-        after: Answers with the change.
-        answers: The right answers.
+    ``again`` has answers without the change from a second process. They show how much answers vary by chance.
     """
     self_equal = [a is not None and a == b for a, b in zip(before.texts, again.texts, strict=True)]
     equal = [a is not None and a == b for a, b in zip(before.texts, after.texts, strict=True)]

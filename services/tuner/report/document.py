@@ -37,10 +37,7 @@ class About:
     """The conditions of an experiment.
 
     Attributes:
-        command: The command line, without secrets.
-        cpus: Number of cores of the machine.
         load: Load average of the machine at the start.
-        shape: Description of the requests: prompts, answers and concurrency.
         kept: Whether engines stayed loaded between rounds.
     """
 

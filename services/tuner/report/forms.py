@@ -54,13 +54,7 @@ def page(title: str, sections: Sequence[Section]) -> str:
 
 
 def env_file(settings: Mapping[str, str], reasons: Mapping[str, str], command: str) -> str:
-    """Return the settings as an environment file.
-
-    Args:
-        settings: Variables and values. Variables with an empty value are left out.
-        reasons: For some variables, a comment with the reason for the value.
-        command: The command that found the settings.
-    """
+    """Return the settings as an environment file, with ``reasons`` as comments. Empty values are left out."""
     engine = settings.get("RAILBUS_ENGINE", "")
     lines = [
         f"# Found by: {command}",

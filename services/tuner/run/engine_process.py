@@ -55,21 +55,13 @@ class EngineProcess:
         self.ready = ready
 
     async def load(self, prompts: Sequence[str], *, at_once: int, output: int) -> Load:
-        """Send all prompts, with at most ``at_once`` requests at a time, and measure the answers.
-
-        Raises:
-            EngineProcessError: If the engine ended or did not answer in time.
-        """
+        """Send all prompts, with at most ``at_once`` requests at a time, and measure the answers."""
         loop = {"prompts": list(prompts), "at_once": at_once, "output": output}
         longest = REQUEST_TIMEOUT_S * (1 + len(prompts) / at_once)
         return await self._ask({"type": "load", "loop": loop}, Load, longest)
 
     async def answers(self, questions: Sequence[str], *, output: int, texts: Sequence[str]) -> Answers:
-        """Return greedy answers to the questions, and the probabilities of the texts.
-
-        Raises:
-            EngineProcessError: If the engine ended or did not answer in time.
-        """
+        """Return greedy answers to the questions, and the probabilities of the texts."""
         command = {"type": "answers", "questions": list(questions), "output": output}
         said = await self._ask(command, _Texts, REQUEST_TIMEOUT_S * len(questions))
         scored = await self._ask({"type": "scores", "texts": list(texts)}, _Scores, REQUEST_TIMEOUT_S * len(texts))
@@ -98,13 +90,7 @@ class EngineProcess:
 
 @asynccontextmanager
 async def engine_process(env: Mapping[str, str]) -> AsyncIterator[EngineProcess]:
-    """Run an engine for the duration of the block, with the environment variables ``env``.
-
-    A variable with an empty value is unset.
-
-    Raises:
-        EngineProcessError: If the engine did not start.
-    """
+    """Run an engine for the duration of the block. A variable with an empty value in ``env`` is unset."""
     full = {name: value for name, value in {**os.environ, **env}.items() if value}
     with tempfile.TemporaryFile() as errors:
         process = await asyncio.create_subprocess_exec(

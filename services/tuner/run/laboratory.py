@@ -29,9 +29,8 @@ class Shape:
 
     Attributes:
         prompt: Approximate number of tokens of a prompt.
-        shared: All prompts begin with the same text. ``shared`` is the share of this text in a prompt.
+        shared: Share of a prompt that is a prefix common to all prompts.
         output: Maximum number of tokens of an answer.
-        at_once: Number of concurrent requests.
     """
 
     prompt: int = 64
@@ -46,8 +45,6 @@ class Pilot:
     """A short measurement before the experiment, to choose the number of measurements.
 
     Attributes:
-        ready: What the engine reported when it was ready.
-        start_s: Seconds to start and warm up the engine.
         request_s: Seconds of the measurement divided by its number of requests.
     """
 
@@ -73,11 +70,7 @@ class Laboratory:
     _answers: dict[tuple[tuple[str, str], ...], tuple[Answers, Answers]] = field(default_factory=dict)
 
     async def pilot(self, env: Mapping[str, str]) -> Pilot:
-        """Start the engine once, and measure the times of its start and of a request.
-
-        Raises:
-            EngineProcessError: If the engine cannot start or answers no request.
-        """
+        """Start the engine once, and measure the times of its start and of a request."""
         began = time.monotonic()
         async with self.engine(env) as engine:
             start_s, count = time.monotonic() - began, 4 * self.shape.at_once
@@ -101,10 +94,7 @@ class Laboratory:
         return Trial(change=change, base=dict(base), size=size, rounds=tuple(rounds))
 
     async def quality(self, base: Mapping[str, str], change: SettingsChange) -> Quality | None:
-        """Compare the answers with and without a change. Return None if an engine fails.
-
-        Also return None for the engine ``simulated``, because its answers are random words.
-        """
+        """Compare the answers with and without a change. Return None if an engine fails or is ``simulated``."""
         if base.get("RAILBUS_ENGINE") == "simulated":
             return None  # its words are drawn at random
         key = tuple(sorted(base.items()))
@@ -119,14 +109,9 @@ class Laboratory:
 
     @asynccontextmanager
     async def engine(self, env: Mapping[str, str], *, twin: bool = False) -> AsyncIterator[EngineProcess]:
-        """Provide a warm engine with these settings. Unless ``keep`` is set, the engine ends after the block.
+        """Provide a warm engine. Unless ``keep`` is set, the engine ends after the block.
 
-        Args:
-            env: The settings.
-            twin: Whether to provide a second process with these settings, besides the one without ``twin``.
-
-        Raises:
-            EngineProcessError: If the engine cannot start.
+        With ``twin``, provide a second process with the same settings.
         """
         if not self.keep:
             async with engine_process(env) as engine:
@@ -165,10 +150,7 @@ class Laboratory:
         await self.load(engine, WARM_UP_TURNS * self.shape.at_once, "warm-up")
 
     async def load(self, engine: EngineProcess, count: int, name: str, *, at_once: int | None = None) -> Load:
-        """Send ``count`` requests and measure them. The same ``name`` gives the same prompts.
-
-        ``at_once`` replaces ``shape.at_once``.
-        """
+        """Send ``count`` requests and measure them. The same ``name`` gives the same prompts."""
         shape = self.shape
         texts = prompts(count, tokens=shape.prompt, shared=shape.shared, seed=f"{shape.seed}:{name}")
         return await engine.load(texts, at_once=at_once or shape.at_once, output=shape.output)

@@ -12,10 +12,7 @@ INSTRUCTION: Final = "\nWrite these words again, in the same order, many times."
 
 
 def prompts(count: int, *, tokens: int, shared: float, seed: str) -> list[str]:
-    """Return prompts of about ``tokens`` tokens.
-
-    All prompts begin with the same text, whose share of a prompt is ``shared``.
-    """
+    """Return prompts of about ``tokens`` tokens. ``shared`` is the share of their common prefix."""
     common = random.Random(f"shared:{tokens}")  # noqa: S311 - it must be repeatable
     own = random.Random(f"own:{seed}")  # noqa: S311 - it must be repeatable
     words = max(2, tokens - len(INSTRUCTION) // 4)
