@@ -6,7 +6,7 @@ Each request has its own AES-256-GCM key, which is stored outside the archive. T
 import os
 import secrets
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
@@ -77,15 +77,19 @@ class KeyStore:
     def close(self) -> None:
         self._connection.close()
 
-    def make(self, whose: Sequence[tuple[str, str]]) -> None:
-        """Create a key for each pair of request id and tenant in ``whose`` that has no key yet, in one transaction."""
+    def make(self, whose: Sequence[tuple[str, str]]) -> dict[tuple[str, str], bytes]:
+        """Return the key of each pair of request id and tenant in ``whose``. Create the missing keys."""
+        # Not from the cache: another process, ``railbus audit forget``, may have destroyed a key that is cached here.
+        # What is encrypted with such a key could never be read.
         with self._connection:
             self._connection.execute("BEGIN IMMEDIATE")
             self._connection.executemany(
                 "INSERT OR IGNORE INTO keys VALUES (?, ?, ?)",
                 [(*each, secrets.token_bytes(KEY_BYTES)) for each in whose],
             )
+            found = {each: self._look_up(*each) for each in whose}
             self._connection.execute("COMMIT")
+        return {each: key for each, key in found.items() if key is not None}
 
     def key(self, request_id: str, tenant: str) -> bytes | None:
         return self._get(request_id, tenant)
@@ -108,9 +112,8 @@ class KeyStore:
 def seal_all(records: Sequence[tuple[StoredRecord, QueryFields]], keys: KeyStore) -> list[ArchivedRecord]:
     """Encrypt the values that may contain text of a user or a model. Add a key to ``keys`` for each new request."""
     wanted = {owner_of(fields.request_id, fields.tenant) for _, fields in records if fields.kind not in OPEN_KINDS}
-    if wanted:
-        keys.make(sorted(wanted))
-    return [_seal(record, fields, keys) for record, fields in records]
+    made = keys.make(sorted(wanted)) if wanted else {}
+    return [_seal(record, fields, made) for record, fields in records]
 
 
 def unseal(record: StoredRecord, owner: tuple[str, str], keys: KeyStore | None) -> StoredRecord:
@@ -129,11 +132,10 @@ def unseal(record: StoredRecord, owner: tuple[str, str], keys: KeyStore | None) 
         return record._replace(value=None)
 
 
-def _seal(record: StoredRecord, fields: QueryFields, keys: KeyStore) -> ArchivedRecord:
+def _seal(record: StoredRecord, fields: QueryFields, keys: Mapping[tuple[str, str], bytes]) -> ArchivedRecord:
     if fields.kind in OPEN_KINDS or record.value is None:
         return ArchivedRecord(record, fields)
-    key = keys.key(*owner_of(fields.request_id, fields.tenant))
-    assert key is not None, "it was made above"  # noqa: S101
+    key = keys[owner_of(fields.request_id, fields.tenant)]
     nonce = secrets.token_bytes(NONCE_BYTES)
     # The record's position is authenticated too, so a value that was moved to another record cannot be decrypted.
     sealed = nonce + _aead(key).encrypt(nonce, record.value, _place(record))

@@ -1,15 +1,19 @@
 """Sealed texts: readable with their key, gone without it, and the chain verifies either way."""
 
+from contextlib import closing
+
 import pytest
 
 pytest.importorskip("pyarrow")
 
 from schemas.topics import REQUESTS, STREAMS
+from services.archive.chain import QueryFields
 from services.archive.keys import Verifier
 from services.archive.reader import Archive, received
-from services.archive.sealing import KeyStore
+from services.archive.sealing import KeyStore, seal_all, unseal
 from services.archive.store import Store
 from services.archive.verify import verify
+from services.bus import StoredRecord
 from services.runtime import UserError
 from services.runtime.clock import now_ms
 from tests.support.archives import make_archive, stored
@@ -72,6 +76,20 @@ def test_a_request_that_is_forgotten_cannot_be_read_and_the_others_can(sealed):
     assert again.forget(tenant="acme") == 2
     again.close()
     assert all(received(record) is None for record in everything(folder, None) if record.topic == REQUESTS.name)
+
+
+def test_what_is_sealed_after_a_tenant_was_forgotten_elsewhere_is_readable(tmp_path):
+    archiver, forgetting = KeyStore(tmp_path / "keys", create=True), KeyStore(tmp_path / "keys")
+    fields = QueryFields("DeadLetter", None, "acme", 1)
+    first, second = (StoredRecord("railbus.dead", 0, offset, 1, None, b"what", ()) for offset in (0, 1))
+    (before,) = seal_all([(first, fields)], archiver)
+    assert forgetting.forget(tenant="acme") == 1
+    (after,) = seal_all([(second, fields)], archiver)
+    with closing(KeyStore(tmp_path / "keys")) as reading:
+        assert unseal(after.record, ("", "acme"), reading).value == b"what"
+        assert unseal(before.record, ("", "acme"), reading).value is None
+    archiver.close()
+    forgetting.close()
 
 
 def test_a_destroyed_key_is_not_in_the_file_any_more(sealed):
