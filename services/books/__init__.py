@@ -1,6 +1,6 @@
 """The calculations of the ledger: join accounts and receipts by request, and sum them by window. No I/O, no clock.
 
-The order of the events does not change the sums. Neither does an event that arrives twice.
+Events may arrive twice or in any order.
 """
 
 from services.books.attainment import Attainment, attainments

@@ -33,10 +33,7 @@ class Attainment(NamedTuple):
 
     @property
     def sure(self) -> bool:
-        """Return whether ``attained`` is statistically certain.
-
-        It is certain if the 95 % confidence interval of the share of good requests does not contain ``wanted``.
-        """
+        """Return whether the 95 % confidence interval of the share of good requests leaves out ``wanted``."""
         bounds = interval(self.good, self.judged)
         return bounds is not None and not bounds[0] < self.wanted <= bounds[1]
 
@@ -66,9 +63,7 @@ class Attainment(NamedTuple):
 def attainments(windows: Iterable[Window], *, since_at: int = 0) -> list[Attainment]:
     """Count, for each class with objectives, how many requests met them.
 
-    Args:
-        windows: Windows of the ledger.
-        since_at: Time in microseconds since the epoch. Windows that end at or before this time are left out.
+    Only windows that end after ``since_at`` count, a time in microseconds since the epoch.
     """
     found: dict[str, Attainment] = {}
     newest: dict[str, int] = {}

@@ -15,8 +15,6 @@ DEFAULT_SHARE = 0.99
 class Objectives:
     """The latency objectives of a class, in milliseconds. None means no limit.
 
-    A request that exceeds one of these limits is not good.
-
     Attributes:
         first_ms: Time from the arrival of the request until text is visible.
         token_ms: Mean time between two tokens of the answer.
@@ -34,11 +32,8 @@ class Objectives:
         return self != Objectives()
 
     def kept(self, first_us: int | None, token_us: float | None, pause_us: int, total_us: int | None) -> bool:
-        """Return whether a request is within every limit.
-
-        A time that is None is not within its limit. The exception is ``token_us``: it is None if the answer has fewer
-        than two tokens, and is then within its limit.
-        """
+        """Return whether a request is within every limit."""
+        # ``token_us`` is None if the answer has fewer than two tokens.
         return (
             (self.first_ms is None or (first_us is not None and first_us <= self.first_ms * 1_000))
             and (self.token_ms is None or token_us is None or token_us <= self.token_ms * 1_000)
@@ -53,18 +48,14 @@ class BooksConfig:
 
     Attributes:
         window_s: Length of a window, in seconds.
-        keep_s: How long a window stays open after its end, in seconds. An account that is appended to the log later is
-            ignored.
+        keep_s: How long a window accepts accounts after its end, in seconds.
         show_s: How long the sums of a closed window are kept, in seconds.
         objectives: Latency objectives, by class.
-        wanted_shares: Share of the requests of a class that must be good, by class. For a class that is missing here,
-            the share is 0.99.
-        slo_first_ms: ``Objectives.first_ms`` of an interactive request whose class is not in ``objectives``.
-        slo_total_ms: ``Objectives.total_ms`` of an interactive request whose class is not in ``objectives``.
-        plain_token_ms: Milliseconds between two tokens without speculative decoding, by model. The key "" stands for
-            all models that are not named.
-        usd_per_engine_s: Price in US dollars of one second of one request on a self-hosted engine: the GPU's price per
-            second, divided by the usual number of concurrent requests.
+        wanted_shares: Share of the requests that must be good, by class. The default is 0.99.
+        slo_first_ms: Default of ``Objectives.first_ms`` for interactive requests.
+        slo_total_ms: Default of ``Objectives.total_ms`` for interactive requests.
+        plain_token_ms: Milliseconds per token without speculative decoding, by model. The key "" means all others.
+        usd_per_engine_s: Price of one second of one request on a self-hosted engine, in US dollars.
     """
 
     window_s: int = 60
@@ -82,11 +73,7 @@ class BooksConfig:
         return at_us // US_PER_S // self.window_s * self.window_s
 
     def objectives_of(self, service_class: str | None, lane: Lane) -> Objectives:
-        """Return the objectives of a class.
-
-        If the class is not in ``objectives``, an interactive request gets the default limits, and a batch request gets
-        none.
-        """
+        """Return the objectives of a class. A class without its own has the default of the lane."""
         found = self.objectives.get(service_class or "")
         if found is not None:
             return found
@@ -99,15 +86,12 @@ class BooksConfig:
         return self.wanted_shares.get(service_class or "", DEFAULT_SHARE)
 
     def plain_ms(self, model: str | None) -> float | None:
-        """Return the milliseconds between two tokens of a model without speculative decoding; None if not known."""
+        """Return the milliseconds per token of a model without speculative decoding; None if not known."""
         return self.plain_token_ms.get(model or "", self.plain_token_ms.get(""))
 
 
 def parse_plain_token_ms(text: str) -> dict[str, float]:
-    """Parse how many milliseconds each model takes between two tokens without speculative decoding.
-
-    ``A=8.5,B=4,9`` means 8.5 ms for model A, 4 ms for model B, and 9 ms for all other models. In the result, the key ""
-    stands for all other models.
+    """Parse milliseconds per token by model, such as ``A=8.5,B=4,9``. The last number is for all other models.
 
     Raises:
         ValueError: A part of the text has another form, or a time is not between 0 and 60,000 ms.

@@ -49,13 +49,11 @@ class Receipt(msgspec.Struct, frozen=True, array_like=True):
     """What the client connections of a request were sent.
 
     Attributes:
-        sent_at: The earliest time at which a client had been sent the whole answer, by the edge's clock; None if no
-            client was sent all of it.
-        first_text_us: The shortest time from the arrival of the request until text was sent to a client; None if no
-            text was sent.
-        exposed_tokens: The largest number of unchecked tokens that a client saw at once.
-        exposure_us: The longest time for which a client saw text that was later recalled.
-        recalled_tokens: The largest number of visible tokens that one recall removed from a client.
+        sent_at: Time when the first client had the whole answer; None if none had.
+        first_text_us: Time from the arrival of the request to the first text; None if no text was sent.
+        exposed_tokens: Largest number of unchecked tokens that a client saw at once.
+        exposure_us: Longest time that a client saw text before its recall.
+        recalled_tokens: Largest number of visible tokens that one recall removed.
     """
 
     sent_at: int | None = None
@@ -81,7 +79,7 @@ class Entry(msgspec.Struct, frozen=True, array_like=True):
     Attributes:
         facts: The fields of the account; None if no account was read yet.
         receipt: The combined receipts; None if no receipt was read yet.
-        read_ms: Time at which the broker appended the newest event in this entry, in milliseconds since the epoch.
+        read_ms: Append time of the newest event, in milliseconds since the epoch.
     """
 
     facts: Facts | None = None

@@ -26,10 +26,7 @@ def bucket_of(value: float) -> int:
 
 
 def value_of(bucket: int) -> float:
-    """Return a value that represents the bucket.
-
-    Its relative error is at most ``RELATIVE_ERROR``, except in the lowest and the highest bucket, which are open-ended.
-    """
+    """Return a value that represents the bucket."""
     return 0.0 if bucket <= LOWEST else 2 * _BASE**bucket / (_BASE + 1)
 
 

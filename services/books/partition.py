@@ -1,7 +1,6 @@
 """The ledger's state for one partition number: an entry for each request, and sums for each window. No I/O.
 
 The state is also kept in a key-value table. The methods return the changes to the table, and the caller writes them.
-After a crash, the state is restored from the table.
 """
 
 import json
@@ -60,13 +59,10 @@ def newest_of_each(changes: Iterable[TableChange]) -> list[TableChange]:
 class PartitionBooks:
     """The ledger's state for one partition number.
 
-    Args:
-        number: The partition number. It is also the prefix of its keys in the table.
-
     Attributes:
         entries: Entries by request id.
-        windows: Sums by start of the window, in seconds since the epoch, and by ``Cell``.
-        sealed_s: Time in seconds since the epoch. Windows that end at or before this time are final.
+        windows: Sums by ``Cell``, by start of the window in seconds since the epoch.
+        sealed_s: Windows that end up to this time, in seconds since the epoch, are final.
         late: Number of events that were ignored because they were appended to the log too late.
     """
 
@@ -110,11 +106,7 @@ class PartitionBooks:
         return max(self._known_ms.values())
 
     def caught_up(self, source: Source, at_ms: int) -> None:
-        """Note that all events that were appended to a topic before ``at_ms`` have been processed.
-
-        A window becomes final only when both topics have been processed far enough. Without this call, a topic that
-        gets no new events would prevent that.
-        """
+        """Note that all events that were appended to a topic before ``at_ms`` have been processed."""
         # A window is sealed only when both topics were read far enough. ``at_ms`` must be a value that ``newest_ms``
         # had before the caller asked the broker for the end of the topic, so that later records were appended after
         # ``at_ms``.
@@ -137,7 +129,7 @@ class PartitionBooks:
         self._orphans = dict.fromkeys(sorted(self._orphans, key=lambda each: self.entries[each].read_ms))
 
     def dirty(self, most: int) -> Iterator[Window]:
-        """Yield up to ``most`` windows that are new or have changed since this method last yielded them."""
+        """Yield up to ``most`` windows that have changed since they were last yielded."""
         for start_s, cell in list(self._dirty)[:most]:
             del self._dirty[start_s, cell]
             totals = self.windows.get(start_s, {}).get(cell)

@@ -17,10 +17,7 @@ class Row(NamedTuple):
 
 
 def newest(windows: Iterable[Window]) -> list[Window]:
-    """Leave out each window that a later one in ``windows`` replaces.
-
-    A window replaces an earlier one that has the same ``Cell``, start and window part.
-    """
+    """Keep only the last of all windows with the same ``Cell``, start and window part."""
     found: dict[tuple[Cell, int, int], Window] = {}
     for window in windows:
         found[cell_of(window), window.start_at, window.part] = window
@@ -30,9 +27,7 @@ def newest(windows: Iterable[Window]) -> list[Window]:
 def merge(windows: Iterable[Window], *, since_at: int = 0) -> list[Row]:
     """Add up the windows of each ``Cell``. The cells with the most requests come first.
 
-    Args:
-        windows: Windows of the ledger.
-        since_at: Time in microseconds since the epoch. Windows that end at or before this time are left out.
+    Only windows that end after ``since_at`` count, a time in microseconds since the epoch.
     """
     found: dict[Cell, Totals] = {}
     for window in windows:
@@ -61,7 +56,7 @@ def everything(rows: Iterable[Row]) -> Totals:
 
 
 def json_of(totals: Totals, seconds: float) -> dict[str, Any]:
-    """Return sums, quantiles, shares and rates as a JSON object. ``totals`` covers a time of ``seconds`` seconds."""
+    """Return sums, quantiles, shares and rates of a time of ``seconds`` seconds as a JSON object."""
     of = totals.of
     requests, judged, good = of("requests"), of("judged"), of("good")
     stages = totals.window(Cell("x", "interactive", "none", None, None), 0, 1, part=0, final=False)

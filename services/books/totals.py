@@ -47,8 +47,7 @@ class Share(NamedTuple):
     Attributes:
         start_s: Start of the window, in seconds since the epoch.
         sums: What the request adds to each sum, in the order of ``FIELDS``.
-        buckets: The bucket of the request's value in each histogram, in the order of ``HISTOGRAMS``; None if the
-            request has no such value.
+        buckets: Bucket in each histogram, in the order of ``HISTOGRAMS``; None if the request has no value.
     """
 
     start_s: int
@@ -119,7 +118,7 @@ class Totals:
         self.histograms = tuple(Histogram() for _ in HISTOGRAMS)
 
     def add(self, share: Share, sign: int = 1) -> None:
-        """Add what one request contributes. If ``sign`` is -1, subtract it."""
+        """Add the share of one request. If ``sign`` is -1, subtract it."""
         for index, value in enumerate(share.sums):
             if value:
                 self.sums[index] += sign * value
@@ -153,8 +152,6 @@ class Totals:
     @classmethod
     def decode(cls, value: bytes) -> Self:
         """Decode sums that ``encode`` encoded.
-
-        If an older version of Railbus encoded them, sums that it did not have are 0.
 
         Raises:
             msgspec.MsgspecError: The bytes are not encoded sums.

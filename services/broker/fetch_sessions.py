@@ -1,8 +1,4 @@
-"""Fetch sessions (KIP-227).
-
-The broker remembers the partitions that a client fetches. After the first response, each response contains only the
-partitions with new records, a new start or end of the log, or an error.
-"""
+"""Fetch sessions (KIP-227): the broker remembers the partitions that a client fetches."""
 
 import secrets
 import time
@@ -32,12 +28,9 @@ class FetchedPartition:
 
     Attributes:
         topic: Topic name, encoded as UTF-8.
-        offset: Offset of the first record to return.
-        max_bytes: Maximum number of bytes of this partition in one response.
         log: None if the partition does not exist.
-        told_end: Log end offset in the last response to the client; -1 before the first response and after an error.
-        told_start: Log start offset in the last response to the client; -1 before the first response and after an
-            error.
+        told_end: Log end offset in the last response; -1 if the client must be told again.
+        told_start: Log start offset in the last response; -1 if the client must be told again.
     """
 
     __slots__ = ("log", "max_bytes", "offset", "partition", "told_end", "told_start", "topic")
@@ -63,7 +56,6 @@ class FetchSession(LogWaiter):
 
     Attributes:
         next_epoch: Epoch that the next request of this session must have.
-        partitions: The fetched partitions, by topic and partition number. A response lists them in this order.
         waiting: The Fetch request that waits for new records; None if no request waits.
         used_s: Time of the last request, in seconds on the monotonic clock.
     """
@@ -88,7 +80,6 @@ class FetchSession(LogWaiter):
             self.waiting.on_growth()
 
     def update(self, asked: list[FetchedPartition], forgotten: list[tuple[bytes, int]]) -> None:
-        """Add or update the partitions in ``asked``, and remove the partitions in ``forgotten``."""
         changed = bool(forgotten)
         for each in asked:
             known = self.partitions.get((each.topic, each.partition))
@@ -103,10 +94,7 @@ class FetchSession(LogWaiter):
             self._watch()
 
     def give_way(self, served: FetchedPartition) -> None:
-        """Move a partition to the end of ``partitions`` after it was served.
-
-        The next response then begins with other partitions.
-        """
+        """Move a partition to the end, so that the next response begins with other partitions."""
         key = (served.topic, served.partition)
         self.partitions[key] = self.partitions.pop(key)
 
@@ -144,11 +132,7 @@ class FetchSessions:
         return session
 
     def open(self, partitions: list[FetchedPartition]) -> FetchSession | None:
-        """Create a session.
-
-        If there are too many sessions or partitions, first close sessions that were unused for ``IDLE_S``. If there are
-        still too many, create no session and return None.
-        """
+        """Create a session; None if there are too many sessions or partitions."""
         now_s = time.monotonic()
         while self._full(len(partitions)):
             oldest = next(iter(self._by_id.values()), None)
@@ -163,11 +147,7 @@ class FetchSessions:
         return session
 
     def update(self, session: FetchSession, asked: list[FetchedPartition], forgotten: list[tuple[bytes, int]]) -> bool:
-        """Update the partitions of a session and return true.
-
-        If all sessions together would have more than ``MOST_PARTITIONS`` partitions, close the session and return
-        false.
-        """
+        """Update a session. If all sessions together have too many partitions, close it and return false."""
         more = sum((each.topic, each.partition) not in session.partitions for each in asked)
         if more and self._partitions + more > MOST_PARTITIONS:
             self.close(session.session_id)

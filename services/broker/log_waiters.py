@@ -36,7 +36,7 @@ class LogWaiters:
         self._woken.pop(waiter, None)
 
     def wake(self, log: PartitionLog) -> None:
-        """Schedule a call of `on_growth` for every waiter of this log. Several appends may cause only one call."""
+        """Schedule a call of `on_growth` for every waiter of this log."""
         waiting = self._by_log.get(log)
         if waiting:
             if not self._woken:

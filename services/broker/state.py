@@ -55,13 +55,10 @@ class BrokerState:
         return found.partition(partition) if found is not None else None
 
     def appended(self, log: PartitionLog, size: int) -> None:
-        """Notify waiting fetches that `size` bytes were appended to this log.
-
-        If many bytes were appended since the last `drop_expired`, call `drop_expired` now, so that records stay within
-        the memory limit.
-        """
+        """Notify waiting fetches that `size` bytes were appended to this log."""
         self.waiters.wake(log)
         self._bytes_since_check += size
+        # Records must stay within the memory limit.
         if self._bytes_since_check > self.settings.memory_bytes // 16:
             self.drop_expired()
 

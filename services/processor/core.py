@@ -24,8 +24,7 @@ class Write:
     """An effect: write an event to a topic.
 
     Attributes:
-        done: Position of a record that counts as processed when the broker has acknowledged the event. Its offset may
-            then be committed.
+        done: Position of a record. Its offset may be committed when the broker has acknowledged the event.
     """
 
     topic: Topic
@@ -50,21 +49,17 @@ NOTHING: Final[Sequence[Effect]] = ()
 class Core:
     """Makes the decisions of a service, without I/O. A subclass overrides the methods that it needs.
 
-    Methods return effects, which the processor performs. The parameters of the methods have these meanings; times are
-    in microseconds since the epoch:
+    Methods return effects, which the processor performs. Times are in microseconds since the epoch:
 
     * ``number``: a partition number.
     * ``now_us``: the current time.
     * ``at_us``: the time at which the record was appended to the log.
-    * ``known_us``: a time. ``read`` has got every record of this partition number that was appended before it.
+    * ``known_us``: ``read`` has got every record that was appended before this time.
     """
 
     @property
     def backlog(self) -> int:
-        """The number of records that ``read`` has got and that are not processed yet.
-
-        If this number reaches ``ProcessorConfig.limit``, reading pauses.
-        """
+        """The number of records that were read and are not processed yet."""
         return 0
 
     @property
@@ -83,18 +78,11 @@ class Core:
         return NOTHING
 
     def caught_up(self, number: int, known_us: int, now_us: int) -> Sequence[Effect]:  # noqa: ARG002
-        """Start to make decisions: ``read`` has got every record that was on the log when ``gained`` was called.
-
-        This is called only if ``ProcessorConfig.rewind_ms`` is set.
-        """
+        """Start to make decisions, because the log has been read. Called only with ``rewind_ms``."""
         return NOTHING
 
     def alarm_us(self, number: int, now_us: int) -> int | None:  # noqa: ARG002
-        """Return the time at which ``tick`` must be called, in microseconds since the epoch; None if no call is needed.
-
-        At this time, the processor calls ``alarm_us`` again. If the result is not in the future, the processor reads
-        the partitions to their ends and calls ``tick``.
-        """
+        """Return when to call ``tick``, in microseconds since the epoch; None if no call is needed."""
         return None
 
     def tick(self, number: int, known_us: int, now_us: int) -> Sequence[Effect]:  # noqa: ARG002

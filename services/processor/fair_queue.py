@@ -31,10 +31,7 @@ class FairQueue(Generic[T]):
         self._count += 1
 
     def get(self, busy: Container[str] = ()) -> tuple[str, T] | None:
-        """Remove one item of the next tenant that is not in ``busy``.
-
-        Return the tenant and the item; None if no such tenant has an item.
-        """
+        """Remove and return one item of the next tenant that is not in ``busy``; None if there is none."""
         for tenant in self._by_tenant:
             if tenant not in busy:
                 break
@@ -48,10 +45,7 @@ class FairQueue(Generic[T]):
         return tenant, item
 
     def turn(self, most: int) -> tuple[str, list[T]] | None:
-        """Remove up to ``most`` items of the next tenant.
-
-        Return the tenant and the items; None if the queue is empty.
-        """
+        """Remove and return up to ``most`` items of the next tenant; None if the queue is empty."""
         if not self._by_tenant:
             return None
         tenant = next(iter(self._by_tenant))

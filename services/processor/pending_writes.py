@@ -15,18 +15,7 @@ _log = logger("processor")
 
 
 class PendingWrites:
-    """Gives events to the producer in order. If the producer's buffer is full, events wait in an unlimited queue.
-
-    Args:
-        producer: None for a service that writes no events.
-        holds: Called with a request id. Returns whether this process holds the partition of the request. If not, events
-            about the request are dropped.
-        on_sent: Called each time that an event has left the queue.
-        on_finished: Called with ``Write.done``, unless that is None, when the event was acknowledged, was dropped, or
-            can never be written.
-        on_written: Called after the producer accepted an event. The broker has not acknowledged it yet.
-        on_not_written: Called if the producer accepted an event and then could not write it to the broker.
-    """
+    """Gives events to the producer in order. If the producer's buffer is full, events wait in an unlimited queue."""
 
     def __init__(
         self,
@@ -60,7 +49,6 @@ class PendingWrites:
         return bool(self._queue or self._unacknowledged)
 
     def append(self, write: Write) -> None:
-        """Give an event to the producer. Queue it if other events are queued or the producer's buffer is full."""
         if self._queue or self._posting or not self._post_now(write):
             self._queue.append(write)
             self._queue_filled.set()

@@ -53,16 +53,13 @@ class ProcessorConfig:
     """Which topics a processor reads, and how.
 
     Attributes:
-        topics: The topics to read. Of topics with equally many partitions, a member gets the same partition numbers.
-        rewind_ms: Reading of a gained partition starts this many milliseconds before the newest record of all gained
-            partitions, and no offset is committed. If this is None, reading starts at the committed offset, and the
-            offsets of processed records are committed.
-        progress_topic: The topic to which the members of the group write results; used only with ``rewind_ms``. If the
-            newest result for a partition number is older than the newest record, reading of this partition number
-            starts ``rewind_ms`` before that result.
+        topics: The topics to read.
+        rewind_ms: Reading starts this many milliseconds before the newest record, and no offset is committed. If this
+            is None, reading starts at the committed offset.
+        progress_topic: The topic to which the group writes results. With ``rewind_ms``, reading starts before the
+            newest result.
         record_filter: A record for which this returns false is skipped without being decoded.
         include_newer: Whether the core gets records in a format that this version cannot read, as ``UnreadableRecord``.
-            If false, they are skipped.
         instance_id: Instance id for static membership in the group.
         limit: Maximum number of unprocessed records plus unsent events. When it is reached, reading pauses.
         drain_s: Maximum time to finish work in progress when the processor stops, in seconds.

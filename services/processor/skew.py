@@ -37,18 +37,14 @@ class _Source:
 class SkewMeter:
     """Compares the time that a writer put into an event with the time at which the broker appended the event.
 
-    A source is the service instance that wrote an event. Its skew is the largest difference, writer's time minus
-    broker's time, among its events in a period of at least ``WINDOW_US`` microseconds.
+    A source is the service instance that wrote an event. Its skew is the writer's time minus the broker's time.
     """
 
     def __init__(self) -> None:
         self._sources: OrderedDict[str, _Source] = OrderedDict()
 
     def note(self, event: AnyEvent, timestamp_ms: int, now_us: int) -> tuple[str, float] | None:
-        """Measure one event. If the clock of its source is wrong, return the source and its skew in milliseconds.
-
-        A clock is wrong if its skew is at least ``WARN_MS`` in either direction. Each source is returned only once.
-        """
+        """Measure one event. Return its source and skew in milliseconds, once, if the skew is at least ``WARN_MS``."""
         written_us = _written_us(event)
         if written_us is None or not isinstance(event, Event) or timestamp_ms <= 0:
             return None
@@ -72,11 +68,7 @@ class SkewMeter:
         return name, source.skew_ms
 
     def worst_ms(self) -> dict[str, float]:
-        """Return the skew of each service, in milliseconds.
-
-        If a service has several sources, the one with the largest absolute skew counts. Sources of unknown services
-        count as sources of the service ``other``.
-        """
+        """Return the largest skew of each service, in milliseconds."""
         worst: dict[str, float] = {}
         for name, source in self._sources.items():
             service = name.partition("/")[0]

@@ -143,10 +143,8 @@ A request is refused if one of these parameters has another value."""
 def refuse_unsupported(body: dict[str, Any], refused: dict[str, tuple[Any, ...]] = REFUSED_UNLESS) -> None:
     """Reject a body that uses parameters that Railbus does not support.
 
-    ``refused`` maps each of these parameters to the values that are allowed, because they have no effect.
-
     Raises:
-        BadBody: The body gives one of these parameters another value.
+        BadBody: The body uses such a parameter.
     """
     for name, without_effect in refused.items():
         if name in body and not any(_same(body[name], harmless) for harmless in without_effect):

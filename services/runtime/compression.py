@@ -1,7 +1,4 @@
-"""Decompress Kafka's record batches up to a maximum size. No I/O.
-
-Without the maximum, a batch of 292 KB could become 300 MB in memory.
-"""
+"""Decompress Kafka's record batches up to a maximum size. No I/O."""
 
 import struct
 import zlib
@@ -30,9 +27,7 @@ class DecompressionFailed(ValueError):
 
 
 def without_compression(batch: bytes, limit: int = MAX_DECOMPRESSED_BYTES) -> bytes:
-    """Return a record batch (format 2) with uncompressed records.
-
-    Its header still has the checksum of the compressed batch, so that checksum does not match the result.
+    """Return a record batch (format 2) with uncompressed records. Its checksum is not updated.
 
     Raises:
         DecompressionFailed: The records cannot be decompressed, or need more than ``limit`` bytes.
@@ -76,7 +71,7 @@ def _gunzip(data: memoryview, limit: int) -> bytes:
 
 
 def _unsnap(data: memoryview, limit: int) -> bytes:
-    """Decompress snappy data: either a single block, or blocks in the format xerial, which Java clients write."""
+    """Decompress a snappy block, or data in the format xerial of Java clients."""
     if bytes(data[: len(_XERIAL)]) != _XERIAL:
         blocks = [data]
     else:
@@ -93,7 +88,7 @@ def _unsnap(data: memoryview, limit: int) -> bytes:
 
 
 def _into_buffer(decompress_into: Callable[[memoryview, bytearray], int], data: memoryview, limit: int) -> bytes:
-    """Decompress into a buffer. If the buffer is too small, try again with twice the size, up to ``limit`` bytes."""
+    """Decompress into a buffer of up to ``limit`` bytes."""
     size = min(limit, max(_FIRST_GUESS, 4 * len(data)))
     while True:
         buffer = bytearray(size)

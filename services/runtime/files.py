@@ -33,7 +33,7 @@ class SettledChange:
     """Detects changes of files, but only after the files have stopped changing.
 
     Args:
-        seen: The state of the files at the start: any value that differs after a change, such as modification times.
+        seen: State of the files at the start, such as their modification times.
     """
 
     def __init__(self, seen: Hashable) -> None:
@@ -41,10 +41,7 @@ class SettledChange:
         self._settled = True
 
     def poll(self, seen: Hashable) -> bool:
-        """Return true if the files have changed and have had the state ``seen`` in two successive calls.
-
-        Each change is reported only once.
-        """
+        """Return true, once for each change, if two successive calls got the same new state ``seen``."""
         if seen != self._seen:
             self._seen, self._settled = seen, False
             return False

@@ -38,12 +38,10 @@ GRACE_S: Final = 30.0
 def run(main: Callable[[], Coroutine[Any, Any, None]], name: str) -> NoReturn:
     """Run the main coroutine of a service on uvloop, then exit the process.
 
-    The first SIGTERM or SIGINT cancels ``main``; later signals are ignored. If ``main`` still runs ``GRACE_S`` after
-    the first signal, the process exits with code 1.
+    The first SIGTERM or SIGINT cancels ``main``. ``GRACE_S`` later, the process exits in any case.
 
     Raises:
-        SystemExit: Always. The code is 0 if ``main`` returned or ended after a signal, 2 after a ``UserError``, and 1
-            after any other error.
+        SystemExit: Always. The code is 2 after a ``UserError``, 1 after any other error, otherwise 0.
     """
     try:
         configure_logging()

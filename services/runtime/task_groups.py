@@ -10,10 +10,7 @@ from services.runtime.errors import UserError
 def start_in(
     tasks: asyncio.TaskGroup | None, work: Coroutine[Any, Any, None], name: str | None = None
 ) -> asyncio.Task[None] | None:
-    """Start a coroutine in a task group.
-
-    If ``tasks`` is None or the task group accepts no more tasks, close the coroutine and return None.
-    """
+    """Start a coroutine in a task group; None if there is no group or it accepts no more tasks."""
     if tasks is not None:
         try:
             return tasks.create_task(work, name=name)
@@ -24,19 +21,13 @@ def start_in(
 
 
 def leaf_errors(error: BaseException) -> list[BaseException]:
-    """Return all errors in an exception group and in the groups inside it.
-
-    If ``error`` is not a group, return ``[error]``.
-    """
+    """Return all errors in an exception group and in the groups inside it."""
     if isinstance(error, BaseExceptionGroup):
         return [leaf for inner in error.exceptions for leaf in leaf_errors(inner)]
     return [error]
 
 
 def first_error(error: BaseException) -> BaseException:
-    """Return the first ``UserError`` in an exception group or the groups inside it.
-
-    If there is none, return the first error of any type. If ``error`` is not a group, return ``error``.
-    """
+    """Return the first ``UserError`` in an exception group; without one, its first error."""
     errors = leaf_errors(error)
     return next((leaf for leaf in errors if isinstance(leaf, UserError)), errors[0])

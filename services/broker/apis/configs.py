@@ -69,7 +69,6 @@ def _resolve(broker: BrokerState, kind: int, name: str) -> tuple[ErrorCode, str 
 
 
 def alter_configs(request: ApiRequest) -> ApiResponse:
-    """Replace the configuration of each topic in the request. Entries missing from the request get their defaults."""
     reader = request.body
 
     def change() -> Callable[[ConfigEntries], ConfigEntries]:

@@ -46,11 +46,6 @@ class FetchRequest(NamedTuple):
 
 
 def fetch(request: ApiRequest) -> ApiResponse:
-    """Return the requested records.
-
-    If fewer bytes are available than the request's minimum, return a `DeferredResponse`. It is set when enough bytes
-    are available, or after the request's maximum wait time.
-    """
     broker, wanted = request.broker, _read(request.body, request.version, request.broker)
     session: FetchSession | None = None
     if wanted.epoch in (_OPEN, _WITHOUT_SESSION):

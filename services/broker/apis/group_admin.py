@@ -57,10 +57,6 @@ def describe_groups(request: ApiRequest) -> ApiResponse:
 
 
 def delete_groups(request: ApiRequest) -> ApiResponse:
-    """Delete the committed offsets of each requested group.
-
-    For a group that has members, return an error and delete nothing.
-    """
     reader, broker = request.body, request.broker
     names = reader.array(reader.string)
 

@@ -13,11 +13,6 @@ _LEADER_EPOCH = 0
 
 
 def list_offsets(request: ApiRequest) -> ApiResponse:
-    """Return an offset for each requested partition and timestamp, as in Kafka.
-
-    The result is the offset of the first record with this timestamp or a later one, and -1 if there is no such record.
-    The timestamps -1 and -2 stand for the end and the start of the log.
-    """
     reader, version, broker = request.body, request.version, request.broker
     reader.i32()  # replica
     if version >= 2:

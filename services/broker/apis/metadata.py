@@ -23,10 +23,6 @@ _COORDINATES: dict[int, tuple[ErrorCode, str | None]] = {
 
 
 def metadata(request: ApiRequest) -> ApiResponse:
-    """Describe the broker and the requested topics.
-
-    A missing topic is created if both the request and the broker settings allow it.
-    """
     reader, version, broker = request.body, request.version, request.broker
     names = reader.nullable_array(reader.string)
     may_create = reader.boolean() if version >= 4 else True

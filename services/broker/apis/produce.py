@@ -24,10 +24,6 @@ _THROTTLE = b"\0\0\0\0"
 
 
 def produce(request: ApiRequest) -> ApiResponse:
-    """Append one batch to each requested partition.
-
-    With acks=0, return None, because the client expects no response.
-    """
     reader, version = request.body, request.version
     transactional_id = reader.nullable_string()
     acks, _timeout_ms, topics = _unpack(_ACKS_TIMEOUT_COUNT, reader)

@@ -1,7 +1,6 @@
 """Kafka's rebalance protocol for one consumer group, as a state machine without clock and I/O.
 
-Callers pass the time in milliseconds. A request may have to wait for other members. So methods return all responses
-that are due now, including responses to earlier requests. The ticket in a response identifies its request.
+Methods return all responses that are due now. The ticket in a response identifies its request.
 """
 
 from collections.abc import Mapping
@@ -103,11 +102,7 @@ class ConsumerGroup:
         return code, self._responses()
 
     def may_commit(self, member_id: str, instance_id: str | None, generation: int, now_ms: int) -> ErrorCode:
-        """Return `NONE` if the client may commit offsets for the group, otherwise the error.
-
-        A client that is not a member may commit only while the group has no members, and only with a negative
-        generation.
-        """
+        """Return `NONE` if the client may commit offsets for the group, otherwise the error."""
         if generation < 0 and not self.members:
             return ErrorCode.NONE
         code = self._check(member_id, instance_id, generation)
@@ -130,7 +125,7 @@ class ConsumerGroup:
         return self._responses()
 
     def next_deadline_ms(self) -> int | None:
-        """Return the time of the next timeout, at which `tick` must be called; None if there is no timeout."""
+        """Return the time of the next call of `tick`; None if nothing can time out."""
         times = [member.deadline_ms for member in self.members if not member.waits]
         times.extend(self.members.reserved_until_ms)
         if self.state is GroupState.PREPARING:
@@ -141,7 +136,7 @@ class ConsumerGroup:
 
     @property
     def idle(self) -> bool:
-        """Return whether the group has no members, and no member id is reserved for a client that must join again."""
+        """Return whether the group has no members and no reserved member ids."""
         return self.state is GroupState.EMPTY and not self.members.reserved_until_ms
 
     # Admission

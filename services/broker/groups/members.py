@@ -92,10 +92,7 @@ class MemberMetadata:
 
     @property
     def waits(self) -> bool:
-        """Return whether the member waits for a response to JoinGroup or SyncGroup.
-
-        The session of a member that waits does not expire.
-        """
+        """Return whether the member waits for a response to JoinGroup or SyncGroup."""
         return self.joining is not None or self.syncing is not None
 
     def renew_session(self, now_ms: int) -> None:

@@ -1,4 +1,4 @@
-"""The members of a consumer group, and the member ids that are reserved for clients that were told to join again."""
+"""The members and the reserved member ids of a consumer group."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
@@ -30,11 +30,7 @@ class Roster:
         return len(self._members) + len(self._reserved) >= MAX_MEMBERS
 
     def check_id(self, member_id: str, instance_id: str | None) -> ErrorCode:
-        """Check the member id and the instance id that a client sent.
-
-        Return `NONE` if a member has these ids, `FENCED_INSTANCE_ID` if another member has the instance id, and
-        `UNKNOWN_MEMBER_ID` if an id is unknown. If `instance_id` is None, only the member id is checked.
-        """
+        """Return `NONE` if a member has these ids, otherwise the error."""
         if instance_id is not None:
             current = self._static.get(instance_id)
             if current is None:
@@ -66,10 +62,7 @@ class Roster:
     # Reserved ids
 
     def reserve_id(self, member_id: str, until_ms: int) -> None:
-        """Reserve a member id for a client that was told to join again with this id.
-
-        The reservation ends at `until_ms`.
-        """
+        """Reserve a member id, until `until_ms`, for a client that was told to join again with it."""
         self._reserved[member_id] = until_ms
 
     def take_reserved_id(self, member_id: str) -> bool:
@@ -86,7 +79,7 @@ class Roster:
     # All members
 
     def everyone_joined(self) -> bool:
-        """Return whether every member has sent JoinGroup for the current rebalance, and no member id is reserved."""
+        # A reserved id is for a client that will join soon.
         return not self._reserved and all(member.joining is not None for member in self)
 
     def longest_rebalance_ms(self) -> int:
@@ -97,10 +90,7 @@ class Roster:
         return next((member.join.protocol_type for member in self), "")
 
     def is_compatible(self, request: JoinRequest) -> bool:
-        """Return whether a request may join the group.
-
-        The request must have the group's protocol type, and an assignor that all members except its sender support.
-        """
+        """Return whether the protocol type and one of the assignors in the request suit all other members."""
         if not request.protocols or not request.protocol_type:
             return False
         others = [member for member in self if not _is_same(member, request)]
@@ -110,10 +100,7 @@ class Roster:
         return common is None or any(offer.name in common for offer in request.protocols)
 
     def choose_protocol(self) -> str | None:
-        """Return the assignor with the most votes; None if there is no assignor that all members support.
-
-        Each member votes for the first assignor in its list that all members support.
-        """
+        """Return the assignor with the most votes; None if the members have no assignor in common."""
         common = _common(self)
         if not common:
             return None
@@ -135,7 +122,7 @@ def replacement_member(old: MemberMetadata, request: JoinRequest, new_id: str, n
 
 
 def same_subscription(old: JoinRequest, new: JoinRequest) -> bool:
-    """Return whether two requests list the same assignors in the same order and subscribe to the same topics."""
+    """Return whether two requests have the same assignors and topics."""
     # Kafka does not compare the topics. There, a static member that subscribes to another topic keeps its old
     # assignment until another member causes a rebalance.
     return [(each.name, _subscribed_topics(each.metadata)) for each in old.protocols] == [

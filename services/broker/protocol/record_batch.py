@@ -1,8 +1,4 @@
-"""Record batches of magic 2 (KIP-98): parse and check headers, and read and write timestamps.
-
-The checksum of a batch does not cover its base offset and leader epoch. So the broker can change these two fields and
-keep the checksum.
-"""
+"""Record batches of magic 2 (KIP-98): parse and check headers, and read and write timestamps."""
 
 import struct
 from typing import NamedTuple
@@ -126,8 +122,7 @@ def check_produced(batch: memoryview | bytes, header: BatchHeader, produce_versi
 def stamp(batch: bytearray, header: BatchHeader, append_ms: int | None) -> BatchHeader:
     """Set the timestamp type of a batch and compute a new checksum. Return the new header.
 
-    If `append_ms` is None, the records keep the client's timestamps. Otherwise, `append_ms` is the timestamp of every
-    record.
+    `append_ms` becomes the timestamp of every record. None keeps the client's timestamps.
     """
     if append_ms is None:
         _ATTRIBUTES.pack_into(batch, _ATTRIBUTES_AT, header.attributes & ~_APPEND_TIME)
@@ -161,10 +156,7 @@ def empty(base_offset: int, span: int, max_timestamp_ms: int) -> bytes:
 
 
 def timestamps(batch: bytes) -> list[tuple[int, int]] | None:
-    """Return (offset, timestamp in ms) of each record; None if the batch cannot be decoded.
-
-    A batch that is too large after decompression cannot be decoded.
-    """
+    """Return (offset, timestamp in ms) of each record; None if the batch cannot be decoded."""
     try:
         return [(record.offset, record.timestamp) for record in DefaultRecordBatch(without_compression(batch))]
     except Exception:  # noqa: BLE001 - invalid data raises anything

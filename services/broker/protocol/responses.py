@@ -30,7 +30,7 @@ class DeferredResponse:
             self._body = body
 
     def then(self, then: Callable[[bytes], None]) -> None:
-        """Call the function `then` with the response: immediately if the response is set, otherwise when it is set."""
+        """Call the function `then` with the response as soon as it is set."""
         if self.done:
             then(self._body)
         else:

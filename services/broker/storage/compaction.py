@@ -42,20 +42,15 @@ def newest_offsets(data: Iterable[bytes]) -> dict[bytes, int]:
 
 
 def survivors(data: Iterable[bytes], newest: dict[bytes, int], drop_before_ms: int) -> Iterator[Survivor]:
-    """Yield the batches that remain after compaction, in order.
+    """Yield the batches that remain after compaction.
 
-    Batches whose records are all removed are replaced by empty batches, so that the offsets have no gaps.
-
-    Args:
-        data: Consecutive batches.
-        newest: The offset of each key's newest record.
-        drop_before_ms: A tombstone is removed if the largest timestamp of its batch is before this time.
+    A tombstone from before `drop_before_ms` is removed.
 
     Raises:
         UnreadableBatch: A batch cannot be decoded.
     """
     # As in Kafka, the compacted batches have no gap between their offsets. Adjacent batches without remaining records
-    # are replaced by one empty batch.
+    # are replaced by one empty batch. A tombstone is removed by the largest timestamp of its batch.
     gap: Survivor | None = None
     for batch in data:
         kept = _compacted(batch, newest, drop_before_ms)

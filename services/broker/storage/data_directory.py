@@ -1,8 +1,6 @@
 """The data directory: topics, records, committed offsets and consumer groups on disk.
 
-Data is written to files before the client gets a response. So if the broker is killed, no acknowledged data is lost.
-Files are synced to the disk only when the broker stops. If the machine was rebooted without a clean stop of the broker,
-the broker checks every batch at its next start.
+Data is written before the client gets a response. It is synced to the disk only when the broker stops.
 """
 
 import fcntl

@@ -41,7 +41,7 @@ class TailBudget:
 
     @property
     def bytes_each(self) -> int:
-        """Return how many bytes of memory a partition may use for its newest batches, between 16 KiB and 1 MiB."""
+        """Return the share of one partition in bytes, between 16 KiB and 1 MiB."""
         return min(MAX_TAIL_BYTES, max(MIN_TAIL_BYTES, self._total_bytes // max(1, self.partitions)))
 
 
@@ -96,7 +96,7 @@ class OpenSegment(NamedTuple):
 
 
 class OpenSegments:
-    """The open files and the indexes of the sealed segments that were read most recently."""
+    """A cache of the open files and indexes of sealed segments."""
 
     def __init__(self) -> None:
         self._open: OrderedDict[Path, OpenSegment] = OrderedDict()
@@ -151,10 +151,7 @@ class FileSegment:
         return segment
 
     def continue_with(self, index: SegmentIndex) -> None:
-        """Let a sealed segment accept batches again.
-
-        A restarted broker does this with the newest segment of each partition.
-        """
+        """Let a sealed segment accept batches again after a restart of the broker."""
         self._index = index
         self._tail = LogTail(self.end, self._budget)
 

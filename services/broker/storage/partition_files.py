@@ -1,7 +1,6 @@
 """The files of one partition: segments, their indexes, and `state.json`.
 
-`state.json` contains the idempotent producers and the latest append time. If the index of a segment is missing or does
-not match the segment when the broker starts, the broker reads the whole segment and checks every batch.
+`state.json` contains the idempotent producers and the latest append time.
 """
 
 import contextlib
@@ -133,15 +132,9 @@ class PartitionFiles:
     # Loading and closing
 
     def load(self, log: PartitionLog, now_ms: int, *, trusted: bool) -> int:
-        """Restore the log from the files.
+        """Restore the log from the files. Return how many bytes of segments without a usable index were read.
 
-        Return the total size in bytes of the segments that had to be read completely, because their index could not be
-        used.
-
-        Args:
-            log: A new, empty log.
-            now_ms: The current time in milliseconds.
-            trusted: False if the machine was rebooted without a clean stop of the broker. Then every segment is read.
+        If `trusted` is false, no index is used.
         """
         state = self._read_state()
         replayed = _Replay(state)

@@ -22,8 +22,7 @@ class AppendResult(NamedTuple):
     Attributes:
         offset: Offset of the batch's first record.
         duplicate: Whether the batch was already on the log and was not appended again.
-        time_ms: If the batch is a duplicate, its largest timestamp. Otherwise, the append time, or -1 if the records
-            keep the client's timestamps.
+        time_ms: Time to report to the client; -1 for none.
     """
 
     offset: int
@@ -41,7 +40,7 @@ class PartitionLog:
 
     Attributes:
         start: Log start offset.
-        end: Log end offset, which the next record will have.
+        end: Log end offset.
         size: Size of all batches, in bytes.
         deleted: Whether the topic was deleted.
     """
@@ -89,6 +88,7 @@ class PartitionLog:
         self._check_keys(batch)
         verdict = self._producers.check_sequence(sequence_of(header))
         if isinstance(verdict, RememberedBatch):
+            # As in Kafka, the time of a duplicate is its largest timestamp.
             return AppendResult(verdict.offset, duplicate=True, time_ms=verdict.time_ms)
         if verdict is not ErrorCode.NONE:
             raise BatchRejected(verdict, "the producer's sequence does not continue")
@@ -147,10 +147,9 @@ class PartitionLog:
         return offset
 
     def read(self, offset: int, max_bytes: int, *, at_least_one: bool) -> bytes:
-        """Return complete batches of at most `max_bytes` in total. The first one is the batch that contains `offset`.
+        """Return complete batches of at most `max_bytes` in total. The first one contains `offset`.
 
-        With `at_least_one`, the first batch is returned even if it is larger than `max_bytes`. If `offset` is the end
-        of the log, the result is empty.
+        With `at_least_one`, the first batch may be larger than `max_bytes`.
 
         Raises:
             OSError: The segment file cannot be read.
@@ -161,9 +160,7 @@ class PartitionLog:
         return self._segment(offset).read(offset, max_bytes, at_least_one=at_least_one)
 
     def available(self, offset: int, max_bytes: int) -> int:
-        """Return approximately how many bytes a `read` from `offset` on would return, at most `max_bytes`.
-
-        If `offset` is not in the newest segment, return `max_bytes`.
+        """Estimate how many bytes `read` would return.
 
         Raises:
             OSError: The segment file cannot be read.
@@ -225,9 +222,9 @@ class PartitionLog:
             self._drop_oldest()
 
     def compact(self, now_ms: int) -> bool:
-        """Compact all segments except the newest, and return whether this was done.
+        """Compact all segments except the newest, unless most of their bytes are compacted already.
 
-        If most of the bytes in these segments have been compacted before, or if the topic is not compacted, do nothing.
+        Return whether this was done.
 
         Raises:
             OSError: A segment file cannot be read or written.

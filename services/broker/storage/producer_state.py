@@ -48,11 +48,7 @@ class ProducerStates:
         return len(self._known)
 
     def check_sequence(self, batch: BatchSequence) -> RememberedBatch | ErrorCode:
-        """Compare the sequence number of a batch with the producer's last batches.
-
-        Return `NONE` if the batch may be appended. If it repeats a remembered batch, return that batch. Otherwise,
-        return an error.
-        """
+        """Return `NONE` if the batch may be appended, the earlier batch if it is a repetition, otherwise an error."""
         if batch.producer_id == NO_PRODUCER:
             return ErrorCode.NONE
         if batch.epoch < 0 or batch.first < 0:

@@ -34,22 +34,16 @@ class LogSegment(Protocol):
         """Append a batch whose offset is already set. If this raises `OSError`, the segment is unchanged."""
 
     def available(self, offset: int, max_bytes: int) -> int:
-        """Return approximately how many bytes a `read` from `offset` on would return.
-
-        The result is never smaller than the exact number.
-        """
+        """Estimate how many bytes `read` would return. The result is never too small."""
 
     def read(self, offset: int, max_bytes: int, *, at_least_one: bool) -> bytes:
-        """Return complete batches of at most `max_bytes` in total. The first one is the batch that contains `offset`.
+        """Return complete batches of at most `max_bytes` in total. The first one contains `offset`.
 
-        With `at_least_one`, the first batch is returned even if it is larger than `max_bytes`.
+        With `at_least_one`, the first batch may be larger than `max_bytes`.
         """
 
     def first_batch_from_ms(self, timestamp_ms: int) -> int | None:
-        """Return the base offset of the first batch whose largest timestamp is at least `timestamp_ms`.
-
-        Return None if there is no such batch.
-        """
+        """Return the base offset of the first batch with this timestamp or a later one; None if there is none."""
 
     def seal(self) -> None:
         """Mark the segment as complete. No batch can be appended afterwards."""

@@ -1,8 +1,4 @@
-"""The sparse index of a segment file: file positions of batches by offset and by time. No I/O.
-
-The index file can be rebuilt from the segment file. If the segment file has changed since its index file was written,
-the index file is ignored.
-"""
+"""The sparse index of a segment file: file positions of batches by offset and by time. No I/O."""
 
 import zlib
 from array import array
@@ -62,20 +58,14 @@ class SegmentIndex:
         return self._newest_ms[0] if self._newest_ms else None
 
     def note(self, base: int, position: int, newest_ms: int) -> None:
-        """Add an index entry for a batch, if it begins at least `INTERVAL_BYTES` after the batch of the last entry.
-
-        `newest_ms` is the largest timestamp in the segment up to and including this batch.
-        """
+        """Add a batch to the index, if the last entry is at least `INTERVAL_BYTES` before it."""
         if not self._positions or position - self._positions[-1] >= INTERVAL_BYTES:
             self._offsets.append(base)
             self._positions.append(position)
             self._newest_ms.append(newest_ms)
 
     def stretch(self, offset: int, size: int) -> tuple[int, int]:
-        """Return begin and end of a part of the file that contains the whole batch with this offset.
-
-        `size` is the size of the file.
-        """
+        """Return begin and end of a part of the file that contains the batch with this offset."""
         entry = bisect_right(self._offsets, offset) - 1
         return self._positions[entry], self._stop(entry, size)
 
@@ -83,11 +73,7 @@ class SegmentIndex:
         return self._positions[bisect_right(self._positions, position) - 1]
 
     def stretch_of_time(self, timestamp_ms: int, size: int) -> tuple[int, int]:
-        """Return begin and end of the part of the file in which to search for `timestamp_ms`.
-
-        If the file has a batch with this timestamp or a later one, this part contains the first such batch. `size` is
-        the size of the file.
-        """
+        """Return begin and end of the part of the file in which to search for this timestamp."""
         found = bisect_left(self._newest_ms, timestamp_ms)
         if found == len(self._newest_ms):
             return self._positions[found - 1], size
@@ -106,10 +92,7 @@ class SegmentIndex:
 
     @classmethod
     def decode(cls, data: bytes) -> StoredIndex | None:
-        """Return the content of an index file.
-
-        If the file is damaged, or if a machine with a different byte order wrote it, return None.
-        """
+        """Return the content of an index file; None if it cannot be used."""
         numbers = array("q")
         if len(data) % numbers.itemsize:
             return None

@@ -122,8 +122,6 @@ class Topics:
     def configure(self, name: str, settings: Mapping[str, str | None], *, validate_only: bool) -> None:
         """Replace the configuration of a topic. Entries missing from ``settings`` get their defaults.
 
-        With ``validate_only``, the new configuration is only checked.
-
         Raises:
             TopicError: There is no such topic, or an entry is rejected.
         """
@@ -143,11 +141,8 @@ class Topics:
     def grow(self, name: str, partitions: int, *, now_ms: int, validate_only: bool) -> None:
         """Increase the number of partitions of a topic to `partitions`.
 
-        With `validate_only`, only check that this is possible.
-
         Raises:
-            TopicError: There is no such topic, `partitions` is not an increase, or the broker would have too many
-                partitions.
+            TopicError: There is no such topic, or the number is too small or too large.
         """
         topic = self.existing(name)
         have = len(topic.partitions)

@@ -25,8 +25,7 @@ class ClassReloader:
     Args:
         folder: The folder of the policy.
         service: Name of the service, for log lines.
-        apply: Called with the new classes before they replace the current ones. If it raises ``UserError``, the current
-            classes stay.
+        apply: Called with the new classes. It may raise ``UserError`` to reject them.
 
     Raises:
         UserError: The policy cannot be read, or one of its tables is invalid.
@@ -41,7 +40,7 @@ class ClassReloader:
         self._longest_ms = self.current.longest_total_ms("interactive")
 
     async def watch(self, interval_s: float = WATCH_INTERVAL_S) -> None:
-        """Look for edits of ``policy.toml`` every ``interval_s`` seconds until cancelled, and adopt the new classes."""
+        """Adopt edits of ``policy.toml`` until cancelled."""
         while True:
             await asyncio.sleep(interval_s)
             # The file may be on a slow disk.
@@ -50,11 +49,8 @@ class ClassReloader:
                 self.adopt(classes)
 
     def poll(self) -> ServiceClasses | None:
-        """Return the new classes after an edit of ``policy.toml``, otherwise None.
-
-        A changed file is read only after two successive calls found it in the same state. So no half-written file is
-        read.
-        """
+        """Return the new classes after an edit of ``policy.toml``, otherwise None."""
+        # A file that is still being written is not read.
         if not self._change.poll(self._fingerprint()):
             return None
         try:
@@ -64,11 +60,7 @@ class ClassReloader:
             return None
 
     def adopt(self, classes: ServiceClasses) -> None:
-        """Replace the current classes by the new ones.
-
-        If ``apply`` rejects the new classes, or if an interactive class allows a longer ``total_ms`` than at the start
-        of the service, log the reason and keep the current classes.
-        """
+        """Replace the current classes. If the new ones cannot be used, log the reason."""
         try:
             self._check_longest(classes)
             if self._apply is not None:

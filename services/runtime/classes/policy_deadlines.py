@@ -52,7 +52,7 @@ class DeadlineBounds(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         return bounds
 
     def clamp(self, asked: Deadlines) -> Deadlines:
-        """Return the deadlines. A deadline below its minimum or above its maximum is replaced by that limit."""
+        """Return the deadlines, each raised to its minimum or lowered to its maximum if necessary."""
         return Deadlines(
             verdict_ms=_clamp(asked.verdict_ms, self.verdict_ms),
             ttft_ms=_clamp(asked.ttft_ms, self.ttft_ms),

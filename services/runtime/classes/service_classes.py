@@ -32,11 +32,11 @@ DEFAULT_NAMES: Final[Mapping[Lane, str]] = {"interactive": CHAT, "batch": BATCH}
 
 
 class Objective(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A percentage of the requests of a class, and the time that they must not exceed.
+    """A limit on a time, which a percentage of the requests must keep.
 
     Attributes:
         percentile: The percentage, such as 99.
-        ms: The time, in milliseconds.
+        ms: The limit, in milliseconds.
     """
 
     percentile: Annotated[float, Meta(ge=1, le=99.99)] = 99.0
@@ -100,23 +100,21 @@ class ClassBounds(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
 class ClassSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The table ``[classes.NAME]`` of a policy.
 
-    A missing field has its value from the built-in class NAME if that class sets it, otherwise the default of the lane.
+    A missing field has the value of the built-in class NAME, or else the default of the lane.
 
     Attributes:
         lane: Lane of the requests. Requests of the lane ``batch`` wait for interactive ones.
         priority: Priority within the lane. Requests with priority 0 go first. Engines without priorities ignore this
             field.
-        cloud: Whether the requests may fall back to the cloud. By default, interactive requests may and batch requests
-            may not.
+        cloud: Whether the requests may fall back to the cloud. By default, only interactive requests may.
         deadlines: Deadlines of a request that sets no deadlines itself.
-        bounds: Minimum and maximum of the deadlines that a request may set. If a deadline is missing here, an
-            interactive class takes its limits from the table ``[deadlines]`` of the policy.
+        bounds: Minimum and maximum of the deadlines that a request may set.
         slo: Latency objectives of the class. The ledger counts the requests that meet them.
         allowed_tenants: Tenants that may use the class. If the list is empty, all tenants may.
         allowed_models: Models that may be requested with the class. If the list is empty, all models may.
         default_tenants: If a request of one of these tenants names no class, it gets this class.
-        default_models: If a request for one of these models names no class, it gets this class, unless its tenant is in
-            the ``default_tenants`` of a class.
+        default_models: If a request for one of these models names no class, it gets this class. ``default_tenants``
+            takes precedence.
     """
 
     lane: Lane | None = None
@@ -133,16 +131,7 @@ class ClassSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServiceClass:
-    """A class of requests, with defaults for all fields that the policy leaves out.
-
-    Attributes:
-        priority: Priority within the lane. Requests with priority 0 go first.
-        cloud: Whether the requests may fall back to the cloud.
-        deadlines: Deadlines of a request that sets no deadlines itself.
-        bounds: Minimum and maximum of the deadlines that a request may set.
-        allowed_tenants: Tenants that may use the class; empty if all tenants may.
-        allowed_models: Models that may be requested with the class; empty if all models may.
-    """
+    """A class of requests, with defaults for all fields that the policy leaves out."""
 
     name: str
     lane: Lane
@@ -235,14 +224,11 @@ class ServiceClasses:
         return found if found is not None and found.lane == lane else self._by_name[DEFAULT_NAMES[lane]]
 
     def default(self, tenant: str, model: str) -> ServiceClass:
-        """Return the class that a request of this tenant for this model gets if it names neither a class nor a lane."""
+        """Return the class of a request that names neither a class nor a lane."""
         return self._by_name[self._of_tenant.get(tenant) or self._of_model.get(model) or CHAT]
 
     def of_request(self, request: Request) -> ServiceClass:
-        """Return the class of a request.
-
-        If its tenant or its model is not allowed to use this class, return the default class of the lane instead.
-        """
+        """Return the class of a request; the default class of the lane if the request may not use its class."""
         if request.service_class is not None:
             found = self.of(request.service_class, request.lane)
         else:
