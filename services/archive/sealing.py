@@ -1,7 +1,4 @@
-"""Encryption of archived values, so that destroying a request's key makes its texts unreadable.
-
-Each request has its own AES-256-GCM key, which is stored outside the archive. The hash chain covers the ciphertext.
-"""
+"""Encryption of archived values. Each request has its own AES-256-GCM key, stored outside the archive."""
 
 import os
 import secrets
@@ -78,7 +75,7 @@ class KeyStore:
         self._connection.close()
 
     def make(self, whose: Sequence[tuple[str, str]]) -> None:
-        """Create a key for each pair of request id and tenant in ``whose`` that has no key yet, in one transaction."""
+        """Create the missing keys of these pairs of request id and tenant."""
         with self._connection:
             self._connection.execute("BEGIN IMMEDIATE")
             self._connection.executemany(
@@ -106,7 +103,7 @@ class KeyStore:
 
 
 def seal_all(records: Sequence[tuple[StoredRecord, QueryFields]], keys: KeyStore) -> list[ArchivedRecord]:
-    """Encrypt the values that may contain text of a user or a model. Add a key to ``keys`` for each new request."""
+    """Encrypt the values that may contain text of a user or a model. Create missing keys."""
     wanted = {owner_of(fields.request_id, fields.tenant) for _, fields in records if fields.kind not in OPEN_KINDS}
     if wanted:
         keys.make(sorted(wanted))
@@ -114,10 +111,7 @@ def seal_all(records: Sequence[tuple[StoredRecord, QueryFields]], keys: KeyStore
 
 
 def unseal(record: StoredRecord, owner: tuple[str, str], keys: KeyStore | None) -> StoredRecord:
-    """Return the record with its value decrypted, or with the value None if it cannot be decrypted.
-
-    ``owner`` is the request id and the tenant of the key.
-    """
+    """Return the record with its value decrypted; the value is None if it cannot be decrypted."""
     key = None if keys is None else keys.key(*owner)
     if key is None or record.value is None:
         return record._replace(value=None)
