@@ -1,5 +1,1 @@
-"""Tamper-evident archive of Kafka records in Parquet files.
-
-The records of each partition form a hash chain, and each file contains a signed checkpoint. This package needs the
-extra ``audit``.
-"""
+"""Tamper-evident archive of Kafka records in Parquet files. It needs the extra ``audit``."""

@@ -1,7 +1,4 @@
-"""The hash chain over the records of one partition. No I/O.
-
-The digest of a record is computed from the record and the digest of the record before it.
-"""
+"""The hash chain over the records of one partition: each digest covers the digest before it. No I/O."""
 
 import hashlib
 import struct
@@ -34,13 +31,7 @@ class QueryFields(NamedTuple):
 
 
 class ArchivedRecord(NamedTuple):
-    """A record in the form in which the archive stores it.
-
-    Attributes:
-        record: The record. Its value is ciphertext if ``sealed`` is true.
-        fields: Fields for queries, read from the plaintext value.
-        sealed: Whether the value is encrypted.
-    """
+    """A record as the archive stores it. Its value is ciphertext if ``sealed`` is true."""
 
     record: StoredRecord
     fields: QueryFields
@@ -96,11 +87,9 @@ def breaks(
 ) -> Iterator[ChainBreak]:
     """Yield every place where the chain is broken.
 
-    Each digest is recomputed from the recorded digest of the record before it, even if this recorded digest is wrong.
-
     Args:
-        before: Digest of the record before the first row; at the start of the partition, the value of ``genesis``.
-        rows: Pairs of record and recorded digest, in the order of the file.
+        before: Digest of the record before the first row.
+        rows: Each record with its recorded digest.
         after: Offset of the record before the first row; None at the start of the partition.
     """
     held = list(rows)
@@ -108,7 +97,7 @@ def breaks(
         offset = archived.record.offset
         if digest(before, archived) != recorded:
             yield ChainBreak(_change(held, index, before, after), offset, after)
-        before, after = recorded, offset
+        before, after = recorded, offset  # the recorded digest, so that one change is one break
 
 
 def _change(rows: list[tuple[ArchivedRecord, bytes]], index: int, before: bytes, after: int | None) -> Tampering:

@@ -16,18 +16,18 @@ CHECKPOINT_KEY: Final = b"railbus.checkpoint"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChainCheckpoint:
-    """Signed summary of one data file and of the partition's chain up to the end of this file.
+    """Signed summary at the end of a data file.
 
     Attributes:
-        start: The offset after the last record of the partition's previous file. It identifies the file.
-        first: Offset of the file's first record. It is larger than ``start`` if the log has a gap there.
-        total: Number of records in this file and in all previous files of the partition.
-        length: Size of the keys and values in this file and in all previous files of the partition, in bytes.
+        start: Offset after the last record of the partition's previous file.
+        first: Offset of the file's first record.
+        total: Number of the partition's records up to the end of this file.
+        length: Size of the keys and values of these records, in bytes.
         from_ms: Smallest record timestamp in the file, in milliseconds since the epoch.
         to_ms: Largest record timestamp in the file, in milliseconds since the epoch.
         before: Digest of the record before the file's first record, in hex.
         head: Digest of the file's last record, in hex.
-        file_sha256: SHA-256 of the data file, in hex. It is empty in the checkpoint that is stored in the data file.
+        file_sha256: SHA-256 of the data file, in hex; empty in the copy inside the file.
         signer: Short name of the signing key (see ``key_name``).
         signature: Ed25519 signature over all other fields, in base64.
     """

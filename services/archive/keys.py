@@ -20,9 +20,7 @@ class Signer:
 
     @classmethod
     def load_or_create(cls, path: Path) -> "Signer":
-        """Read the private key from a PEM file. If the file does not exist, create it with a new key.
-
-        The public key is written to ``PATH.pub`` if that file does not exist.
+        """Read the private key from a PEM file, or create it. Write ``PATH.pub``, the public key, if it is missing.
 
         Raises:
             UserError: A file cannot be read or written, or ``path`` has no Ed25519 private key.

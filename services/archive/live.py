@@ -16,9 +16,7 @@ POLL_S: Final = 0.02
 
 
 async def live_records(settings: BusSettings, from_ms: int, topics: Collection[Topic] = TOPICS) -> list[StoredRecord]:
-    """Return the records with a timestamp of at least ``from_ms``, up to the present end of each partition.
-
-    The records are sorted by topic, partition and offset.
+    """Return the records since ``from_ms``, sorted by topic, partition and offset.
 
     Raises:
         UserError: There are more than ``MAX_RECORDS`` records, or the broker cannot be reached.

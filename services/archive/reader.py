@@ -51,9 +51,6 @@ class Archive:
         store: The folder or object store of the archive.
         keys: The keys that decrypt sealed values. Without keys, sealed values are read as None.
 
-    Attributes:
-        public_pem: The archiver's public key, as stored in the archive.
-
     Raises:
         UserError: There is no archive, or its format is newer.
     """
@@ -75,13 +72,7 @@ class Archive:
     def files(
         self, topics: Collection[str] | None = None, from_ms: int | None = None, to_ms: int | None = None
     ) -> list[DataFile]:
-        """Return data files, sorted by topic, partition and start offset.
-
-        Args:
-            topics: The topics whose files are returned; None for all topics.
-            from_ms: Files of earlier days (UTC) are left out; None for no limit.
-            to_ms: Files of later days (UTC) are left out; None for no limit.
-        """
+        """Return data files of the days from ``from_ms`` to ``to_ms``, by topic, partition and start offset."""
         first = "" if from_ms is None else day_of(max(from_ms, 0))
         last = "9" if to_ms is None else day_of(to_ms)
         found: list[DataFile] = []
@@ -124,12 +115,7 @@ class Archive:
             yield from (record for record in records if from_ms <= record.timestamp_ms < to_ms)
 
     def events(self, file: DataFile, kinds: Collection[str] | None = None) -> Iterator[list[AnyEvent]]:
-        """Yield the events of a file in lists. Events that cannot be decoded are skipped.
-
-        Args:
-            file: The file.
-            kinds: Names of the event kinds to return; None returns all.
-        """
+        """Yield the events of a file in lists. Events that cannot be decoded are skipped."""
         if self._has_sealed(file):
             events = (event.event for record in self.records(file) if (event := received(record)) is not None)
             yield [event for event in events if kinds is None or type(event).__name__ in kinds]
@@ -154,7 +140,7 @@ class Archive:
 
 
 def received(record: StoredRecord) -> Received | None:
-    """Decode a record's event; return None if the value is sealed or this version cannot decode the event."""
+    """Decode a record's event; return None if it cannot be decoded."""
     try:
         event = decode(record.value, record.headers, record.key)  # type: ignore[arg-type]
     except UnreadableEvent:

@@ -126,7 +126,7 @@ def stored_records(topic: str, table: Any) -> Iterator[StoredRecord]:
 
 
 def events_of(table: Any, kinds: Collection[str] | None = None) -> Iterator[AnyEvent]:
-    """Yield the decoded events of a table, without those that cannot be decoded or whose kind is not in ``kinds``."""
+    """Yield the events of a table. Events that cannot be decoded are skipped."""
     decoders: dict[Headers, ManyDecoder | None] = {}
     for batch in table.combine_chunks().to_batches():
         keys, values = batch.column("key").to_pylist(), batch.column("value").to_pylist()

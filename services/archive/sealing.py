@@ -1,7 +1,4 @@
-"""Encryption of archived values, so that destroying a request's key makes its texts unreadable.
-
-Each request has its own AES-256-GCM key, which is stored outside the archive. The hash chain covers the ciphertext.
-"""
+"""Encryption of archived values. Each request has its own AES-256-GCM key, stored outside the archive."""
 
 import os
 import secrets
@@ -110,17 +107,14 @@ class KeyStore:
 
 
 def seal_all(records: Sequence[tuple[StoredRecord, QueryFields]], keys: KeyStore) -> list[ArchivedRecord]:
-    """Encrypt the values that may contain text of a user or a model. Add a key to ``keys`` for each new request."""
+    """Encrypt the values that may contain text of a user or a model. Create missing keys."""
     wanted = {owner_of(fields.request_id, fields.tenant) for _, fields in records if fields.kind not in OPEN_KINDS}
     made = keys.make(sorted(wanted)) if wanted else {}
     return [_seal(record, fields, made) for record, fields in records]
 
 
 def unseal(record: StoredRecord, owner: tuple[str, str], keys: KeyStore | None) -> StoredRecord:
-    """Return the record with its value decrypted, or with the value None if it cannot be decrypted.
-
-    ``owner`` is the request id and the tenant of the key.
-    """
+    """Return the record with its value decrypted; the value is None if it cannot be decrypted."""
     key = None if keys is None else keys.key(*owner)
     if key is None or record.value is None:
         return record._replace(value=None)

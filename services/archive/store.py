@@ -67,7 +67,7 @@ class Store:
             yield info.path[len(self._root) + 1 :]
 
     def put_new(self, name: str, content: Any) -> None:
-        """Create a file. It is never visible with partial content, and is durable when this method returns.
+        """Create a file atomically and durably.
 
         Raises:
             Exists: The file exists already.

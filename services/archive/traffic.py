@@ -30,8 +30,8 @@ class Traffic:
     Attributes:
         archive: The archive to read; None to read from a broker.
         kafka: The broker, ``HOST:PORT``; None for the broker that the environment names.
-        from_ms: Requests that were created before this time are left out, in milliseconds since the epoch.
-        to_ms: Requests that were created at this time or later are left out, in milliseconds since the epoch.
+        from_ms: Start of the time range, in milliseconds since the epoch.
+        to_ms: End of the time range, exclusive.
     """
 
     archive: Archive | None
@@ -56,14 +56,7 @@ class Traffic:
     async def events(
         self, topics: Sequence[Topic], kinds: Collection[str] | None = None
     ) -> AsyncIterator[tuple[int, list[AnyEvent]]]:
-        """Yield pairs of partition number and events, in order of offset within each partition.
-
-        Events of requests outside the time range may be among them. The caller must check with ``wants``.
-
-        Args:
-            topics: The topics to read.
-            kinds: Names of the event kinds to return; None returns all.
-        """
+        """Yield pairs of partition number and events. The caller must check each request with ``wants``."""
         if self.archive is None:
             records = await live_records(self._bus, self.from_ms, topics)
             for partition, own in groupby(records, key=lambda record: record.partition):

@@ -45,8 +45,7 @@ class Verification:
     Attributes:
         tampering: The first ``MAX_FINDINGS`` detected changes.
         count: Number of all detected changes.
-        gaps: Number of gaps in the offsets of the records. A gap alone does not prove a change, because the log itself
-            can have gaps, for example because of retention.
+        gaps: Number of gaps in the offsets. The log itself can have gaps.
         heads: The newest checkpoint of each partition.
     """
 
@@ -64,13 +63,7 @@ class Verification:
 
 
 def verify(archive: Archive, keys: Verifier, anchors: Iterable[ChainCheckpoint] = ()) -> Verification:
-    """Check a whole archive.
-
-    Args:
-        archive: The archive.
-        keys: The trusted public keys.
-        anchors: Checkpoints that were kept outside the archive. The archive must contain each of them.
-    """
+    """Check a whole archive with trusted public keys, and against anchors that were kept outside it."""
     outcome = Verification()
     noted = _noted(archive.store)  # first, because a running archiver writes a file before its checkpoint
     files: dict[Place, list[DataFile]] = defaultdict(list)

@@ -31,11 +31,7 @@ COMPRESSION: Final = "zstd"
 
 
 class Conflict(Exception):
-    """The partition's archive does not end at the expected offset, because another archiver has written to it.
-
-    Attributes:
-        state: The new end of the archive, from which the caller must continue.
-    """
+    """Another archiver has written to the partition. ``state`` is the new end of the archive."""
 
     def __init__(self, state: ChainState) -> None:
         super().__init__("another archiver was first")
@@ -74,18 +70,15 @@ class PartitionWriter:
         return self.state
 
     def append(self, start: int, records: Sequence[ArchivedRecord]) -> ChainCheckpoint:
-        """Write the records to one new file. The file is durable when this method returns.
-
-        Args:
-            start: The offset at which the caller expects this partition's archive to end.
-            records: At least one record, sorted by offset, all of the same day.
+        """Write records of one day to a new file, durably.
 
         Raises:
-            Conflict: The archive does not end at ``start``, or another archiver wrote this file first.
-            OSError: The store cannot be written. The new file is either complete or does not exist.
+            Conflict: The archive does not end at ``start``.
+            OSError: The store cannot be written.
         """
         # The start offset is part of the file's name, and a file is created only once. So two archivers that continue
         # at the same offset cannot both write the same records.
+        # The records must be sorted by offset.
         if start != self.state.end:
             raise Conflict(self.open())
         state = self.state

@@ -20,10 +20,10 @@ class PartitionBuffer:
     """The buffered records of one partition, sorted by offset.
 
     Attributes:
-        next_offset: The offset after the last added record. ``add`` ignores records with lower offsets.
-        start: The offset after the last record that ``take`` removed.
+        next_offset: The offset after the last added record.
+        start: The offset after the last removed record.
         units: Size of the buffered records, in units of ``UNIT_BYTES``.
-        since_us: Time at which the first record was added to the empty buffer, in microseconds; None if it is empty.
+        since_us: Time at which the empty buffer got its first record, in microseconds; None if it is empty.
     """
 
     next_offset: int
@@ -48,10 +48,7 @@ class PartitionBuffer:
             self.since_us = now_us
 
     def take(self) -> tuple[int, list[StoredRecord]]:
-        """Remove the first record, and the records that follow it on the same day (UTC).
-
-        Return the value that ``start`` had before, and the removed records.
-        """
+        """Remove the oldest records of one day (UTC). Return the previous ``start``, and these records."""
         records = self._records
         day = records[0].timestamp_ms // DAY_MS if records else 0
         end = next((i for i, record in enumerate(records) if record.timestamp_ms // DAY_MS != day), len(records))

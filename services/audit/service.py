@@ -38,10 +38,7 @@ T = TypeVar("T")
 
 
 class ArchiveService:
-    """One archiver process.
-
-    Args:
-        on_ready: Called once, when ``ready`` becomes true for the first time.
+    """One archiver process. ``on_ready`` is called once, when ``ready`` becomes true.
 
     Raises:
         UserError: A setting is missing or invalid.

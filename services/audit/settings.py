@@ -11,20 +11,14 @@ class Settings:
     """Settings of the archiver.
 
     Attributes:
-        archive: Folder of the archive, or a URI that pyarrow reads, such as ``s3://bucket/path``. All archivers of one
-            log use the same archive.
-        audit_key: PEM file of the Ed25519 key that signs checkpoints; created if it does not exist. Keep it outside the
-            archive, because whoever has the key can forge an archive.
-        audit_anchors: File to which the newest checkpoint of each partition is written. Keep it on another host than
-            the archive: it shows whether records at the archive's end were removed. Without it, no file is written.
-        audit_seal_keys: SQLite file with one encryption key for each request. Without it, texts are not encrypted.
-            ``railbus audit forget`` destroys keys. All archivers of one archive share one file.
+        archive: Folder of the archive, or a URI that pyarrow reads, such as ``s3://bucket/path``.
+        audit_key: PEM file of the Ed25519 key that signs checkpoints; created if missing. Keep it outside the archive.
+        audit_anchors: File for the newest checkpoint of each partition. Keep it on another host than the archive.
+        audit_seal_keys: SQLite file with the encryption key of each request. Without it, texts are not encrypted.
         audit_flush_ms: Maximum time that a record is buffered before it is written to a file, in milliseconds.
-        audit_file_mb: If a partition's buffered records reach this size in megabytes, they are written to a file.
-        audit_buffer_mb: Maximum size of the buffered records of all partitions, in megabytes. At this size, reading
-            pauses until records have been written.
-        audit_instance: A name that no other archiver has. A restart under the same name within the session timeout
-            causes no rebalance.
+        audit_file_mb: Size at which a partition's buffered records are written to a file, in megabytes.
+        audit_buffer_mb: Size of all buffered records at which reading pauses, in megabytes.
+        audit_instance: Unique name of this archiver. It avoids a rebalance after a quick restart.
     """
 
     archive: str | None = setting(None, "folder of the archive, or a URI such as s3://bucket/path")

@@ -36,14 +36,8 @@ FIRST_STEP: Final = "`railbus up --ask` starts everything and asks a sample ques
 
 
 def main(argv: Sequence[str] | None = None, interrupt_handler: Any = None) -> int:
-    """Run one subcommand and return its exit code.
-
-    The exit code is 2 for a usage error and 130 for Ctrl-C. Otherwise it is the value that the subcommand returns.
-
-    Args:
-        argv: The arguments without the program's name; None for the arguments of this process.
-        interrupt_handler: The SIGINT handler with which the process started; None for the present handler.
-    """
+    """Run one subcommand and return its exit code."""
+    # interrupt_handler is the SIGINT handler with which the process started.
     given = list(sys.argv[1:] if argv is None else argv)
     with _silent_interrupts(signal.getsignal(signal.SIGINT) if interrupt_handler is None else interrupt_handler):
         from services.runtime.errors import UserError

@@ -48,13 +48,7 @@ def add_kafka_option(parser: argparse.ArgumentParser) -> None:
 
 
 def bus_settings(kafka: str | None) -> BusSettings:
-    """Return the Kafka settings of the environment.
-
-    If ``kafka`` is given, it replaces the environment's broker. Otherwise the broker of the running ``railbus up``
-    replaces it, if one is running.
-
-    Args:
-        kafka: Value of the flag ``--kafka``; None if it was not given.
+    """Return the Kafka settings. The broker is ``kafka``, else that of ``railbus up``, else the environment's.
 
     Raises:
         UserError: A setting is invalid.
@@ -76,14 +70,7 @@ def with_broker(settings: BusSettings, kafka: str) -> BusSettings:
 
 
 def edge_url(url: str | None) -> str:
-    """Return the address of the edge.
-
-    If ``url`` is None, return the address of the running ``railbus up``. If none is running, return
-    ``http://127.0.0.1:8080``.
-
-    Args:
-        url: Value of the flag ``--url``; None if it was not given.
-    """
+    """Return ``url``, else the address of the running ``railbus up``, else ``http://127.0.0.1:8080``."""
     if url is not None:
         return url.rstrip("/")
     found = find_running_tree(state_dir())
@@ -97,7 +84,7 @@ async def reaching_broker(
     """Limit the time of the block to ``CONNECT_TIMEOUT_S``.
 
     Raises:
-        UserError: The block took longer. The message says that the broker does not answer, and ends with ``remedy``.
+        UserError: The block took longer. The message ends with ``remedy``.
     """
     try:
         async with asyncio.timeout(CONNECT_TIMEOUT_S):
@@ -119,7 +106,7 @@ def start_position(text: str) -> StartPosition:
 
 
 def request_start(request_id: str) -> AtTime:
-    """Return a time before the first record of the request: its creation time minus ``MAX_CLOCK_SKEW_MS``."""
+    """Return a time before the first record of the request."""
     return AtTime(max(0, time_ms(request_id) - MAX_CLOCK_SKEW_MS))
 
 

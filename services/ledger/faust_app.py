@@ -1,9 +1,9 @@
 """The Faust application of the ledger.
 
-Faust may commit the offset of an event before it has written the event's change to the table. A crash in between loses
-the change. So the ledger writes the table's changelog itself, and stores in the table the offsets at which it continues
-after a restart.
+Faust may commit the offset of an event before it has written the table. So the ledger stores its offsets in the table.
 """
+
+# A crash between commit and write would lose the change. So the ledger writes the table's changelog itself, too.
 
 import asyncio
 import contextlib
@@ -68,11 +68,11 @@ class LedgerApp:
 
     Args:
         settings: The ledger's settings.
-        on_ready: Called once, when ``ready`` becomes true for the first time.
+        on_ready: Called once, when ``ready`` becomes true.
         copies: Replication factor of the table's changelog.
 
     Attributes:
-        books: Sums of each assigned partition, and the requests in them, by partition number.
+        books: Sums and requests of each assigned partition.
         ready: Whether the table is restored and events are processed.
     """
 
@@ -97,7 +97,7 @@ class LedgerApp:
         """Run until cancelled.
 
         Raises:
-            UnavailableError: The broker refused a request of Faust, such as to create the table's topic.
+            UnavailableError: The broker refused a request of Faust.
             Exception: Any other error that ended Faust.
         """
         async with asyncio.TaskGroup() as tasks:

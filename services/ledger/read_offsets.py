@@ -17,26 +17,18 @@ class RecordsLost(RuntimeError):
 
 
 class ReadOffsets:
-    """For each partition of each topic, the offset after the last record that was processed.
-
-    Args:
-        table: The ledger's table, in which these offsets are stored.
-        sources: The short name of each topic that the keys of the table contain.
-    """
+    """For each partition of each topic, the offset after the last record that was processed."""
 
     def __init__(self, table: Mapping[bytes, bytes], sources: Mapping[str, str]) -> None:
         self._table = table
-        self._sources = sources
+        self._sources = sources  # the short name of each topic in the keys of the table
 
     def next_offset(self, topic: str, partition: int) -> int:
         """Return the offset to read next; 0 if no record of the partition was processed."""
         return int(self._table.get(_key(self._sources[topic], partition), b"0"))
 
     def missing(self, message: Any) -> range:
-        """Return the offsets between the last processed record and this record.
-
-        The range is empty if this record is the next one, or if it was processed before.
-        """
+        """Return the offsets between the last processed record and this record."""
         return range(self.next_offset(message.topic, message.partition), message.offset)
 
     def change(self, message: Any) -> TableChange:

@@ -26,7 +26,7 @@ class LedgerService:
     Args:
         settings: The ledger's settings.
         source: Client id of the producer that publishes the sums.
-        on_ready: Called once, when the ledger has restored its state and begins to process accounts and receipts.
+        on_ready: Called once, when the ledger is ready.
         copies: Replication factor of the topics that Faust creates.
     """
 

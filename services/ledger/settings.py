@@ -15,31 +15,23 @@ class Settings:
     """Settings of the ledger: windows, objectives, prices.
 
     Attributes:
-        ledger_group: Name of the consumer group, and of the topic that keeps the ledger's state
-            (``NAME-entries-changelog``). With another name, the ledger starts new sums from the oldest account on the
-            log.
+        ledger_group: Consumer group, and prefix of the state topic. With another name, the ledger starts new sums.
         ledger_window_s: Width of a window, in seconds.
-        ledger_keep_s: Maximum delay, in seconds, of an account that is counted. The delay is the time from the end of
-            the account's window until the account was appended. The ledger remembers each request of a window, with
-            about 1 KB, until this time after the window's end.
-        ledger_show_s: Time, in seconds, for which ``GET /ledger`` shows a window. On ``railbus.ledger`` a window stays
-            for the topic's retention time.
-        policy: Folder of the policy. At its start the ledger reads the objectives in the policy's ``[classes]``.
+        ledger_keep_s: Time after a window's end for which late accounts still count, in seconds.
+        ledger_show_s: Time for which ``GET /ledger`` shows a window, in seconds.
+        policy: Folder of the policy, which has the objectives.
         ledger_slo_first_ms: Objective for the first text of a request of the class ``chat``, instead of the policy's.
         ledger_slo_total_ms: Objective for the whole answer of a request of the class ``chat``, instead of the policy's.
-        ledger_plain_token_ms: Milliseconds between two tokens without speculation, as ``railbus bench engine`` measures
-            them. ``8.5`` is for all models, ``A=8.5,B=4`` for the models A and B. If not set, the time saved by
-            speculation is not computed.
-        ledger_usd_per_engine_s: Price in US dollars of one second of one request on a self-hosted engine: the GPU's
-            price per second divided by the engine's usual number of simultaneous requests.
-        ledger_instance: A name that no other ledger has. A restart under the same name within the session timeout
-            causes no rebalance.
-        ledger_data_dir: Folder for Faust's own files; by default a folder for temporary files. The files may be
-            deleted, because the ledger's state is on the log.
+        ledger_plain_token_ms: Milliseconds between two tokens without speculation. ``8.5`` is for all models,
+            ``A=8.5,B=4`` for the models A and B. If not set, the time saved by speculation is not computed.
+        ledger_usd_per_engine_s: Price in US dollars of one second of one request on a self-hosted engine.
+        ledger_instance: Unique name of this ledger. It avoids a rebalance after a quick restart.
+        ledger_data_dir: Folder for Faust's own files, which may be deleted; by default a temporary folder.
     """
 
     ledger_group: str = setting("ledger", "consumer group and prefix of the ledger's own topic")
     ledger_window_s: int = setting(60, "width of a window in seconds", ge=1, le=86_400)
+    # The ledger remembers each request, with about 1 KB, until this time after its window's end.
     ledger_keep_s: int = setting(600, "how long a window takes late events, in seconds", ge=1, le=86_400)
     ledger_show_s: int = setting(86_400, "how long a window is shown, in seconds", ge=60, le=30 * 86_400)
     policy: Path = field(default=DEFAULT_POLICY, metadata={"help": "folder of the policy"})

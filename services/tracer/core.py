@@ -1,7 +1,6 @@
 """Decide when each request's trace is exported. No I/O, no clock.
 
-A trace is exported when the request's account was read and a receipt says that a client was sent the whole answer. If
-no such receipt comes, the trace is exported ``LINGER_US`` after the account.
+A trace waits up to ``LINGER_US`` after the request's account for a receipt of the whole answer.
 """
 
 from collections.abc import Sequence
@@ -56,13 +55,13 @@ class _Partition:
 
 
 class TracerCore(Core):
-    """Collects accounts and receipts, and returns the traces to export.
+    """Returns the traces to export, and counts the requests without a trace.
 
     Attributes:
-        unsampled: Number of requests without a trace because their ``traceparent`` is not sampled.
-        unclosed: Number of requests whose account did not come within ``MEMORY_US`` after the request's first record.
-        crowded: Number of requests without a trace because more than ``MAX_REQUESTS`` were remembered.
-        incomplete: Number of requests without a trace because their account lacks details.
+        unsampled: Requests whose ``traceparent`` is not sampled.
+        unclosed: Requests whose account did not come within ``MEMORY_US``.
+        crowded: Requests that were forgotten because of ``MAX_REQUESTS``.
+        incomplete: Requests whose account lacks details.
     """
 
     def __init__(self) -> None:
@@ -109,11 +108,7 @@ class TracerCore(Core):
         return self._export(partition, event.request_id)
 
     def caught_up(self, number: int, known_us: int, now_us: int) -> Sequence[Effect]:  # noqa: ARG002
-        """Begin to export the traces of a partition, after its existing records were read.
-
-        The trace of a request is exported if its account is at most ``OVERLAP_US`` old and a receipt says that a client
-        was sent the whole answer. Traces with older accounts are never exported.
-        """
+        """Begin to export the traces of a partition, after its existing records were read."""
         partition = self._partitions[number]
         partition.catching_up = False
         effects: list[Effect] = []
@@ -136,7 +131,7 @@ class TracerCore(Core):
         return min(due, default=None)
 
     def tick(self, number: int, known_us: int, now_us: int) -> Sequence[Effect]:  # noqa: ARG002
-        """Export traces whose account is ``LINGER_US`` old. Forget requests whose first record is ``MEMORY_US`` old."""
+        """Export the traces that have waited long enough, and forget old requests."""
         partition = self._partitions[number]
         effects: list[Effect] = []
         while partition.waiting:

@@ -35,7 +35,7 @@ class SpanExporter:
 
     Args:
         endpoint: The collector's base address; ``/v1/traces`` is appended.
-        limit: Maximum number of queued spans. A trace that would exceed it is dropped.
+        limit: Maximum number of queued spans.
 
     Raises:
         UserError: The extra ``otel`` is not installed.

@@ -12,11 +12,9 @@ class Settings:
     Attributes:
         endpoint: Address of the collector for OTLP over HTTP, such as ``http://127.0.0.1:4318``. OpenTelemetry's other
             variables, such as ``OTEL_EXPORTER_OTLP_HEADERS``, are used as well.
-        traces_ratio: Share of the requests that are traced, chosen by request id. A request with a ``traceparent`` that
-            is not sampled is never traced.
+        traces_ratio: Share of the requests that are traced. Requests with an unsampled ``traceparent`` are not.
         traces_queue: Maximum number of spans that wait for the collector. Further spans are dropped and counted.
-        tracer_instance: A name that no other tracer has. A restart under the same name within the session timeout
-            causes no rebalance.
+        tracer_instance: Unique name of this tracer. It avoids a rebalance after a quick restart.
     """
 
     endpoint: str | None = field(

@@ -1,8 +1,6 @@
 """Build the spans of a closed request's trace. Pure functions.
 
-The root span is the request. It has two kinds of children. The spans of ``PARTS`` follow one another and together fill
-the time of the request. The spans of the verdict, the attempts and the check of the answer may overlap. Span ids are
-derived from the request id.
+The root span is the request. The spans of ``PARTS`` follow one another. The other spans may overlap.
 """
 
 from collections.abc import Iterator, Mapping
@@ -85,15 +83,7 @@ class Trace:
 
 
 def trace_of(account: Account, sent_at: int | None, receipt: Detached | None, traceparent: str | None) -> Trace | None:
-    """Build a request's trace; return None if the account lacks the details for it.
-
-    Args:
-        account: The request's account.
-        sent_at: Time at which the whole answer was first sent to a client, in microseconds since the epoch; None if
-            unknown.
-        receipt: The newest receipt of the request; None if there is none.
-        traceparent: The request's W3C trace context; None if there is none.
-    """
+    """Build a request's trace; return None if the account lacks the details for it."""
     if account.request is None or account.stages is None or account.request_at is None:
         return None
     trace_id, root_id, parent_id = _ids(account.request_id, traceparent)

@@ -92,9 +92,9 @@ def verify(args: argparse.Namespace) -> int:
 
 
 def rejudge(args: argparse.Namespace) -> int:
-    """Judge recorded prompts and answers with another policy. Print how the results differ from the recorded ones.
+    """Judge recorded prompts and answers with another policy, and print the differences.
 
-    Return 1 if any result differs, else 0. Two subprocesses do the work. If one of them fails, return its exit code.
+    Return 1 if there are any.
     """
     require_governance(instead="")
     if args.html is not None:

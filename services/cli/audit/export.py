@@ -19,7 +19,7 @@ def export_records(records: Iterable[StoredRecord], target: Path) -> int:
     """Write records to a new file, as Parquet or JSON lines. Return the number of records.
 
     Raises:
-        UserError: The file exists, cannot be written, or its suffix is neither ``.parquet`` nor ``.jsonl``.
+        UserError: The file exists, cannot be written, or has an unknown suffix.
     """
     if target.suffix not in {".parquet", ".jsonl"}:
         raise UserError(f"--to {target}: the name must end with .parquet or .jsonl")

@@ -15,33 +15,20 @@ MAX_FOUND: Final = 10_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """Search conditions, all of which must be met. A condition of None is ignored.
-
-    Attributes:
-        from_ms: Only records with this timestamp or a later one are searched, in milliseconds since the epoch.
-        to_ms: The request's first searched record must have a timestamp before this, in milliseconds since the epoch.
-        text: Text that the prompt or the answer contains, ignoring case.
-    """
+    """Search conditions; None is ignored. Times are in milliseconds since the epoch."""
 
     from_ms: int
-    to_ms: int
+    to_ms: int  # the request's first record since from_ms is before this
     tenant: str | None = None
     outcome: str | None = None
     rule: str | None = None
     category: str | None = None
-    text: str | None = None
+    text: str | None = None  # in the prompt or the answer, ignoring case
     most: int = 100
 
 
 class ArchivedRequest(NamedTuple):
-    """A request that was found by a search.
-
-    Attributes:
-        first_ms: Timestamp of the request's first searched record, in milliseconds since the epoch.
-        outcome: None if the request is not closed.
-        rules: Field ``rule`` of the request's ``Recall`` events, without duplicates.
-        categories: Field ``category`` of the request's ``Recall`` events, without duplicates.
-    """
+    """A request that was found by a search. Its outcome is None if it is not closed."""
 
     first_ms: int
     request_id: str

@@ -21,15 +21,13 @@ class FoldedOp(NamedTuple):
     """An op, and the record from which it was computed.
 
     Attributes:
-        op_id: ``partition:offset:index`` of the op.
         at_ms: The record's append time, in milliseconds since the epoch.
-        event: Index of the record among the request's records of ``railbus.streams``.
     """
 
     op: Op
     op_id: str
     at_ms: int
-    event: int
+    event: int  # index among the request's records of railbus.streams
 
 
 def refold(request_id: str, records: Sequence[Received], governance: Governance = AS_STARTED) -> list[FoldedOp]:
@@ -57,19 +55,15 @@ class ReceiptCheck(NamedTuple):
     """The result of comparing a receipt with the log.
 
     Attributes:
-        resumed_from: The ``op_id`` after which the client resumed the answer; None if the client did not resume.
-        matches: Whether the receipt's hash equals the hash of the recomputed ops; None if the check would take too
-            long.
-        first: Number of ops of the request that precede the first op sent on this connection.
-        shortened: Whether the client joined a running answer and was sent a shortened history, without the text that
-            was already taken back.
+        resumed_from: None if the client did not resume the answer.
+        matches: Whether the receipt is right; None if the check would take too long.
     """
 
     receipt: Detached
     resumed_from: str | None
     matches: bool | None
-    first: int = 0
-    shortened: bool = False
+    first: int = 0  # number of ops before the first that was sent on this connection
+    shortened: bool = False  # whether the client was sent a history without withdrawn text
 
 
 def check_receipts(records: Sequence[Received], ops: Sequence[FoldedOp]) -> list[ReceiptCheck]:
@@ -79,11 +73,8 @@ def check_receipts(records: Sequence[Received], ops: Sequence[FoldedOp]) -> list
 
 
 def refold_as_sent(request_id: str, records: Sequence[Received]) -> tuple[list[FoldedOp], list[ReceiptCheck]]:
-    """Compute the ops of a request and check its receipts.
-
-    The ops depend on the edge's settings for the input gate and the output check, which are not on the log. The ops are
-    computed with both settings off and with both on. The result with more matching receipts is returned.
-    """
+    """Compute the ops of a request and check its receipts."""
+    # The ops depend on settings of the edge that are not on the log, so both are tried.
     found = []
     for governance in (AS_STARTED, Governance()):
         ops = refold(request_id, records, governance)

@@ -27,11 +27,7 @@ td.n,th.n{text-align:right;white-space:nowrap;font-variant-numeric:tabular-nums}
 
 
 def rejudge_page(told: Mapping[str, Any]) -> str:
-    """Return a self-contained HTML page. It contains no prompts and no answers.
-
-    Args:
-        told: The object that ``railbus audit rejudge --json`` prints.
-    """
+    """Return the HTML page. ``told`` is the object that ``railbus audit rejudge --json`` prints."""
     policy, prompts = told["policy"], told["prompts"]
     title = f"Old traffic under policy {policy['name']} {policy['version']}"
     return f"""<!doctype html>

@@ -22,16 +22,13 @@ def visible_at(ops: Sequence[FoldedOp], at_ms: int) -> str:
 
 
 def replay_lines(ops: Sequence[FoldedOp], zero_ms: int) -> Iterator[str]:
-    """Yield a line for each op: time in milliseconds since ``zero_ms``, the op, and the visible text after it."""
+    """Yield a line for each op: its time since ``zero_ms``, the op, and the visible text."""
     for folded, text in visible_after(ops):
         yield f"{folded.at_ms - zero_ms:+9d} ms  {_step(folded):<28} {_one_line(text)}"
 
 
 async def play(ops: Sequence[FoldedOp], zero_ms: int, speed: float) -> None:
-    """Print a line for each op. Before each line, wait for the original pause divided by ``speed``.
-
-    A wait is never longer than ``LONGEST_WAIT_S``.
-    """
+    """Print a line for each op, with the original pauses divided by ``speed``."""
     before_ms = zero_ms
     for folded, line in zip(ops, replay_lines(ops, zero_ms), strict=True):
         await asyncio.sleep(min(max(0, folded.at_ms - before_ms) / 1_000 / speed, LONGEST_WAIT_S))

@@ -25,11 +25,7 @@ MAX_EVENTS: Final = 200_000
 
 
 def open_archive(location: str, keys: Path | None = None) -> "Archive":
-    """Open an archive.
-
-    Args:
-        location: Folder or object store of the archive.
-        keys: SQLite file with the encryption keys; None to leave encrypted values unread.
+    """Open an archive. Without ``keys``, encrypted values are not read.
 
     Raises:
         UserError: There is no archive, its format is newer, or the extra ``audit`` is not installed.

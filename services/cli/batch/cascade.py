@@ -1,7 +1,6 @@
-"""Run a batch job on a cascade of models, called tiers, within a budget.
+"""Run a batch job on a cascade of models.
 
-The first tier answers every line of the input file. The answers are scored. Each further tier answers only the lines
-whose answers from the previous tier had the best scores.
+The first model answers every line. Each further model answers the lines whose previous answers had the best scores.
 """
 
 from collections.abc import Callable, Iterable
@@ -45,10 +44,10 @@ async def run_cascade(
     client: JobClient, out: Path, source: Path, write: Callable[[BinaryIO], None], tiers: Tiers, options: JobOptions,
     prices: list[TokenPrices],
 ) -> int:  # fmt: skip
-    """Run all tiers. Return the number of lines without an answer.
+    """Run the cascade. Return the number of lines without an answer.
 
     Raises:
-        UserError: The input is invalid, or none of the answers of a tier could be scored.
+        UserError: The input is invalid, or no answer of a model could be scored.
     """
     spent = _Spent()
     write_all = partial(_write_first, write, tiers.tier[0].model)

@@ -16,10 +16,9 @@ _FAILED: Final = (ValueError, TypeError, LookupError, RuntimeError, ArithmeticEr
 
 
 def cel_scorer(expression: str) -> Callable[[str], float | None]:
-    """Compile a CEL expression to a function that returns an answer's score.
+    """Compile a CEL expression to a function that returns an answer's score; None if the expression fails.
 
-    The expression can use two variables: ``answer``, the text, and ``json``, the parsed text (null if it is not JSON).
-    The function returns None if the expression fails or its value is not a finite number. True counts as 1.
+    In the expression, ``answer`` is the text and ``json`` the parsed text.
 
     Raises:
         UserError: The package ``cel`` is not installed.

@@ -1,4 +1,4 @@
-"""Submit and follow batch jobs. Job files are in a folder shared with the batch service, job events are on Kafka."""
+"""Submit and follow batch jobs."""
 
 import asyncio
 import os
@@ -31,12 +31,10 @@ SHOW_S: Final = 0.5
 
 
 def job_store() -> FolderStore:
-    """Return the folder with the files of all batch jobs.
-
-    If the environment variable ``RAILBUS_BATCH_DIR`` is not set, it is the folder of the running ``railbus up``.
+    """Return the folder ``RAILBUS_BATCH_DIR``; if it is not set, the folder of the running ``railbus up``.
 
     Raises:
-        UserError: The variable is not set, and no ``railbus up`` with a batch service is running.
+        UserError: There is neither.
     """
     found = find_running_tree(state_dir())
     folder = os.environ.get(DIR_VARIABLE) or (found.batch_dir if found is not None else None)
@@ -101,10 +99,7 @@ class JobClient:
         await self._reader.read_to_end()
 
     async def follow(self, batch_id: str, show: Callable[[JobState], None]) -> JobState:
-        """Wait until the job has ended, and return its final state.
-
-        Meanwhile ``show`` is called with the job's state, after each change and at least every ``SHOW_S``.
-        """
+        """Wait until the job has ended. Call ``show`` with each state, and return the last one."""
         while True:
             job = self.job(batch_id)
             show(job)

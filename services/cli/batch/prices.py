@@ -26,11 +26,7 @@ class _PriceList(msgspec.Struct, frozen=True):
 
 
 def token_prices(name: str | None, file: Path | None) -> TokenPrices:
-    """Return the token prices of an API.
-
-    Args:
-        name: Name of the API in the price list. With None, every price in the result is unknown.
-        file: The price list; None for the built-in one.
+    """Return the token prices of an API. Without ``name``, they are unknown.
 
     Raises:
         UserError: The price list cannot be read, or has no such API.

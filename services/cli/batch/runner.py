@@ -54,9 +54,7 @@ async def submit(client: JobClient, batch_id: str, given: JobInput, options: Job
 async def run_job(
     client: JobClient, out: Path, given: JobInput, options: JobOptions, prices: TokenPrices
 ) -> tuple[JobState, list[Path]]:
-    """Run a job to its end. If ``out`` has the id of an earlier job for this input, continue that job instead.
-
-    Return the ended job and the paths of its result files.
+    """Run a job, or continue the earlier job in ``out``. Return the ended job and its result files.
 
     Raises:
         UserError: The input is invalid, or ``out`` belongs to a job with another input.

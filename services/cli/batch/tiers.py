@@ -29,9 +29,8 @@ class Score(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     Attributes:
         regex: A regular expression. The first group of its last match is the score.
         json: Path of the score in an answer that is JSON, such as ``rating.total``.
-        cel: An expression in the Common Expression Language whose value is the score (see ``cel_scorer``).
-        sample: The second and further tiers first answer a sample of this number of lines. The command prints how well
-            the scores of the sample agree with the scores of the previous tier.
+        cel: An expression in the Common Expression Language whose value is the score.
+        sample: Number of lines that each further model answers as a sample first.
     """
 
     regex: str | None = None
@@ -41,19 +40,17 @@ class Score(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 class Budget(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Limits of a whole cascade; None means no limit. Tiers without a price do not count towards ``usd``."""
+    """Limits of a whole cascade; None means no limit."""
 
     hours: Positive | None = None
-    usd: Positive | None = None
+    usd: Positive | None = None  # tiers without a price do not count
 
 
 class Tier(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One model of a cascade.
 
     Attributes:
-        model: The model's name in requests.
-        keep: Share of all lines of the job that this model answers. The lines with the best scores in the previous tier
-            are chosen. It must be 1 for the first tier.
+        keep: Share of all lines that this model answers, best scores first; 1 for the first model.
         price: Name of an API in the price list of ``railbus plan batch``; None if there is no price.
     """
 

@@ -55,7 +55,7 @@ def build_arms(
     """Return an arm without speculation, and one arm for each draft length in ``gammas``.
 
     Raises:
-        UserError: It is unknown how to switch on speculation for this engine, or how to set its draft length.
+        UserError: Speculation or its draft length cannot be set for this engine.
     """
     off, on = _DRAFTING_SETTINGS.get(engine, ({}, {}))
     off, on = plain or off, speculative or on
@@ -93,18 +93,10 @@ def abba_order(which: Sequence[BenchArm], rounds: int) -> tuple[BenchArm, ...]:
 
 
 def catalogue_entry(engine: str, env: Mapping[str, str], flags: Mapping[str, str | None]) -> dict[str, str]:
-    """Return what the planner needs to predict the measurements: GPU, models, precision, and prefill tokens per step.
-
-    If the GPU or the target model is unknown, return an empty dict.
-
-    Args:
-        engine: Name of the engine.
-        env: Environment variables of the engine.
-        flags: Values from the command line, by key of the returned dict. If a value is None, the environment variable
-            is used, or else the engine's default.
-    """
+    """Return GPU, models, precision and prefill tokens per step; nothing if GPU or target model is unknown."""
     usual = {
         name: env.get(variable, "") or value for name, (variable, value) in _ENGINE_DEFAULTS.get(engine, {}).items()
     }
+    # A flag replaces the environment variable.
     found = usual | {name: value for name, value in flags.items() if value is not None}
     return found if {"gpu", "target"} <= set(found) else {}

@@ -25,12 +25,7 @@ class BenchRunError(Exception):
 
 
 def measure(order: Sequence[BenchArm], workload: dict[str, Any], limit_s: float) -> list[dict[str, Any]]:
-    """Run the arms one after another and return their results.
-
-    Args:
-        order: The arms in the order of the runs.
-        workload: The requests to send.
-        limit_s: Time limit for all runs together, without the time in which engines load their models.
+    """Run the arms one after another and return their results. ``limit_s`` excludes loading models.
 
     Raises:
         BenchRunError: A run failed.

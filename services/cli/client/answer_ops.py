@@ -18,12 +18,7 @@ _OPS: Final[dict[str, type[Op]]] = {
 
 
 class AnswerOp(NamedTuple):
-    """One op of an answer.
-
-    Attributes:
-        op_id: ``partition:offset:index``: position of the op's record on ``railbus.streams``, and the op's index among
-            the ops of this record.
-    """
+    """One op of an answer. ``op_id`` is ``partition:offset:index`` of the op on ``railbus.streams``."""
 
     request_id: str
     op_id: str

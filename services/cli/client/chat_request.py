@@ -15,10 +15,6 @@ class ChatRequest:
     """A prompt and its options. An option of None is left out of the request.
 
     Attributes:
-        prompt: The user message.
-        system: The system message.
-        max_tokens: Maximum length of the answer.
-        delivery: Delivery mode.
         fallback: What happens if the first token misses its deadline.
         ttft_ms: Deadline of the first token, in milliseconds.
         stall_ms: Maximum pause between two chunks, in milliseconds.

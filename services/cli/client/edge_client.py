@@ -46,8 +46,7 @@ async def ask_edge(request: ChatRequest, edge: EdgeAddress, take: OpHandler) -> 
     """Send a request, and call ``take`` with each op of the answer. The last op is ``Close``.
 
     Raises:
-        AnswerError: The edge cannot be reached or refused the connection, the answer did not end in time, or the
-            request was invalid.
+        AnswerError: No complete answer was received, or the request was invalid.
     """
     stream = _AnswerStream(request, take)
     headers = {} if edge.key is None else {"Authorization": f"Bearer {edge.key}"}

@@ -46,7 +46,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Return 0, or 1 if nothing was found, the archive was changed, or ``rejudge`` finds a difference."""
     if args.action in {"show", "replay"}:
         check_request_id(args.request)
         module = import_module("services.cli.audit.requests")

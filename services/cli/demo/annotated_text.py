@@ -23,11 +23,7 @@ class TextSegment:
 
 
 class AnnotatedText:
-    """One answer as segments, updated with each op.
-
-    Args:
-        mark_void: Whether to put dashes around withdrawn text, because the output cannot show text as struck out.
-    """
+    """One answer as segments, updated with each op. ``mark_void`` puts dashes around withdrawn text."""
 
     def __init__(self, *, mark_void: bool = False) -> None:
         self._mark_void = mark_void

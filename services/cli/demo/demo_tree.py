@@ -49,16 +49,13 @@ class SceneRun:
     """The progress of one scene.
 
     Attributes:
-        records: Records about the scene's request, in the order in which they were read.
-        ops: Ops that the client received. The key of an op is the partition and offset of the event on
-            ``railbus.streams`` from which the op was computed.
-        trace: The same ops in the order of their receipt, and after the end of the scene the events of ``records``.
+        ops: Ops that the client received, by position of their event on ``railbus.streams``.
         failure: Why the scene failed; empty if it did not fail.
     """
 
     records: list[Received] = field(default_factory=list)
     ops: dict[StreamPosition, list[Op]] = field(default_factory=lambda: defaultdict(list))
-    trace: SceneTrace = field(default_factory=SceneTrace)
+    trace: SceneTrace = field(default_factory=SceneTrace)  # ops in order of receipt; events once the scene has ended
     failure: str = ""
 
 
@@ -114,7 +111,7 @@ async def open_demo_tree() -> AsyncIterator[DemoTree]:
     """Run the demo's services while the block runs. Their files are removed afterwards.
 
     Raises:
-        UserError: A service cannot run. The message ends with the last lines of its output.
+        UserError: A service cannot run.
     """
     lines: deque[str] = deque(maxlen=LAST_LINES)
     with tempfile.TemporaryDirectory(prefix="railbus-demo-") as folder:

@@ -24,15 +24,13 @@ class Scene:
     """One request and its expected result.
 
     Attributes:
-        script: What the simulated engine does. For example, ``n60-stall6`` means 60 tokens with a stall after 6 steps
-            (see ``services.generator.engines.simulated.fault_script``).
+        script: What the simulated engine does. ``n60-stall6`` means 60 tokens with a stall after 6 steps.
         fallback: What happens if the first token misses its deadline.
         ttft_ms: Deadline of the first token, in milliseconds.
         stall_ms: Maximum pause between two chunks, in milliseconds.
-        outcome: Expected outcome.
-        cutover: Expected fields ``trigger`` and ``how`` of the event ``Cutover``. None if no cutover may happen.
-        stopped: Expected field ``reason`` of an event ``Cancel``. None if ``Cancel`` events are not checked.
-        recall: Expected field ``action`` of the event ``Recall``. None if nothing may be recalled.
+        cutover: Expected ``trigger`` and ``how`` of the event ``Cutover``; None if there must be none.
+        stopped: Expected ``reason`` of an event ``Cancel``; None if this is not checked.
+        recall: Expected ``action`` of the event ``Recall``; None if there must be none.
     """
 
     name: str

@@ -62,7 +62,7 @@ def written_us(record: Received) -> int:
 
 
 def in_order(records: Sequence[Received]) -> list[Received]:
-    """Sort records by time, except that records of ``railbus.streams`` keep their order among each other."""
+    """Sort records by time. Records of ``railbus.streams`` keep their order."""
     keyed: list[tuple[int, int, Received]] = []
     newest = 0
     for number, record in enumerate(records):
@@ -85,15 +85,7 @@ def group_rows(records: Sequence[Received]) -> list[TimelineRow]:
 def render_timeline(
     records: Sequence[Received], ops: Mapping[StreamPosition, Sequence[Op]], columns: int, *, mark_void: bool = False
 ) -> list[StyledLine]:
-    """Return the table of a scene as lines.
-
-    Args:
-        records: Records about the scene's request.
-        ops: Ops that the client received. The key of an op is the partition and offset of the event on
-            ``railbus.streams`` from which the op was computed.
-        columns: Width of a line in characters.
-        mark_void: Whether to put dashes around withdrawn text, because the output cannot show text as struck out.
-    """
+    """Return the table of a scene as lines. ``mark_void`` puts dashes around withdrawn text."""
     rows = group_rows(records)
     if not rows:
         return []

@@ -10,12 +10,10 @@ class HostFinding:
     """A setting of the host or of a GPU, its present value, and its recommended value.
 
     Attributes:
-        found: The present value, or the reason why the value cannot be read.
-        wanted: The recommended value.
+        found: The present value, or why it cannot be read.
         why: What happens if the value is not the recommended one.
-        command: Command that sets the recommended value; empty if there is none to run.
-        state: ``ok`` means that the present value is the recommended one, ``change`` that it should be changed, and
-            ``unknown`` that it cannot be read. ``note`` means that it should be changed only for some uses.
+        command: Command that sets the recommended value; empty if there is none.
+        state: ``unknown`` if the value cannot be read; ``note`` if it should be changed only for some uses.
     """
 
     name: str

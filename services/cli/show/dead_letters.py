@@ -26,9 +26,7 @@ class DeadLetterRecord:
     Attributes:
         number: Offset of the dead letter on ``railbus.dead``.
         at_us: Time at which the dead letter was written, in microseconds since the epoch.
-        source: The process that wrote the dead letter.
-        reason: Why the record could not be read.
-        cut: Whether bytes of the record are missing here, because the record was too long.
+        cut: Whether the record was too long to be kept whole.
     """
 
     number: int
@@ -76,10 +74,7 @@ class DeadLetterFilter:
 
 
 def parse_dead_letter(record: Received | UnreadableRecord) -> DeadLetterRecord | None:
-    """Parse a record of ``railbus.dead``; return None if it is not a dead letter.
-
-    If ``record`` is an ``UnreadableRecord``, return a dead letter that describes ``record`` itself.
-    """
+    """Parse a record of ``railbus.dead``; return None if it is not a dead letter."""
     if isinstance(record, UnreadableRecord):
         return DeadLetterRecord(
             number=record.offset, at_us=record.timestamp_ms * 1_000, source="?", topic=DEAD.name,
@@ -141,7 +136,7 @@ def original_record(record: DeadLetterRecord, partitions: int) -> RawRecord:
     """Restore the original record, to be written again.
 
     Raises:
-        ValueError: Bytes of the record are missing, its topic is ``railbus.dead``, or it has neither key nor value.
+        ValueError: The record cannot be restored.
     """
     if record.cut:
         original = f"{record.topic} {record.partition}:{record.offset}"

@@ -7,8 +7,6 @@ class DoctorCheck:
     """A check and its result.
 
     Attributes:
-        name: What was checked.
-        good: Whether the check passed.
         found: What was found, such as a version.
         remedy: What to do if the check failed.
         needed: Whether Railbus needs this to work.

@@ -23,15 +23,9 @@ def screen_rows(text: str, columns: int) -> int:
 class Terminal:
     """Renders one answer as characters for a terminal or a file.
 
-    Withdrawn text is erased. If it cannot be erased, because it is in a file or has scrolled off the screen, a line is
-    added which says that the text above is not part of the answer.
-
     Args:
         columns: Width of the screen in characters; None if the output is a file or pipe.
         rows: Height of the screen in lines.
-
-    Attributes:
-        visible: The text that is shown now.
     """
 
     def __init__(self, columns: int | None = None, rows: int = 24) -> None:

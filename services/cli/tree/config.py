@@ -190,14 +190,7 @@ def tree_config(args: argparse.Namespace, folder: Path, say: LineSink) -> TreeCo
 
 
 def archive_settings(location: str, folder: Path, env: Mapping[str, str]) -> dict[str, str]:
-    """Return the archiver's environment variables.
-
-    Args:
-        location: Folder or URI of the archive.
-        folder: Folder for the archiver's key and anchors. It is used only if the archive is a URI. Key and anchors of a
-            local archive are stored beside the archive.
-        env: Present environment. If it has the variables for the paths of key and anchors, they are kept.
-    """
+    """Return the archiver's environment variables. Paths of keys and anchors that ``env`` has are kept."""
     if "://" in location:
         chosen, beside, name = location, folder, "archive"
     else:

@@ -45,7 +45,7 @@ def need_embedded() -> None:
 
 
 async def bring_weights(options: Mapping[str, str]) -> None:
-    """Download the default model of engine ``llama``, unless it is present or another model is configured.
+    """Download the default model of engine ``llama`` if it is needed.
 
     Raises:
         UserError: The file cannot be downloaded.

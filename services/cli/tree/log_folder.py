@@ -23,16 +23,12 @@ _LOCK: Final = "lock"
 
 
 def embedded_log_dir(data_dir: Path | None, folder: Path, *, forget: bool) -> Path:
-    """Return the folder of the embedded broker's log. It may contain a log already.
+    """Return the folder of the embedded broker's log: ``data_dir``, or one in the state folder.
 
-    Args:
-        data_dir: The folder that the operator named; None for a folder in the state folder.
-        folder: The state folder.
-        forget: Whether to remove an existing log.
+    With ``forget``, an existing log is removed.
 
     Raises:
-        UserError: The folder cannot be written or its disk is full, another broker uses it, or its log has a different
-            number of partitions than configured.
+        UserError: The folder cannot be used.
     """
     chosen = folder / "log" if data_dir is None else data_dir
     _refuse_used(chosen)

@@ -30,19 +30,16 @@ class TreeConfig:
     """Configuration of the processes of one ``railbus up``.
 
     Attributes:
-        edge_port: Port of the first edge.
         kafka: The brokers, ``HOST:PORT``, separated by commas.
         broker_port: Port of the embedded broker; None if another broker is used.
         redis_port: Port of the Redis server to start; None if none is started.
         redis_program: Path of the Redis server to start; None if none is started.
         redis_url: Address of the Redis server that the services use; None if they use none.
-        health_ports: Port of the health endpoint, by process name. Edges are left out: they use their HTTP port.
+        health_ports: Port of the health endpoint, by process name, without the edges.
         governed: Whether the services ``rails`` and ``safety`` run.
-        cloud: Whether late and failed requests fall back to Vertex AI, to its emulator, or not at all.
         emulator_port: Port of the Vertex AI emulator; None if it does not run.
-        options: Environment variables for every service, made from the operator's flags.
-        counts: Number of processes of each service. A service that is not in the mapping has one process.
-        more_edge_ports: Ports of the second and further edges.
+        options: Environment variables for every service.
+        counts: Number of processes of each service, by default one.
         archive: Environment variables of the archiver; empty if it does not run.
         batch_dir: Folder of the files of batch jobs; None if the batch service does not run.
     """
@@ -79,24 +76,22 @@ class ProcessSpec:
     """Command and environment of one process.
 
     Attributes:
-        name: Name of the service. The second and further processes of a service have a number, such as ``edge-2``.
-        stage: Processes of stage 0, such as the broker, must be ready before processes of higher stages are started.
-            When all processes are stopped, those of the highest stage are stopped first.
+        name: Name of the service, with a number from the second process on, such as ``edge-2``.
+        stage: Lower stages are started first and stopped last.
         env: Environment variables in addition to those of ``railbus up``.
-        ready: When the process serves, it prints a line that contains this text.
-        ready_s: Maximum time from the start of the process to this line, in seconds.
-        awaited: Whether ``railbus up`` fails if this process fails. If false, the process is started after those for
-            which it is true.
+        ready: Text in the line that the process prints when it serves.
+        ready_s: Maximum time until this line, in seconds.
+        awaited: Whether ``railbus up`` fails if this process fails.
     """
 
     name: str
-    stage: int
+    stage: int  # those of stage 0 must be ready before higher stages start
     command: tuple[str, ...]
     env: Mapping[str, str]
     ready: str = "ready"
     ready_s: float = READY_TIMEOUT_S
     nice: int = 0
-    awaited: bool = True
+    awaited: bool = True  # if false, started after those for which it is true
 
 
 NICENESS: Final[Mapping[str, int]] = {

@@ -16,13 +16,12 @@ class GiveUp:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RestartPolicy:
-    """Limits for restarts. Times are in seconds.
+    """Limits for restarts. Times are in seconds. Only exits in the last ``within_s`` count.
 
     Attributes:
-        first_s: Delay before the first restart. The delay doubles with each further exit within ``within_s``.
+        first_s: Delay before the first restart. It doubles with each further exit.
         longest_s: Maximum delay before a restart.
-        most: A service that has exited this many times within ``within_s`` is not restarted.
-        within_s: Only exits in the last ``within_s`` seconds are counted.
+        most: Number of exits after which a service is not restarted.
     """
 
     first_s: float = 0.2
@@ -31,7 +30,7 @@ class RestartPolicy:
     within_s: float = 60.0
 
     def decide(self, ends: list[float], now: float) -> RestartAfter | GiveUp:
-        """Decide whether and when to restart a service. ``ends`` has the times of all exits of the service."""
+        """Decide whether and when to restart a service that exited at the times ``ends``."""
         recent = sum(1 for end in ends if now - end < self.within_s)
         if recent >= self.most:
             return GiveUp(recent, self.within_s)

@@ -53,10 +53,10 @@ class Supervisor:
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """Keep all processes running while the block runs. The block starts when all awaited processes serve.
+        """Keep all processes running while the block runs. The block starts when they serve.
 
         Raises:
-            UserError: An awaited process exits with a usage error, exits too often, or is not ready in time.
+            UserError: A required process failed, or was not ready in time.
         """
         try:
             async with asyncio.TaskGroup() as tasks:
