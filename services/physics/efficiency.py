@@ -143,7 +143,7 @@ def practical(gpu: Gpu, engine: Engine = "vllm") -> Efficiency:
 
 
 def variants(gpu: Gpu, engine: Engine = "vllm") -> tuple[tuple[Efficiency, Efficiency], ...]:
-    """Return two efficiencies for each constant: with this constant at the low and at the high end of its interval."""
+    """Return two variants for each constant of ``Efficiency``, with the low and with the high end of its interval."""
     usual = practical(gpu, engine)
     if gpu.generation == "cpu":
         constants = dict(GENERATIONS["cpu"])

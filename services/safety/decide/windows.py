@@ -24,8 +24,8 @@ class PendingCheck:
 
     Attributes:
         last: Whether the run's text ends with this window.
-        clears: ``seq`` of the last chunk to clear if the window passes; None if no chunk is to be cleared.
-        after: Number of windows that must have passed tier 2 before that.
+        clears: ``seq`` of the last chunk that is cleared if this window passes; None if it clears no chunk.
+        after: Number of windows that must have passed tier 2 before the chunk ``clears`` is cleared.
     """
 
     number: int

@@ -91,7 +91,7 @@ class RuleScore:
     Attributes:
         recalls: Number of recalls by the rule.
         right: Number of these recalls that overlap a label of the rule's category.
-        exposed_chars: For each recall, the number of code points from its start to the newest text when it was made.
+        exposed_chars: For each recall, the number of code points from the recalled text to the end of the text so far.
         removed_chars: Number of code points that the rule's recalls removed.
         wrong_chars: Number of code points removed by recalls that overlap no such label.
     """
