@@ -47,7 +47,7 @@ async def run_cascade(
     """Run the cascade. Return the number of lines without an answer.
 
     Raises:
-        UserError: The input is invalid, or no answer of a model could be scored.
+        UserError: The input is invalid, or none of a model's answers has a score.
     """
     spent = _Spent()
     write_all = partial(_write_first, write, tiers.tier[0].model)

@@ -122,7 +122,7 @@ class SampledEngine:
 
 
 def sampled_loop(result: SampleResult) -> SampledLoop:
-    """Summarise a closed loop.
+    """Summarise a closed-loop load test.
 
     Raises:
         ValueError: Too few requests were answered.

@@ -1,4 +1,4 @@
-"""Compares recorded recalls with the recalls under another policy, and scores the policy's rules by labels. No I/O."""
+"""Compares the recorded recalls with those of another policy, and these with labelled texts. No I/O."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
