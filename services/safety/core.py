@@ -1,11 +1,12 @@
-"""The decisions of the safety service, without I/O.
+"""The core of safety, without I/O. It takes events of the stream log and returns events to write and checks to run.
 
-``SafetyCore`` takes events of the stream log, and returns events to write and checks to run. What it recalls and clears
-does not depend on time, on how events are batched, or on when checks answer.
+Time and ids are arguments. The written events do not depend on time, on how events are batched, or on when checks
+answer. ``decide/run.py`` gives the reasons.
 """
 
 from collections.abc import Sequence
-from typing import Final
+from dataclasses import dataclass
+from typing import Final, final
 
 from schemas.registry import reads
 from schemas.requests import LONGEST_TOTAL_MS
@@ -32,20 +33,28 @@ _TURN_COST: Final = 256
 """Fixed cost of a change to another tenant, in characters. It is added to the number of characters that are read."""
 
 
-_Queued = tuple[SafetyPartition, StreamEvent | RequestCheck, str | None]
-"""A queue item: the partition; the event, or a request with text that is not read yet; and the record's traceparent."""
+@final
+@dataclass(frozen=True, slots=True)
+class _UnreadText:
+    """A request with text that is not read yet, because it is longer than one slice."""
+
+    request: RequestCheck
+
+
+_Queued = tuple[SafetyPartition, StreamEvent | _UnreadText, str | None]
+"""A queue item: the partition; the event, or the unread text of a request; and the record's traceparent."""
 
 
 class SafetyCore(Core):
-    """Makes the decisions for all partitions of one safety process.
-
-    ``read`` puts events into a queue. ``step`` processes them, tenant by tenant.
+    """All partitions of one safety process. ``read`` queues events, and ``step`` processes them, tenant by tenant.
 
     Args:
+        policy: The first policy.
+        source: The ``source`` of the events that it writes.
         total_max_ms: Longest total deadline that the router grants an interactive request.
 
     Attributes:
-        policy: The policy for new requests. Open requests keep the policy that they began with.
+        policy: The policy for requests that start from now on.
         expired: Number of requests that were forgotten because they were never closed.
     """
 
@@ -55,14 +64,15 @@ class SafetyCore(Core):
         self._context = CheckContext(source)
         self._partitions: dict[int, SafetyPartition] = {}
         self._queue: FairQueue[_Queued] = FairQueue()  # bounded by the processor's limit
-        # By number of a check, its partition and request. Bounded by open requests and their windows.
-        self._pending: dict[int, tuple[SafetyPartition, RequestCheck]] = {}
+        # By number of a check, its partition, request and attempt. Bounded by open requests and their windows.
+        self._pending: dict[int, tuple[SafetyPartition, RequestCheck, int]] = {}
         self._awaited: set[int] = set()  # partitions that were read to their end but still have queued events
+        self._backlog = 0
         self.expired = 0
 
     @property
     def backlog(self) -> int:
-        return len(self._queue)
+        return self._backlog
 
     @property
     def busy(self) -> bool:
@@ -70,10 +80,11 @@ class SafetyCore(Core):
 
     @property
     def open(self) -> int:
+        """Return how many requests are being checked."""
         return sum(len(partition.requests) for partition in self._partitions.values())
 
     def take_dropped(self) -> int:
-        """Return how many requests were dropped since the last call. A request is dropped if too many are open."""
+        """Return how many requests were dropped since the last call, because too many were open."""
         dropped = sum(partition.dropped for partition in self._partitions.values())
         for partition in self._partitions.values():
             partition.dropped = 0
@@ -81,21 +92,26 @@ class SafetyCore(Core):
 
     @property
     def pending_checks(self) -> int:
+        """Return how many checks have no outcome yet."""
         return len(self._pending)
 
     def waits_for(self, check: CheckRequest) -> bool:
+        """Return whether the outcome of a check is still needed."""
         return check.number in self._pending
 
     def gained(self, number: int) -> None:
+        """Start to check a partition that was assigned to this process."""
         self._partitions[number] = SafetyPartition(self._total_max_us, catching_up=True)
 
     def lost(self, number: int) -> None:
+        """Forget a partition. Its queued events will be skipped."""
         partition = self._partitions.pop(number)
-        partition.lost = True  # `step` skips its queued events
+        partition.lost = True
         self._awaited.discard(number)
         self._pending = {check: whose for check, whose in self._pending.items() if whose[0] is not partition}
 
     def read(self, record: Received | UnreadableRecord, at_us: int, now_us: int) -> Sequence[Effect]:  # noqa: ARG002
+        """Queue an event of the stream log."""
         if type(record) is UnreadableRecord:
             return ()
         event = record.event
@@ -103,13 +119,14 @@ class SafetyCore(Core):
             partition = self._partitions[record.partition]
             partition.queued += 1
             partition.read_us = at_us
+            self._backlog += 1
             self._queue.put(event.tenant, (partition, event, record.traceparent))
         return ()
 
     def caught_up(self, number: int, known_us: int, now_us: int) -> list[Effect]:  # noqa: ARG002
-        """Return the effects that were held back while the partition caught up, unless they are no longer due.
+        """Return the effects that were held back while the partition caught up, if they are still due.
 
-        If events are still queued, a later ``step`` returns these effects.
+        As long as events of the partition are queued, return none of them; a later ``step`` then returns them.
         """
         partition = self._partitions[number]
         if partition.queued:
@@ -118,19 +135,21 @@ class SafetyCore(Core):
         self._awaited.discard(number)
         self._context.now_us = now_us
         effects: list[Effect] = []
-        for request, output in partition.caught_up():
-            self._perform(partition, request, output, effects)
+        for request, attempt, output in partition.caught_up():
+            self._perform(partition, request, attempt, output, effects)
         return effects
 
     def alarm_us(self, number: int, now_us: int) -> int | None:  # noqa: ARG002
+        """Return when the oldest request expires, in microseconds since the epoch; None without requests."""
         return self._partitions[number].expires_us
 
     def tick(self, number: int, known_us: int, now_us: int) -> Sequence[Effect]:  # noqa: ARG002
+        """Forget requests that have expired because they were never closed."""
         self.expired += self._partitions[number].expire(known_us)
         return ()
 
     def step(self, now_us: int) -> list[Effect]:
-        """Process queued events with about ``STEP_CHARS`` characters of text. Return the resulting effects."""
+        """Take events from the queue until ``STEP_CHARS`` is reached. Return the resulting effects."""
         context = self._context
         context.now_us, context.work = now_us, 0
         effects: list[Effect] = []
@@ -146,14 +165,15 @@ class SafetyCore(Core):
                     request = partition.requests.get(event.request_id)
                     cost += len(event.text)
                     if request is not None and (outputs := request.add(event)):
-                        self._admit(partition, request, outputs, effects)
+                        self._admit(partition, request, event.attempt, outputs, effects)
                 else:
                     request = self._take(partition, event, traceparent, effects)
-                    cost += STEP_CHARS if type(event) is RequestCheck else 0
+                    cost += STEP_CHARS if type(event) is _UnreadText else 0
                 if request is not None and request.unread:
-                    self._queue.put_back(tenant, [(partition, request, None), *items[index + 1 :]])
+                    self._queue.put_back(tenant, [(partition, _UnreadText(request), None), *items[index + 1 :]])
                     break
                 partition.queued -= 1
+                self._backlog -= 1
                 if cost + context.work >= STEP_CHARS:  # enough for one step
                     self._queue.put_back(tenant, items[index + 1 :])
                     break
@@ -163,37 +183,40 @@ class SafetyCore(Core):
         return effects
 
     def take_outcome(self, check: CheckRequest, outcome: CheckOutcome, now_us: int) -> list[Effect]:
-        """Return the effects of a check's outcome; none if the outcome is no longer needed."""
+        """Take the outcome of a check. If it is no longer needed, ignore it."""
         whose = self._pending.pop(check.number, None)
         if whose is None:
             return []
-        partition, request = whose
+        partition, request, attempt = whose
         self._context.now_us = now_us
         effects: list[Effect] = []
-        self._admit(partition, request, request.take_outcome(check, outcome), effects)
-        partition.forget_if_over(request)
+        self._admit(partition, request, attempt, request.take_outcome(attempt, check, outcome), effects)
+        if request.over:
+            partition.forget_if_over(request)
         return effects
 
     def _take(
         self,
         partition: SafetyPartition,
-        event: StreamEvent | RequestCheck,
+        event: StreamEvent | _UnreadText,
         traceparent: str | None,
         effects: list[Effect],
     ) -> RequestCheck | None:
-        if type(event) is RequestCheck:
-            request = event
-            outputs = request.read()
+        """Take an event other than a chunk, or read the next slice of a text."""
+        if type(event) is _UnreadText:
+            request = event.request
+            outputs_by_attempt = request.read()
         else:
             known = partition.check_of(event, self.policy, self._context)
             if known is None:
                 return None
             request = known
             request.traceparent = traceparent or request.traceparent
-            outputs = request.take(event)
+            outputs_by_attempt = request.take(event)
             if partition.catching_up and isinstance(event, Cleared) and event.final:
                 partition.drop_settled(request)
-        self._admit(partition, request, outputs, effects)
+        for attempt, outputs in outputs_by_attempt:
+            self._admit(partition, request, attempt, outputs, effects)
         partition.forget_if_over(request)
         return request
 
@@ -201,21 +224,26 @@ class SafetyCore(Core):
         self,
         partition: SafetyPartition,
         request: RequestCheck,
+        attempt: int,
         outputs: list[RunOutput],
         effects: list[Effect],
     ) -> None:
+        """Add to ``effects`` the checks to run, and the events that are not on the log yet.
+
+        While the partition catches up, hold all outputs back instead.
+        """
         if partition.catching_up:
-            partition.hold(request, outputs)
+            partition.hold(request, attempt, outputs)
             return
         for output in outputs:
-            if type(output) is CheckRequest or request.new(output):  # an event that is on the log is not written again
-                self._perform(partition, request, output, effects)
+            if type(output) is CheckRequest or request.new(output):
+                self._perform(partition, request, attempt, output, effects)
 
     def _perform(
-        self, partition: SafetyPartition, request: RequestCheck, output: RunOutput, effects: list[Effect]
+        self, partition: SafetyPartition, request: RequestCheck, attempt: int, output: RunOutput, effects: list[Effect]
     ) -> None:
         if type(output) is CheckRequest:
-            self._pending[output.number] = (partition, request)
+            self._pending[output.number] = (partition, request, attempt)
             effects.append(output)
         else:
             effects.append(Write(STREAMS, output, request.traceparent))

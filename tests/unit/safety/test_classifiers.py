@@ -3,8 +3,7 @@
 import pytest
 
 from services.policy import BrokenPolicy, FoundSpan
-from services.policy.engines.presidio import Presidio
-from services.safety.checks.classifiers import Classifiers, classifiers_check
+from services.safety.checks.classifiers import Classifiers, PresidioCheck, classifiers_check
 from services.safety.checks.executor import CheckFailed
 from tests.unit.safety.world import policy
 
@@ -13,7 +12,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 
 @pytest.fixture(scope="module")
 def presidio():
-    return Presidio()
+    return PresidioCheck()
 
 
 @pytest.mark.parametrize(
