@@ -1,6 +1,7 @@
 import asyncio
 import itertools
 from collections.abc import Iterable, Mapping
+from collections.abc import Set as AbstractSet
 from typing import Any, Final
 
 from aiokafka import TopicPartition
@@ -23,6 +24,17 @@ _EARLIEST: Final = -2
 _NONE: Final = -1
 
 
+class _Client(AIOKafkaClient):  # type: ignore[misc]
+    # When this member leads its group, aiokafka calls ``set_topics`` with the topics of the group only. From the next
+    # update on, it would know no leader of any other topic. The topics in ``kept`` stay known.
+    def __init__(self, kept: AbstractSet[str], **options: Any) -> None:
+        super().__init__(**options)
+        self._kept = kept
+
+    def set_topics(self, topics: Iterable[str]) -> Any:
+        return super().set_topics({*topics, *self._kept} if topics else topics)
+
+
 class Cluster:
     """A client for all requests except reading and writing records. It survives restarts of brokers.
 
@@ -39,6 +51,7 @@ class Cluster:
         self._name = name
         self._timeout_ms = timeout_ms
         self._leaders: dict[Partition, int] = {}
+        self._kept: set[str] = set()
         self.leaders_version = 0
         self.client: Any = None
 
@@ -48,7 +61,7 @@ class Cluster:
         for attempt in itertools.count():
             await wait_for_broker(self._settings)
             options = common_options(self._settings, self._name)
-            self.client = AIOKafkaClient(**options, request_timeout_ms=self._timeout_ms)
+            self.client = _Client(self._kept, **options, request_timeout_ms=self._timeout_ms)
             report_health(self.client)
             self.client.cluster.add_listener(lambda _: self._forget_leaders())
             try:
@@ -77,12 +90,13 @@ class Cluster:
         return conn
 
     async def wait_for_topics(self, topics: Iterable[str]) -> None:
-        """Wait until the cluster has all of these topics. Log each missing topic once.
+        """Wait until the cluster has all of these topics, and keep their metadata. Log each missing topic once.
 
         Raises:
             UserError: The broker does not let this user read a topic.
         """
         for topic in topics:
+            self._kept.add(topic)
             attempt = 0
             while self.client.cluster.partitions_for_topic(topic) is None:
                 answered = await self.client.add_topic(topic) and await self.client.force_metadata_update()

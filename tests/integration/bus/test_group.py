@@ -21,6 +21,8 @@ from tests.integration.bus.conftest import NewTopic
 from tests.integration.bus.lab import LIMIT_S, RecordCollector, chunk, closed, request_in, running_readers
 from tests.support.waiting import until
 
+NOTHING: TopicPartitions = frozenset()
+
 
 @pytest.fixture
 def group() -> str:
@@ -194,6 +196,27 @@ async def test_rewinding_reads_the_recent_past_whatever_is_committed(
         assert len(again.records) == 8
     assert sorted(again.offsets) == [(partition, offset) for partition in range(4) for offset in range(2)]
     assert told[:2] == ["assigned", "records"]
+
+
+async def test_who_leads_its_group_still_finds_where_to_begin(
+    settings: BusSettings, producer: Producer, topic: Topic, new_topic: NewTopic, group: str
+) -> None:
+    """A member that has led a rebalance takes partitions over, although no member subscribes to the progress topic."""
+    await fill(producer, topic, 1)
+    progress, held = await new_topic(), [NOTHING]
+    got = RecordCollector()
+    reader = GroupReader(
+        settings, topics=[topic], group=group, handler=got, commit="never", rewind_ms=60_000, progress_topic=progress,
+        on_assigned=lambda assignment: held.append(assignment.held),
+    )  # fmt: skip
+    async with running_readers(reader):
+        await got.until_count(4)
+        async with running_readers(GroupReader(settings, topics=[topic], group=group, handler=RecordCollector())):
+            await until(lambda: len(held[-1]) == 2)
+            assert reader._session is not None
+            await reader._session._cluster.refresh()  # as after five minutes, or after a broken connection
+        await until(lambda: len(held[-1]) == 4)
+        await got.until_count(6)
 
 
 async def test_reading_to_the_end_waits_for_the_end_at_the_call_only(
