@@ -77,8 +77,9 @@ class HeldPartitions(Generic[Waiter]):
 
     def note_ends(self, ends: Mapping[Partition, int], asked_us: int) -> None:
         for partition, end in ends.items():
-            self._known_us[partition] = self.read_up_to_us(partition)
-            self._ends[partition] = (end, asked_us)
+            if asked_us >= self._ends.get(partition, (0, 0))[1]:  # a later request may be answered earlier
+                self._known_us[partition] = self.read_up_to_us(partition)
+                self._ends[partition] = (end, asked_us)
 
     def read_up_to_us(self, partition: Partition) -> int:
         """Return the append time, by the reader's clock, up to which all records have been read; 0 if unknown."""

@@ -102,5 +102,7 @@ def test_an_end_that_was_reached_tells_when_unread_records_were_appended() -> No
     assert holding.read_up_to_us(ALL[0]) == 100
     holding.read({ALL[0]: 7})
     assert holding.read_up_to_us(ALL[0]) == 200
+    holding.note_ends({ALL[0]: 6}, 150)
+    assert holding.read_up_to_us(ALL[0]) == 200, "the answer to an earlier request may come later"
     holding.assign(frozenset(ALL[:2]), frozenset(ALL[:1]))
     assert holding.read_up_to_us(ALL[0]) == 0
