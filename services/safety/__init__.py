@@ -1,11 +1,14 @@
 """The safety service. It checks answers while they stream, and writes recalls and clearances to the stream log.
 
-    core.py -> partition.py -> decide/request.py -> decide/run.py    the decisions: partition, request, one run's text
-    service.py, checks/executor.py                                   the process: the log, the checks' time limits
-    checks/nemo.py, checks/classifiers.py                            the checks of tier 1 and tier 2
+There are three tiers of checks:
 
-Tier 0 reads every character with the policy's patterns (``services.policy.matching``). Tier 1 is NeMo Guardrails'
-output rails, tier 2 the policy's classifiers. Both tiers check windows that end at absolute character offsets. Rego
-decides what a finding means. A clearance says that the text passed tiers 0 and 1, or in gated delivery all tiers. The
-final clearance always says that the text passed all tiers.
+- Tier 0 searches all text for the policy's patterns (``services.policy.matching``).
+- Tier 1 is NeMo Guardrails' output rails (``checks/nemo.py``).
+- Tier 2 is the policy's classifiers (``checks/classifiers.py``).
+
+Tiers 1 and 2 check pieces of the text, which are called windows. The policy's Rego rules decide what a finding leads
+to. A clearance says that the text passed tiers 0 and 1. In gated delivery, and if it is the final one, also tier 2.
+
+The decisions are made without I/O: ``core.py`` has the partitions, ``partition.py`` the requests of one partition,
+``decide/request.py`` the runs of one request, and ``decide/run.py`` the checks of one run.
 """

@@ -13,7 +13,6 @@ from services.safety.settings import Settings
 
 
 async def main() -> None:
-    """Load the policy, join the consumer group, and check answers until told to stop."""
     settings, bus, health = load_settings(Settings), load_settings(BusSettings), load_settings(HealthSettings)
 
     def on_ready() -> None:

@@ -1,12 +1,12 @@
-"""The requests of one partition. While it catches up with the log, its outputs are held back. No I/O."""
+"""The requests of one partition, and the outputs held back until the partition has caught up with the log. No I/O."""
 
 from collections import OrderedDict
-from collections.abc import Iterable
-from typing import Final, NamedTuple
+from collections.abc import Sequence
+from typing import Final
 
 from schemas.stream import Closed, Started, StreamEvent, Verdict
 from services.policy import Policy
-from services.safety.decide.check_types import CheckRequest, RunOutput
+from services.safety.decide.check_types import RunOutput
 from services.safety.decide.recalls import CheckContext
 from services.safety.decide.request import REFUTABLE_CAUSES, RequestCheck
 
@@ -21,14 +21,6 @@ GRACE_US: Final = 60_000_000
 """How long a request without a ``Closed`` is kept after its longest possible deadline, in microseconds."""
 
 
-class HeldOutput(NamedTuple):
-    """An output that waits until the partition has caught up."""
-
-    request: RequestCheck
-    attempt: int
-    output: RunOutput
-
-
 class SafetyPartition:
     """The state of one partition.
 
@@ -39,7 +31,6 @@ class SafetyPartition:
         requests: Open requests by id, oldest first.
         queued: Number of the partition's events in the core's queue.
         catching_up: Whether this process still reads events that were on the log when it was assigned the partition.
-        lost: Whether the partition is no longer assigned to this process.
         read_us: Append time of the newest event that was read, in microseconds since the epoch.
         dropped: Number of requests that were dropped because too many were open.
     """
@@ -55,10 +46,10 @@ class SafetyPartition:
         self.read_us = 0
         self.dropped = 0
         self._closed: OrderedDict[str, None] = OrderedDict()
-        self._held: dict[str, list[HeldOutput]] = {}  # by request
+        self._held: dict[RequestCheck, list[RunOutput]] = {}
 
     def check_of(self, event: StreamEvent, policy: Policy, context: CheckContext) -> RequestCheck | None:
-        """Return the check of the event's request, or a new check. Return None if there is nothing to check."""
+        """Return the ``RequestCheck`` of the event's request, which may be new; None if there is none."""
         request_id = event.request_id
         request = self.requests.get(request_id)
         if request is not None or request_id in self._closed:
@@ -71,40 +62,33 @@ class SafetyPartition:
         expires_us = self.read_us + longest_us + GRACE_US
         request = self.requests[request_id] = RequestCheck(request_id, event.tenant, policy, expires_us, context)
         if len(self.requests) > MAX_OPEN:
-            oldest, _ = self.requests.popitem(last=False)
+            _, oldest = self.requests.popitem(last=False)
             self._held.pop(oldest, None)
             self.dropped += 1
         return request
 
-    def hold(self, request: RequestCheck, attempt: int, outputs: Iterable[RunOutput]) -> None:
-        held = self._held.setdefault(request.request_id, [])
-        held.extend(HeldOutput(request, attempt, output) for output in outputs)
+    def hold(self, request: RequestCheck, outputs: Sequence[RunOutput]) -> None:
+        if outputs:
+            self._held.setdefault(request, []).extend(outputs)
 
     def drop_settled(self, request: RequestCheck) -> None:
-        """Forget the attempts of a request whose final clearance is on the log, because their check is complete.
-
-        If they were kept until the partition has caught up, the answered requests in the part of the log that is read
-        again could be more than ``MAX_OPEN``. Then requests that are still open would be dropped.
-        """
+        """Forget the request's attempts that have a final clearance on the log, and the outputs held back for them."""
+        # If they were kept until the partition has caught up, the answered requests in the part of the log that is read
+        # again could be more than `MAX_OPEN`. Then requests that are still open would be dropped.
         request.drop_settled()
-        held = self._held.pop(request.request_id, ())
-        if due := [one for one in held if not request.settled(one.attempt)]:
-            self._held[request.request_id] = due
+        held = self._held.pop(request, ())
+        self.hold(request, [output for output in held if not request.settled(output.attempt)])
 
-    def caught_up(self) -> list[HeldOutput]:
-        """Record that the partition has caught up. Return the held outputs that are still due.
-
-        An event is due if it is not on the log. A check is due if the text of its attempt is still being checked.
-        """
+    def caught_up(self) -> list[tuple[RequestCheck, RunOutput]]:
+        """Record that the partition has caught up. Return the held outputs that are still needed."""
         self.catching_up = False
         for request in list(self.requests.values()):
             self.drop_settled(request)
             self.forget_if_over(request)
         held, self._held = self._held, {}
-        return [one for of_request in held.values() for one in of_request if _is_due(one)]
+        return [(request, output) for request, outputs in held.items() for output in outputs if request.is_due(output)]
 
     def forget_if_over(self, request: RequestCheck) -> None:
-        """Forget a request that is closed and checked."""
         if request.over and self.requests.pop(request.request_id, None) is not None:
             self._remember_closed(request.request_id)
 
@@ -114,7 +98,6 @@ class SafetyPartition:
         return next(iter(self.requests.values())).expires_us if self.requests else None
 
     def expire(self, known_us: int) -> int:
-        """Forget expired requests. Return their number."""
         late = [request_id for request_id, request in self.requests.items() if request.expires_us <= known_us]
         for request_id in late:
             del self.requests[request_id]
@@ -127,12 +110,5 @@ class SafetyPartition:
 
 
 def _changes_the_check(verdict: Verdict) -> bool:
-    """Return whether a verdict must be remembered until the answer starts. Most verdicts need not be."""
+    # Most verdicts need not be remembered until the answer starts.
     return verdict.decision == "deny" or (verdict.delivery is not None and verdict.delivery.mode == "gated")
-
-
-def _is_due(one: HeldOutput) -> bool:
-    request, attempt, output = one
-    if request.settled(attempt):
-        return False
-    return request.checks(attempt) if isinstance(output, CheckRequest) else request.new(output)

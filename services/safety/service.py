@@ -37,9 +37,7 @@ class SafetyService:
     """One safety process.
 
     Args:
-        settings: See ``Settings``.
-        bus: See ``BusSettings``.
-        factories: The functions that build the checks, by tier.
+        factories: For each tier, the function that builds a policy's check.
         on_ready: Called once, when the process has caught up with the log.
     """
 
@@ -71,19 +69,17 @@ class SafetyService:
 
     @property
     def policy(self) -> Policy:
-        """The policy in force."""
         return self._reloader.current
 
     @property
     def ready(self) -> bool:
-        """Whether the process has caught up with the log."""
         return self._processor.ready
 
     async def run(self) -> None:
         """Check answers until cancelled.
 
         Raises:
-            BrokenPolicy: A check rejects the first policy, or this policy contradicts the settings.
+            BrokenPolicy: A check cannot be built for the policy at start, or this policy contradicts the settings.
         """
         await self._prepare(self.policy)
         gc.collect()
@@ -123,12 +119,11 @@ class SafetyService:
         return self._checks[check.policy.version]
 
     async def _prepare(self, policy: Policy) -> None:
-        """Build a policy's checks before it is used. Close the oldest version's checks if there are too many."""
         check_deadlines(policy.classes, self._total_max_ms)
         if policy.version not in self._checks:
             tiers: tuple[Tier, ...] = (1, 2) if policy.document.safety.classifiers else (1,)
             self._checks[policy.version] = {tier: await self._factories[tier](policy) for tier in tiers}
-            if len(self._checks) > MAX_VERSIONS:
+            if len(self._checks) > MAX_VERSIONS:  # the oldest version is first
                 await self._close_checks(next(iter(self._checks)))
         self._core.policy = policy
 
@@ -138,11 +133,7 @@ class SafetyService:
 
 
 def check_deadlines(classes: ServiceClasses, total_max_ms: int) -> None:
-    """Refuse a policy that grants interactive requests a longer total deadline than the router does.
-
-    Raises:
-        BrokenPolicy: The policy grants a longer deadline.
-    """
+    """Raise ``BrokenPolicy`` if the policy allows interactive requests a deadline above ``total_max_ms``."""
     longest_ms = classes.longest_total_ms("interactive")
     if longest_ms > total_max_ms:
         message = (

@@ -15,12 +15,12 @@ class Settings:
 
     Attributes:
         policy: Folder of the policy.
-        safety_instance: A name that no other safety process has. A restart under the same name within the session
-            timeout causes no rebalance.
+        safety_instance: A name that no other safety process has. If a process restarts with the same name within the
+            session timeout, there is no rebalance.
         total_max_ms: Longest total deadline of an interactive request. It must be the same as for the router. A policy
-            that allows a longer deadline is refused. At start, the service reads the log from this long ago, or from
-            earlier if the newest account says that older requests are open.
-        safety_queue: Maximum number of events that are read ahead of the checks. When it is reached, reading pauses.
+            that allows a longer deadline is refused. A starting process reads the log back for this time.
+        safety_queue: Maximum number of events that are read ahead of the checks. When this number is reached, reading
+            pauses.
     """
 
     policy: Path = field(default=DEFAULT_POLICY, metadata={"help": "folder of the policy"})

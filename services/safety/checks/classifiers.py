@@ -1,51 +1,38 @@
-"""Tier 2 of the checks: the classifiers that a policy names. All of them check the same windows."""
+"""The checks of tier 2: the classifiers that a policy names. All of them check the same windows."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
-from typing import Final
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final, Protocol
 
 from services.policy import BrokenPolicy, FoundSpan, Policy, PolicyFault
 from services.policy.source.toml import line_of
-from services.safety.checks.executor import Check
-
-ClassifierFactory = Callable[[], Awaitable[Check]]
 
 
-class PresidioCheck:
-    """Checks with Presidio's recognizers. They are stateless and run in a thread, for 1 or 2 ms per window."""
-
-    def __init__(self) -> None:
-        from services.policy.engines.presidio import Presidio  # a heavy import, only for policies that name it
-
-        self._presidio = Presidio()
-
-    async def find(self, text: str) -> tuple[FoundSpan, ...]:
-        return tuple(await self._presidio.find(text))
-
-    async def close(self) -> None:
-        """Do nothing, because there is nothing to release."""
+class Classifier(Protocol):
+    async def find(self, text: str) -> Sequence[FoundSpan]: ...
 
 
-async def _presidio() -> Check:
-    return await asyncio.to_thread(PresidioCheck)
+def _presidio() -> Classifier:
+    from services.policy.engines.presidio import Presidio  # a heavy import, only for policies that name it
+
+    return Presidio()
 
 
-KNOWN: Final[Mapping[str, ClassifierFactory]] = {"presidio": _presidio}
+KNOWN: Final[Mapping[str, Callable[[], Classifier]]] = {"presidio": _presidio}
 
 
 class Classifiers:
-    """Combines several checks into one, which gives an answer only if all of them do."""
+    """Combines several classifiers into one check. If one of them fails, the combined check fails."""
 
-    def __init__(self, checks: tuple[Check, ...]) -> None:
-        self._checks = checks
+    def __init__(self, classifiers: Sequence[Classifier]) -> None:
+        self._classifiers = classifiers
 
     async def find(self, text: str) -> tuple[FoundSpan, ...]:
-        found = await asyncio.gather(*(check.find(text) for check in self._checks))
+        found = await asyncio.gather(*(each.find(text) for each in self._classifiers))
         return tuple(span for spans in found for span in spans)
 
     async def close(self) -> None:
-        for check in self._checks:
-            await check.close()
+        pass  # no classifier has anything to release
 
 
 async def classifiers_check(policy: Policy) -> Classifiers:
@@ -62,4 +49,4 @@ async def classifiers_check(policy: Policy) -> Classifiers:
         raise BrokenPolicy(
             [PolicyFault("policy.toml", line, f"classifier {unknown[0]!r} is unknown; use one of: {known}")]
         )
-    return Classifiers(tuple([await KNOWN[name]() for name in names]))
+    return Classifiers([await asyncio.to_thread(KNOWN[name]) for name in names])

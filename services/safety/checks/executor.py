@@ -1,9 +1,10 @@
-"""Runs checks, each with a time limit and bounded retries.
+"""Runs checks, each with a time limit. A check that fails is tried again a few times.
 
 The number of concurrent checks is bounded, in total and for each tenant.
 """
 
 import asyncio
+from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Final, Protocol
 
@@ -32,8 +33,6 @@ class CheckFailed(Exception):
 
 
 class Check(Protocol):
-    """Checks windows of text according to one policy."""
-
     async def find(self, text: str) -> tuple[FoundSpan, ...]:
         """Return the findings in the text. If a check only says yes or no, its finding spans the whole text.
 
@@ -51,11 +50,9 @@ ChecksOf = Callable[[CheckRequest], Mapping[Tier, Check]]
 OnOutcome = Callable[[CheckRequest, CheckOutcome], None]
 
 
+# Thousands of short steps begin each second, and `asyncio.timeout` would cost more than the steps.
 class TimeoutSweeper:
-    """Cancels tasks whose current step takes too long, with one timer for all tasks.
-
-    There are thousands of short steps per second, for which ``asyncio.timeout`` would cost more than the steps.
-    """
+    """Cancels tasks that take too long between ``begin`` and ``end``. One timer serves all tasks."""
 
     def __init__(self) -> None:
         self._due_s: dict[asyncio.Task[object], float] = {}
@@ -63,18 +60,16 @@ class TimeoutSweeper:
         self._timer: asyncio.TimerHandle | None = None
 
     def begin(self, task: asyncio.Task[object], limit_s: float) -> None:
-        """Record that the task starts a step, which may take ``limit_s`` seconds."""
         loop = task.get_loop()
         self._due_s[task] = loop.time() + limit_s
         if self._timer is None:
             self._timer = loop.call_later(SWEEP_S, self._sweep, loop)
 
     def end(self, task: asyncio.Task[object]) -> None:
-        """Record that the task's step is over, whether it succeeded or failed."""
         self._due_s.pop(task, None)
 
     def was_overdue(self, task: asyncio.Task[object]) -> bool:
-        """Return whether the sweeper cancelled the task. If it did, uncancel the task."""
+        """Return whether only the sweeper cancelled the task, and undo that cancellation."""
         if task not in self._cancelled:
             return False
         self._cancelled.discard(task)
@@ -90,12 +85,12 @@ class TimeoutSweeper:
 
 
 class CheckExecutor:
-    """Runs checks in worker tasks.
+    """Runs checks in asyncio tasks.
 
     Args:
-        checks_of: Returns the checks of a request's policy version.
+        checks_of: Returns the checks, by tier, of the policy version in a ``CheckRequest``.
         on_outcome: Called with each outcome, in the event loop.
-        matters: Returns whether a check's outcome is still needed.
+        matters: Returns whether a check is still needed. Other checks are not run.
     """
 
     def __init__(
@@ -105,20 +100,19 @@ class CheckExecutor:
         self._on_outcome = on_outcome
         self._matters = matters
         self._queue: FairQueue[CheckRequest] = FairQueue()  # bounded by open requests and max_waiting_chars
-        self._running: dict[str, int] = {}
-        self._full: set[str] = set()
+        self._running: Counter[str] = Counter()
         self._workers: set[asyncio.Task[None]] = set()
         self._timeouts = TimeoutSweeper()
 
     def put(self, check: CheckRequest) -> None:
         self._queue.put(check.tenant, check)
-        if len(self._workers) < MAX_WORKERS and check.tenant not in self._full:
+        if len(self._workers) < MAX_WORKERS and self._running[check.tenant] < MAX_PER_TENANT:
             worker = asyncio.get_running_loop().create_task(self._work(), name="safety-check")
             self._workers.add(worker)
             worker.add_done_callback(self._workers.discard)
 
     async def stop(self) -> None:
-        """Cancel all checks. No further outcome is reported."""
+        """Cancel all checks. ``on_outcome`` is not called for them."""
         self._queue.clear()
         for worker in self._workers:
             worker.cancel()
@@ -128,29 +122,24 @@ class CheckExecutor:
         task = asyncio.current_task()
         assert task is not None, "a worker is a task"  # noqa: S101 - for the type checker
         done = 0
-        while (turn := self._queue.get(self._full)) is not None:
+        while (turn := self._queue.get(self._full_tenants())) is not None:
             tenant, check = turn
             if not self._matters(check):
                 continue
-            running = self._running[tenant] = self._running.get(tenant, 0) + 1
-            if running >= MAX_PER_TENANT:
-                self._full.add(tenant)
+            self._running[tenant] += 1
             try:
                 outcome = await self._run(check, task)
             finally:
-                self._leave(tenant)
+                self._running[tenant] -= 1
+                if not self._running[tenant]:
+                    del self._running[tenant]
             self._on_outcome(check, outcome)
             done += 1
             if done % _YIELD_EVERY == 0:
                 await asyncio.sleep(0)
 
-    def _leave(self, tenant: str) -> None:
-        running = self._running[tenant] - 1
-        if running:
-            self._running[tenant] = running
-        else:
-            del self._running[tenant]
-        self._full.discard(tenant)
+    def _full_tenants(self) -> list[str]:
+        return [tenant for tenant, running in self._running.items() if running >= MAX_PER_TENANT]
 
     async def _run(self, check: CheckRequest, task: asyncio.Task[object]) -> CheckOutcome:
         safety = check.policy.document.safety

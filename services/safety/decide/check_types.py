@@ -15,20 +15,16 @@ class CheckRequest:
     """A window of an answer's text to check.
 
     Attributes:
-        number: Identifies this check request.
         tier: 1 for NeMo rails, 2 for classifiers.
-        tenant: The tenant that the answer belongs to; tenants take turns with their checks.
-        policy: The policy version of the answer's request.
-        text: The text of the window.
-        last: Whether the answer's text ends with this window.
+        policy: The policy version with which the request started.
     """
 
     number: int
     tier: Tier
     tenant: str
+    attempt: int
     policy: Policy
     text: str
-    last: bool
 
 
 @dataclass(frozen=True, slots=True)

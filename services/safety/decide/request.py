@@ -1,7 +1,7 @@
 """The checks of one request, which has one or more runs. No I/O."""
 
 from collections import deque
-from typing import Final
+from typing import Final, final
 
 from schemas.stream import Chunk, Cleared, Closed, Failed, Finished, Recall, Started, StreamEvent, Verdict
 from services.policy import Policy
@@ -20,19 +20,16 @@ run with its text so far, if no chunk after ``seen_seq`` has come, because that 
 cause that is not in this set can be void only after the answer has ended.
 """
 
-AttemptOutputs = tuple[int, list[RunOutput]]
-"""The number of an attempt, and outputs of the check of its text."""
 
-
+@final
 class RequestCheck:
-    """Checks one request. It takes the request's events in log order.
+    """Checks the answer to one request. It takes the request's events in log order.
 
     Attributes:
-        policy: The policy version of the request. It does not change when the policy changes.
+        policy: The policy version with which the request began.
         expires_us: Time at which the request is forgotten if it was never closed, in microseconds since the epoch.
-        traceparent: The traceparent of the request's newest record that had one.
         over: Whether the request will have no more outputs.
-        unread: Runs with text that has not been read yet, because it is longer than one slice.
+        unread: Runs with text that has not been read yet.
     """
 
     __slots__ = ("_cleared", "_closed", "_context", "_denied", "_first_runs", "_gated", "_recall_ids", "_runs",
@@ -56,7 +53,7 @@ class RequestCheck:
         self._closed = False
 
     def add(self, event: Chunk) -> list[RunOutput]:
-        """Take a chunk. If the chunk is longer than a slice, its run is added to ``unread``."""
+        """Take a chunk, and read at most ``SLICE_CHARS`` of its text. If text remains, add its run to ``unread``."""
         run = self._runs.get(event.attempt)
         if run is None or run.key.run != event.run:
             return NOTHING
@@ -65,8 +62,7 @@ class RequestCheck:
             self._after(run)
         return outputs
 
-    def take(self, event: StreamEvent) -> list[AttemptOutputs]:
-        """Take an event that is not a chunk."""
+    def take(self, event: StreamEvent) -> list[RunOutput]:
         match event:
             case Cleared() | Recall():
                 self.note(event)
@@ -84,34 +80,36 @@ class RequestCheck:
                 pass
         return []
 
-    def read(self) -> list[AttemptOutputs]:
-        """Read one more slice of the text of the first run in ``unread``."""
+    def read(self) -> list[RunOutput]:
+        """Read at most ``SLICE_CHARS`` of the text of the first run in ``unread``."""
         run = self.unread.popleft()
         outputs = run.read()
         self._after(run)
-        return [(run.key.attempt, outputs)]
+        return outputs
 
-    def take_outcome(self, attempt: int, check: CheckRequest, outcome: CheckOutcome) -> list[RunOutput]:
-        run = self._runs.get(attempt)
+    def take_outcome(self, check: CheckRequest, outcome: CheckOutcome) -> list[RunOutput]:
+        run = self._runs.get(check.attempt)
         if run is None:
             return []
         outputs = run.take_outcome(check, outcome)
         self._after(run)
         return outputs
 
-    def checks(self, attempt: int) -> bool:
-        """Return whether this attempt's text is still being checked."""
-        return attempt in self._runs
+    def is_due(self, output: RunOutput) -> bool:
+        """Return whether an output that was held back is still needed."""
+        if self.settled(output.attempt):
+            return False
+        return output.attempt in self._runs if isinstance(output, CheckRequest) else self.new(output)
 
     def new(self, event: Cleared | Recall) -> bool:
-        """Return whether this event is not on the log yet. After this call it counts as written."""
+        """Return whether this event must be written. If so, record it as written."""
         if isinstance(event, Recall):
             return event.recall_id not in self._recall_ids and self.note(event)
         seq, final = self._cleared.get(event.attempt, (-2, False))
         return not final and (event.final or event.seq > seq) and self.note(event)
 
     def note(self, event: Cleared | Recall) -> bool:
-        """Record an event of safety that is on the log. Return whether it is about an attempt's first run."""
+        """Record a recall or a clearance. Return false if its run is not the first run of its attempt."""
         if not self._first_runs.is_first(event.attempt, event.run):
             return False
         if isinstance(event, Recall):
@@ -122,11 +120,9 @@ class RequestCheck:
         return True
 
     def settled(self, attempt: int) -> bool:
-        """Return whether the log has this attempt's final clearance."""
         return self._cleared.get(attempt, (-2, False))[1]
 
     def drop_settled(self) -> None:
-        """Forget the checks of attempts whose final clearance is on the log."""
         for attempt in [attempt for attempt in self._runs if self.settled(attempt)]:
             del self._runs[attempt]
         self._tidy()
@@ -139,7 +135,7 @@ class RequestCheck:
         run.gated = self._gated or event.delivery.mode == "gated"
         self._runs[event.attempt] = run
 
-    def _on_closed(self, event: Closed) -> list[AttemptOutputs]:
+    def _on_closed(self, event: Closed) -> list[RunOutput]:
         runs = list(self._runs.values())
         if event.cause not in REFUTABLE_CAUSES:
             self._closed = True
@@ -149,8 +145,8 @@ class RequestCheck:
             return []
         return self._finish(runs, None)
 
-    def _finish(self, runs: list[RunCheck], last_seq: int | None) -> list[AttemptOutputs]:
-        outputs = [(run.key.attempt, run.finish(last_seq)) for run in runs]
+    def _finish(self, runs: list[RunCheck], last_seq: int | None) -> list[RunOutput]:
+        outputs = [output for run in runs for output in run.finish(last_seq)]
         for run in runs:
             self._after(run)
         self._tidy()

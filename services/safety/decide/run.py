@@ -1,14 +1,14 @@
 """The checks of one run's text. They decide what is recalled, and how far the text is cleared.
 
-All decisions depend only on the text and its character offsets, and on the policy. They do not depend on how the text
+All decisions depend only on the text, on character offsets in it, and on the policy. They do not depend on how the text
 was cut into chunks, when the chunks arrived, or when a check answered:
 
-- Tier 0 reads every character. It reports a finding as soon as the finding is certain. The first finding that stops the
-  answer ends all reading.
-- Tiers 1 and 2 check windows that end at absolute offsets. Outcomes are processed in the order of the offsets, in
-  whatever order they arrive.
-- A window of tier 1 clears the chunks before its end, up to the possible start of a tier 0 finding. In gated delivery
-  the clearance also waits for tier 2, and excludes the newest characters, which may be the first half of a phrase.
+- Tier 0 reads every character. It reports a finding as soon as the finding is certain. After the first finding that
+  stops the answer, no more text is read.
+- Tiers 1 and 2 check windows. The offset at which a window ends does not depend on chunks or time. The outcomes of
+  checks are processed in the order of the windows.
+- If a window passes tier 1, the chunks before its end are cleared. In gated delivery, tier 2 must pass, too. Text at
+  the end that may be the start of a finding is not cleared.
 
 No I/O.
 """
@@ -39,7 +39,7 @@ NOTHING: Final[_Outputs] = []
 
 
 class _Clearance(NamedTuple):
-    """Chunks that passed tier 1, and the number of tier 2 windows that must pass before the chunks are cleared."""
+    """The chunks up to ``seq`` are cleared when tier 2 has passed ``after`` windows."""
 
     seq: int
     after: int
@@ -50,13 +50,12 @@ class RunCheck:
     """The checks of one run. The methods return the resulting outputs, in order.
 
     Attributes:
-        key: The run.
-        gated: Whether delivery is gated. A change applies to text that is not cleared yet.
+        gated: Whether the delivery mode is ``gated``.
         unread: Text that ``read`` has not read yet.
     """
 
-    __slots__ = ("_clearing", "_context", "_due", "_ended", "_last_seq", "_plain", "_policy", "_recalls",
-                 "_scanner", "_stopped", "_text", "_trackers", "gated", "key", "unread")  # fmt: skip
+    __slots__ = ("_clearing", "_context", "_due", "_ended", "_last_seq", "_plain", "_policy", "_recalls", "_scanner",
+                 "_stopped", "_text", "_tier_1", "_tier_2", "_trackers", "gated", "key", "unread")  # fmt: skip
 
     def __init__(self, key: RunKey, policy: Policy, immediate: frozenset[int], context: CheckContext) -> None:
         safety = policy.document.safety
@@ -65,10 +64,11 @@ class RunCheck:
         self._policy = policy
         self._context = context
         self._scanner = Scanner(policy.automaton, immediate)
+        self._tier_1 = WindowTracker(1, safety.windows)
+        self._tier_2 = WindowTracker(2, safety.classifier_windows) if safety.classifiers else None
         # Tier 2 is first, so that if both have a window here, the clearance of tier 1 can wait for that of tier 2.
         self._trackers: tuple[WindowTracker, ...] = (
-            *((WindowTracker(2, safety.classifier_windows),) if safety.classifiers else ()),
-            WindowTracker(1, safety.windows),
+            (self._tier_1,) if self._tier_2 is None else (self._tier_2, self._tier_1)
         )
         self._text = RunText(max(tracker.windows.context_chars for tracker in self._trackers))
         self.unread: deque[str] = deque()
@@ -82,7 +82,6 @@ class RunCheck:
 
     @property
     def done(self) -> bool:
-        """Whether the run will have no more outputs."""
         if self._clearing or not (self._stopped or self._ended):
             return False
         for tracker in self._trackers:  # noqa: SIM110 - asked after every outcome
@@ -92,11 +91,11 @@ class RunCheck:
 
     @property
     def last_seq(self) -> int:
-        """``seq`` of the last chunk without a gap before it; -1 if there is none."""
+        """The highest ``seq`` up to which no chunk is missing; -1 if the first chunk is missing."""
         return self._text.next_seq - 1
 
     def add(self, chunk: Chunk) -> _Outputs:
-        """Take a chunk and read it. If the chunk is longer than a slice, later calls of ``read`` read what remains."""
+        """Take a chunk, and read at most ``SLICE_CHARS`` of its text. ``read`` reads what remains."""
         size, text = len(chunk.text), self._text
         if size < self._plain and text.take(chunk):  # nearly every chunk
             text.fresh.append(chunk)
@@ -104,7 +103,11 @@ class RunCheck:
             matches = self._scanner.feed(chunk.text)
             if self._scanner.work:
                 self._account()
-            return self._found(matches) if matches else NOTHING
+            if not matches:
+                return NOTHING
+            outputs: _Outputs = []
+            self._apply(matches, outputs)
+            return outputs
         beyond = self._last_seq is not None and chunk.seq > self._last_seq  # the fold ignores such a chunk
         if self._stopped or beyond:
             return NOTHING
@@ -114,13 +117,13 @@ class RunCheck:
         return self.read()
 
     def finish(self, last_seq: int | None) -> _Outputs:
-        """Set the last chunk of the text, which may not have arrived yet. None means the last chunk so far."""
+        """Note that the run ends with chunk ``last_seq``; if None, with the last chunk that has arrived."""
         if self._last_seq is None:
             self._last_seq = self.last_seq if last_seq is None else last_seq
         return self.read()
 
     def read(self) -> _Outputs:
-        """Read at most ``SLICE_CHARS`` of the unread text. If the text ends there, request the last checks."""
+        """Read at most ``SLICE_CHARS`` of the unread text. If the run ends there, request the last checks."""
         outputs: _Outputs = []
         room = SLICE_CHARS
         while self.unread and room > 0:
@@ -157,16 +160,9 @@ class RunCheck:
                 self._open_windows(outputs, last=False)
 
     def _account(self) -> int:
-        """Record and return the number of the matcher's look-ups beyond one per character."""
-        work, self._scanner.work = self._scanner.work, 0
+        work, self._scanner.work = self._scanner.work, 0  # the matcher's look-ups beyond one per character
         self._context.work += work
         return work
-
-    def _found(self, matches: list[Match]) -> _Outputs:
-        outputs: _Outputs = []
-        if self._apply(matches, outputs):
-            self._plain = 0
-        return outputs
 
     def _end(self, outputs: _Outputs) -> None:
         if self._ended or self._stopped:
@@ -188,19 +184,17 @@ class RunCheck:
                 if tracker.tier == 1:
                     self._settle_clearance(pending)
                 if tracker.ask(pending):
-                    outputs.append(self._request(tracker, pending, text))
+                    outputs.append(
+                        CheckRequest(
+                            number=pending.number, tier=tracker.tier, tenant=self.key.tenant, attempt=self.key.attempt,
+                            policy=self._policy, text=text,
+                        )
+                    )  # fmt: skip
                     self._give_up_oldest(tracker, outputs)
         self._due = min([tracker.next for tracker in self._trackers])
 
-    def _request(self, tracker: WindowTracker, pending: PendingCheck, text: str) -> CheckRequest:
-        return CheckRequest(
-            number=pending.number, tier=tracker.tier, tenant=self.key.tenant, policy=self._policy, text=text,
-            last=pending.last,
-        )  # fmt: skip
-
     def _settle_clearance(self, pending: PendingCheck) -> None:
-        """Record which chunks a window may clear. The outcome of its check later decides whether they are cleared."""
-        tier_2 = self._trackers[0] if len(self._trackers) > 1 else None
+        tier_2 = self._tier_2
         if pending.last or self.gated:
             pending.after = tier_2.asked if tier_2 else 0
         if pending.last:
@@ -208,12 +202,11 @@ class RunCheck:
             return
         offset = self._scanner.undecided
         if self.gated:
-            offset = min(offset, pending.end - self._trackers[-1].windows.hold_chars)
+            offset = min(offset, pending.end - self._tier_1.windows.hold_chars)
             offset = min(offset, tier_2.reached) if tier_2 else offset
         pending.clears = self._text.whole_before(offset)
 
     def _give_up_oldest(self, tracker: WindowTracker, outputs: _Outputs) -> None:
-        """Count the oldest check as failed if too much text waits for its outcome."""
         oldest = tracker.oldest()
         limit = self._policy.document.safety.max_waiting_chars
         if oldest is not None and oldest.outcome is None and self._scanner.position - oldest.end > limit:
@@ -221,7 +214,6 @@ class RunCheck:
             self._count(outputs)
 
     def _count(self, outputs: _Outputs) -> None:
-        """Process outcomes in order, and clear the text that passed."""
         for tracker in self._trackers:
             for pending in tracker.countable():
                 if isinstance(pending.outcome, CheckResult):
@@ -231,20 +223,20 @@ class RunCheck:
                     tracker.stopped = self._recalls.unchecked(tracker, pending, outputs)
                 if tracker.tier == 1 and not tracker.stopped and pending.clears is not None:
                     self._clearing.append(_Clearance(pending.clears, pending.after, pending.last))
-        tier_2 = self._trackers[0]
-        passed = tier_2.passed if tier_2.tier == 2 else 0
+        tier_2 = self._tier_2
+        passed = tier_2.passed if tier_2 else 0
         while self._clearing and self._clearing[0].after <= passed:
             clearance = self._clearing.popleft()
             outputs.append(self._recalls.cleared(clearance.seq, final=clearance.final))
-        if tier_2.tier == 2 and tier_2.stopped:
+        if tier_2 and tier_2.stopped:
             self._clearing.clear()
 
     def _apply(self, matches: list[Match], outputs: _Outputs) -> bool:
-        """Add the recalls for matches of tier 0. Return whether the answer is stopped."""
         for match in matches:
             rule = match.rule
             if self._recalls.finding(0, FoundSpan(rule.name, rule.category, match.start, match.end), outputs):
                 self._stopped = True
+                self._plain = 0
                 self.unread.clear()
                 break
         return self._stopped

@@ -1,8 +1,4 @@
-"""The windows of one run's text that one tier checks.
-
-Windows end at absolute offsets, which depend neither on chunks nor on load. Outcomes are processed in the order of
-these offsets, in whatever order they arrive. No I/O.
-"""
+"""The windows of one run's text that one tier checks. No I/O."""
 
 from collections import deque
 from collections.abc import Iterator
@@ -13,7 +9,7 @@ from services.safety.decide.check_types import CheckOutcome, Tier
 
 
 def next_offset(position: int, windows: WindowSpec) -> int:
-    """Return the end of the first window that ends after ``position``. ``WindowSpec`` says where windows end."""
+    """Return the end of the first window that ends after ``position``."""
     if position >= windows.stride_chars:
         return (position // windows.stride_chars + 1) * windows.stride_chars
     offset = windows.first_chars
@@ -24,15 +20,12 @@ def next_offset(position: int, windows: WindowSpec) -> int:
 
 @dataclass(slots=True)
 class PendingCheck:
-    """A check whose outcome has not been processed yet.
+    """The check of one window, whose outcome has not been processed yet. Offsets count characters of the run's text.
 
     Attributes:
-        number: The number of its ``CheckRequest``.
-        start: Offset of the start of its window.
-        end: Offset of the end of its window.
-        last: Whether the text ends with the window.
-        clears: ``seq`` of the last chunk that it clears if nothing stops the answer; None if it clears no chunk.
-        after: Number of tier 2 checks that must have passed before this check clears text.
+        last: Whether the run's text ends with this window.
+        clears: ``seq`` of the last chunk that is cleared if this window passes; None if it clears no chunk.
+        after: Number of windows that must have passed tier 2 before the chunk ``clears`` is cleared.
     """
 
     number: int
@@ -48,13 +41,11 @@ class WindowTracker:
     """The windows of one run's text that one tier checks, and the outcomes of their checks.
 
     Attributes:
-        tier: 1 or 2.
-        windows: The policy's settings for the ends and the length of windows.
         next: Offset at which the next window ends.
         reached: Offset at which the newest window ended.
-        asked: Number of windows that were due so far.
-        passed: Number of windows whose outcomes were processed, in order, and did not stop the answer.
-        stopped: Whether the answer was stopped. Then no further check is requested, and no outcome processed.
+        asked: Number of windows so far.
+        passed: Number of windows that passed.
+        stopped: Whether this tier requests no further check and processes no further outcome.
     """
 
     __slots__ = ("_pending", "_recalled", "asked", "next", "passed", "reached", "stopped", "tier", "windows")
@@ -80,18 +71,19 @@ class WindowTracker:
         return not self.stopped
 
     def take_outcome(self, number: int, outcome: CheckOutcome) -> None:
-        """Record the outcome of a check that is still pending."""
         for pending in self._pending:
             if pending.number == number:
                 pending.outcome = outcome
                 return
 
     def oldest(self) -> PendingCheck | None:
-        """Return the oldest check whose outcome has not been processed; None if there is none."""
         return self._pending[0] if self._pending else None
 
     def countable(self) -> Iterator[PendingCheck]:
-        """Yield the checks to process now, in order. The caller sets ``stopped`` if a check stops the answer."""
+        """Yield the checks to process now, in the order of their windows.
+
+        If ``stopped`` is set meanwhile, yield no more.
+        """
         while self._pending and self._pending[0].outcome is not None:
             yield self._pending.popleft()
             if self.stopped:
@@ -100,10 +92,7 @@ class WindowTracker:
             self.passed += 1
 
     def unrecalled(self, rule: str, start: int, end: int) -> tuple[int, int]:
-        """Return the part of a window that this rule has not recalled yet. From now on, the part counts as recalled.
-
-        Windows overlap, but recalls must not.
-        """
+        """Return the part of a window that this rule has not recalled yet, and mark it as recalled."""
         start = max(start, self._recalled.get(rule, 0))
         self._recalled[rule] = max(end, self._recalled.get(rule, 0))
         return start, end

@@ -1,4 +1,4 @@
-"""Run it: ``python -m services.safety.rejudge --policy DIR --archive DIR``."""
+"""Judge recorded traffic again: ``python -m services.safety.rejudge --policy DIR --archive DIR``."""
 
 import sys
 

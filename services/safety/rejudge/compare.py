@@ -1,7 +1,7 @@
-"""Compares recorded recalls with the recalls under another policy, and scores the policy's rules by labels. No I/O."""
+"""Compares the recorded recalls with those of another policy, and these with labelled texts. No I/O."""
 
-from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from statistics import median
 from typing import Any, Literal, NamedTuple
@@ -18,7 +18,7 @@ class Difference(NamedTuple):
     """A difference between the recorded recalls and the recalls under another policy.
 
     Attributes:
-        before: The recorded recall; None if the recall was not recorded.
+        before: The recorded recall; None if only the other policy makes the recall.
         after: The recall under the other policy; None if that policy makes no such recall.
     """
 
@@ -34,7 +34,7 @@ class Comparison:
 
     Attributes:
         same: Number of recalls that are the same.
-        unchecked: Number of recorded recalls that were made because a check had not answered. They are not compared.
+        unchecked: Number of recorded recalls that were made because a check gave no answer. They are not compared.
     """
 
     same: int = 0
@@ -45,8 +45,7 @@ class Comparison:
 def compare(runs: Mapping[RunId, JudgedRun]) -> Comparison:
     """Compare the recorded recalls of each run with its recalls under the other policy.
 
-    If a recorded recall is missing and the same rule makes another recall in the same run, these two count as one
-    difference: the recall ``moves``.
+    A recorded recall and a new one by the same rule in the same run are one difference, ``moves``.
     """
     found = Comparison()
     for name, run in runs.items():
@@ -68,7 +67,7 @@ def compare(runs: Mapping[RunId, JudgedRun]) -> Comparison:
 
 
 def _content(recall: Recall) -> tuple[object, ...]:
-    """Return the fields of a recall that are compared. Its id and its policy's version are not compared."""
+    # The id and the policy's version are different under each policy.
     return recall.rule, recall.category, recall.start, recall.end, recall.action, recall.replacement
 
 
@@ -78,7 +77,6 @@ class Label(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     Attributes:
         id: Id of the request.
         span: Offsets in the answer's text: the first code point and one past the last.
-        category: The category of the finding.
     """
 
     id: str
@@ -93,11 +91,9 @@ class RuleScore:
     Attributes:
         recalls: Number of recalls by the rule.
         right: Number of these recalls that overlap a label of the rule's category.
-        exposed_chars: For each recall, the number of code points from the start of the finding to the end of the
-            text that had arrived when it was found. With optimistic delivery, at most this many were visible.
-        removed_chars: Number of code points that its recalls removed.
-        wrong_chars: Number of these code points that were removed by recalls that overlap no label of the rule's
-            category.
+        exposed_chars: For each recall, the number of code points from the recalled text to the end of the text so far.
+        removed_chars: Number of code points that the rule's recalls removed.
+        wrong_chars: Number of code points removed by recalls that overlap no such label.
     """
 
     rule: str
@@ -124,17 +120,17 @@ class RuleScore:
 
 @dataclass(slots=True)
 class Scores:
-    """Scores of all rules, and how many of the spans that people labelled were recalled.
+    """The scores of all rules, and the number of labels that recalls found.
 
     Attributes:
-        labels: Number of labels of judged requests, by category.
-        found: Number of these labels that a recall of the same category overlaps, by category.
+        labels: For each category, the number of labels of judged requests.
+        found: For each category, the number of these labels that a recall of the same category overlaps.
         unknown: Number of labels of requests that were not judged.
     """
 
     rules: list[RuleScore]
-    labels: dict[str, int]
-    found: dict[str, int]
+    labels: Counter[str]
+    found: Counter[str]
     unknown: int
 
 
@@ -144,7 +140,7 @@ def score(runs: Mapping[RunId, JudgedRun], labels: Iterable[Label] | None, reque
     for label in labels or ():
         by_request[label.id].append(label)
     rules: dict[tuple[str, str], RuleScore] = {}
-    hit: set[tuple[str, tuple[int, int], str]] = set()
+    hit: set[Label] = set()
     for (request_id, _, _), run in runs.items():
         for recall, chars in run.judged:
             one = rules.setdefault((recall.rule, recall.category), RuleScore(recall.rule, recall.category))
@@ -155,33 +151,17 @@ def score(runs: Mapping[RunId, JudgedRun], labels: Iterable[Label] | None, reque
             overlapping = [label for label in by_request.get(request_id, ()) if _overlaps(label, recall)]
             if overlapping:
                 one.right += 1
-                hit |= {(label.id, label.span, label.category) for label in overlapping}
+                hit.update(overlapping)
             else:
                 one.wrong_chars += removed
     judged = [label for own in by_request.values() for label in own if label.id in requests]
-    total: dict[str, int] = defaultdict(int)
-    found: dict[str, int] = defaultdict(int)
-    for label in judged:
-        total[label.category] += 1
-        found[label.category] += (label.id, label.span, label.category) in hit
-    unknown = sum(map(len, by_request.values())) - len(judged)
     return Scores(
-        sorted(rules.values(), key=lambda each: (-each.recalls, each.rule)), dict(total), dict(found), unknown
+        rules=sorted(rules.values(), key=lambda each: (-each.recalls, each.rule)),
+        labels=Counter(label.category for label in judged),
+        found=Counter(label.category for label in judged if label in hit),
+        unknown=sum(map(len, by_request.values())) - len(judged),
     )
 
 
 def _overlaps(label: Label, recall: Recall) -> bool:
     return label.category == recall.category and label.span[0] < recall.end and recall.start < label.span[1]
-
-
-def read_labels(lines: Sequence[bytes]) -> list[Label] | int:
-    """Return the labels in JSON lines. If a line is not a label, return the number of the first such line."""
-    found: list[Label] = []
-    for number, line in enumerate(lines, 1):
-        if not line.strip():
-            continue
-        try:
-            found.append(msgspec.json.decode(line, type=Label))
-        except (msgspec.DecodeError, UnicodeDecodeError):
-            return number
-    return found

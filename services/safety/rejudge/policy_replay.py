@@ -1,12 +1,11 @@
-"""Runs the recorded stream log through safety's own decisions, under another policy.
+"""Judges the recorded stream log again under another policy, with the code by which the safety service decides.
 
-The result does not depend on time, because what safety writes follows from the text and the policy alone. The decisions
-do not use recorded recalls and clearances. Afterwards, the new recalls are compared with the recorded recalls. The
-service's queue is left out, because it only decides which tenant's text is read next.
+The result depends only on the text and the policy, not on time. Recorded recalls and clearances do not influence the
+decisions.
 """
 
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -17,9 +16,9 @@ from schemas.stream import Chunk, Cleared, Recall, StreamEvent
 from schemas.topics import STREAMS
 from services.policy import Policy
 from services.safety.checks.executor import Check
-from services.safety.decide.check_types import CheckOutcome, CheckRequest, CheckResult, Tier, Unchecked
+from services.safety.decide.check_types import CheckOutcome, CheckRequest, CheckResult, RunOutput, Tier, Unchecked
 from services.safety.decide.recalls import CheckContext
-from services.safety.decide.request import AttemptOutputs, RequestCheck
+from services.safety.decide.request import RequestCheck
 from services.safety.partition import SafetyPartition
 
 UNCHECKED: Final = "unchecked"
@@ -40,7 +39,7 @@ class JudgedRun:
 
     Attributes:
         recorded: Recalls on the log, by id.
-        judged: Recalls under the policy, each with the number of code points that had arrived when it was made.
+        judged: Recalls under the new policy, each with the number of code points that had arrived when it was made.
     """
 
     recorded: dict[str, Recall] = field(default_factory=dict)
@@ -51,15 +50,14 @@ class PolicyReplay:
     """Judges the stream log of one archive, partition by partition, record by record.
 
     Args:
-        policy: The policy to judge by.
         checks: The policy's checks, by tier.
         wanted: Returns whether to judge the request with this id.
 
     Attributes:
-        runs: Runs with a recall, recorded or under the policy. They stay in memory, so judge a long archive in parts.
+        runs: The runs that have a recall, recorded or under the policy.
         chunks: Number of chunks that were judged.
         requests: The ids of the judged requests.
-        versions: Number of recorded recalls and clearances, by their policy version.
+        versions: For each policy version, the number of recorded recalls and clearances.
     """
 
     def __init__(self, policy: Policy, checks: Mapping[Tier, Check], wanted: Callable[[str], bool]) -> None:
@@ -76,7 +74,6 @@ class PolicyReplay:
         self.versions: dict[str, int] = {}
 
     async def take(self, partition: int, events: Sequence[AnyEvent]) -> None:
-        """Judge events of the stream log, in order of their offsets."""
         if partition != self._number:
             self._number = partition
             self._partition = SafetyPartition(LONGEST_TOTAL_MS * 1_000, catching_up=False)
@@ -89,20 +86,16 @@ class PolicyReplay:
                     self.chunks += 1
                     ends[event.run] = event.start + len(event.text)
                     if (outputs := request.add(event)) or request.unread:
-                        await self._perform(request, [(event.attempt, outputs)])
+                        await self._perform(request, outputs)
             elif not isinstance(event, StreamEvent) or not wanted(event.request_id):
                 continue
             elif type(event) in _GIVEN:
-                await self._take(event)
+                request = self._partition.check_of(event, self._policy, self._context)
+                if request is not None:
+                    self.requests.add(event.request_id)
+                    await self._perform(request, request.take(event))
             else:
                 self._note(event)
-
-    async def _take(self, event: StreamEvent) -> None:
-        """Judge an event other than a chunk."""
-        request = self._partition.check_of(event, self._policy, self._context)
-        if request is not None:
-            self.requests.add(event.request_id)
-            await self._perform(request, request.take(event))
 
     def _run(self, event: Recall) -> JudgedRun:
         return self.runs.setdefault((event.request_id, event.attempt, event.run), JudgedRun())
@@ -113,25 +106,24 @@ class PolicyReplay:
         if isinstance(event, Recall | Cleared):
             self.versions[event.policy_version] = self.versions.get(event.policy_version, 0) + 1
 
-    async def _perform(self, request: RequestCheck, outputs_by_attempt: Sequence[AttemptOutputs]) -> None:
-        """Run the checks one after the other, and record the recalls."""
-        waiting = deque((attempt, output) for attempt, outputs in outputs_by_attempt for output in outputs)
+    async def _perform(self, request: RequestCheck, outputs: Sequence[RunOutput]) -> None:
+        waiting = deque(outputs)
         while waiting or request.unread:
             if not waiting:
-                waiting.extend((attempt, output) for attempt, outputs in request.read() for output in outputs)
+                waiting.extend(request.read())
                 continue
-            attempt, output = waiting.popleft()
+            output = waiting.popleft()
             if isinstance(output, CheckRequest):
-                outcome = await _outcome(self._checks[output.tier].find(output.text))
-                waiting.extend((attempt, more) for more in request.take_outcome(attempt, output, outcome))
+                outcome = await _outcome(self._checks[output.tier], output.text)
+                waiting.extend(request.take_outcome(output, outcome))
             elif request.new(output) and isinstance(output, Recall):
                 chars = max(self._ends.get(output.run, 0), output.end)
                 self._run(output).judged.append((output, chars))
         self._partition.forget_if_over(request)
 
 
-async def _outcome(finding: Awaitable[tuple[object, ...]]) -> CheckOutcome:
+async def _outcome(check: Check, text: str) -> CheckOutcome:
     try:
-        return CheckResult(await finding)  # type: ignore[arg-type]
+        return CheckResult(await check.find(text))
     except Exception as error:  # noqa: BLE001 - whatever a check raises, the text was not checked
         return Unchecked(type(error).__name__)

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 from typing import Any, Final
 
+import msgspec
 import orjson
 
 from schemas.topics import STREAMS
@@ -16,7 +17,7 @@ from services.safety.checks.classifiers import classifiers_check
 from services.safety.checks.executor import Check
 from services.safety.checks.nemo import nemo_check
 from services.safety.decide.check_types import Tier
-from services.safety.rejudge.compare import Comparison, Difference, Label, Scores, compare, read_labels, score
+from services.safety.rejudge.compare import Comparison, Difference, Label, Scores, compare, score
 from services.safety.rejudge.policy_replay import KINDS, PolicyReplay
 
 MAX_SHOWN: Final = 200
@@ -44,16 +45,16 @@ async def rejudge(args: argparse.Namespace) -> int:
         await replay.take(partition, events)
     for check in checks.values():
         await check.close()
-    found, scores = compare(replay.runs), score(replay.runs, labels, replay.requests)
+    found = compare(replay.runs)
+    told = report(replay, policy, found, score(replay.runs, labels, replay.requests))
     if args.json:
-        sys.stdout.write(orjson.dumps(report(replay, policy, found, scores)).decode() + "\n")
+        sys.stdout.write(orjson.dumps(told).decode() + "\n")
     else:
-        sys.stdout.write("\n".join(_table(replay, policy, found, scores, labelled=labels is not None)) + "\n")
+        sys.stdout.write("\n".join(_table(told, labelled=labels is not None)) + "\n")
     return 1 if found.differences else 0
 
 
 async def build_checks(policy: Policy) -> dict[Tier, Check]:
-    """Build a policy's checks in the same way as the safety service."""
     checks: dict[Tier, Check] = {1: await nemo_check(policy)}
     if policy.document.safety.classifiers:
         checks[2] = await classifiers_check(policy)
@@ -62,19 +63,23 @@ async def build_checks(policy: Policy) -> dict[Tier, Check]:
 
 def _labels(path: Path) -> list[Label]:
     try:
-        found = read_labels(path.read_bytes().splitlines())
+        lines = path.read_bytes().splitlines()
     except OSError as error:
         raise UserError(f"--labels {path}: {error.strerror}") from None
-    if isinstance(found, int):
-        raise UserError(
-            f"--labels {path}, line {found}: must be a JSON object such as"
-            ' {"id": "01a2...", "span": [10, 25], "category": "email"}'
-        )
+    found: list[Label] = []
+    for number, line in enumerate(lines, 1):
+        try:
+            if line.strip():
+                found.append(msgspec.json.decode(line, type=Label))
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            raise UserError(
+                f"--labels {path}, line {number}: must be a JSON object such as"
+                ' {"id": "01a2...", "span": [10, 25], "category": "email"}'
+            ) from None
     return found
 
 
 def report(replay: PolicyReplay, policy: Policy, found: Comparison, scores: Scores) -> dict[str, Any]:
-    """Return the whole result of ``rejudge`` as an object for JSON."""
     return {
         "policy": {"name": policy.document.name, "version": policy.version},
         "recorded_versions": replay.versions,
@@ -104,18 +109,18 @@ def _difference(each: Difference) -> dict[str, Any]:
     return {"change": each.change, "request_id": request_id, "attempt": attempt, "run": run} | sides
 
 
-def _table(replay: PolicyReplay, policy: Policy, found: Comparison, scores: Scores, *, labelled: bool) -> list[str]:
-    told = report(replay, policy, found, scores)
+def _table(told: dict[str, Any], *, labelled: bool) -> list[str]:
+    policy, differences = told["policy"], told["differences"]
     lines = [
-        f"{told['requests']} requests, {told['chunks']} chunks, under policy {policy.document.name} {policy.version}",
-        f"recalls: {found.same} the same, {len(found.differences)} different"
-        + (f"; {found.unchecked} were because a check had not answered" if found.unchecked else ""),
+        f"{told['requests']} requests, {told['chunks']} chunks, under policy {policy['name']} {policy['version']}",
+        f"recalls: {told['same']} the same, {len(differences)} different"
+        + (f"; {told['unchecked']} were because a check had not answered" if told["unchecked"] else ""),
     ]
-    for each in told["differences"][:MAX_SHOWN]:
+    for each in differences[:MAX_SHOWN]:
         sides = [_side(each[name]) for name in ("before", "after") if each[name] is not None]
         lines.append(f"  {each['request_id']} attempt {each['attempt']}  {each['change']:<10} {' -> '.join(sides)}")
-    if len(found.differences) > MAX_SHOWN:
-        lines.append(f"  and {len(found.differences) - MAX_SHOWN} more: --json has all")
+    if len(differences) > MAX_SHOWN:
+        lines.append(f"  and {len(differences) - MAX_SHOWN} more: --json has all")
     lines.append("")
     lines.append(
         f"{'rule':<40} {'recalls':>7} {'precision':>9} {'exposed p50':>11} {'max':>6} {'removed':>8} {'wrongly':>8}"
@@ -130,8 +135,8 @@ def _table(replay: PolicyReplay, policy: Policy, found: Comparison, scores: Scor
     lines.append("exposed, removed and wrongly are characters")
     for category, row in told["labels"].items():
         lines.append(f"labels {category}: {row['found']} of {row['labels']} found, recall {row['recall']:.1%}")
-    if scores.unknown:
-        lines.append(f"{scores.unknown} labels are of requests that were not judged")
+    if unknown := told["labels_of_unknown_requests"]:
+        lines.append(f"{unknown} labels are of requests that were not judged")
     return lines
 
 
@@ -140,7 +145,6 @@ def _side(recall: dict[str, Any]) -> str:
 
 
 def parser() -> argparse.ArgumentParser:
-    """Return the parser; ``railbus audit rejudge`` calls this program."""
     found = argparse.ArgumentParser(
         prog="python -m services.safety.rejudge",
         description="judge recorded answers again; see `railbus audit rejudge`",
@@ -151,5 +155,5 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main() -> int:
-    """Run the program. Return 0 if no recall is different, 1 if one is, 2 after a user's mistake."""
+    """Run the command. Return 0 if no recall is different, 1 if a recall is different, 2 after a user's mistake."""
     return run_rejudge(rejudge(parser().parse_args()))

@@ -35,7 +35,7 @@ class Harness:
         self.news = asyncio.Event()
 
     def put(self, text, tenant="t"):
-        check = CheckRequest(number=0, tier=1, tenant=tenant, policy=self.policy, text=text, last=False)
+        check = CheckRequest(number=0, tier=1, tenant=tenant, attempt=1, policy=self.policy, text=text)
         self.executor.put(check)
 
     def take(self, check, answer):

@@ -3,7 +3,8 @@
 import pytest
 
 from services.policy import BrokenPolicy, FoundSpan
-from services.safety.checks.classifiers import Classifiers, PresidioCheck, classifiers_check
+from services.policy.engines.presidio import Presidio
+from services.safety.checks.classifiers import Classifiers, classifiers_check
 from services.safety.checks.executor import CheckFailed
 from tests.unit.safety.world import policy
 
@@ -12,7 +13,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 
 @pytest.fixture(scope="module")
 def presidio():
-    return PresidioCheck()
+    return Presidio()
 
 
 @pytest.mark.parametrize(
