@@ -1,6 +1,6 @@
 """Membership in a consumer group: joining, heartbeats and committed offsets.
 
-aiokafka's group coordinator is used, but not its consumer, whose read loop costs too much CPU (see ``fetcher``).
+It uses aiokafka's group coordinator, but not aiokafka's consumer, whose read loop costs too much CPU.
 """
 
 import asyncio
@@ -44,7 +44,7 @@ HASTE_S: Final = 0.05
 
 
 class Term(NamedTuple):
-    """Identifies one assignment of one member. A member that the group has removed gets another id when it rejoins."""
+    """Identifies one assignment of one member. If the group removes a member, the member rejoins with a new id."""
 
     member_id: str
     generation: int
@@ -54,20 +54,20 @@ NO_TERM: Final = Term("", -1)
 
 
 def request_timeout_ms(settings: BusSettings) -> int:
-    """Return a timeout long enough for a join, which is answered only when all members have rejoined or timed out."""
+    # A join is answered only when all members have joined or timed out.
     return settings.session_timeout_ms + REQUEST_TIMEOUT_MS
 
 
-class GroupMembership:
+class GroupMembership(ConsumerRebalanceListener):  # type: ignore[misc] # aiokafka has no types
     """One member of a group.
 
     Args:
-        cluster: An open ``Cluster`` whose request timeout is ``request_timeout_ms``.
+        cluster: An open ``Cluster``, created with the timeout that ``request_timeout_ms`` returns.
         instance_id: Id for static membership; None for dynamic membership.
-        held: Returns the partitions that this member has now. A rebalance should not move them.
-        hands_over: Whether other members may get this member's partitions only after ``rejoin`` was called.
-        revoked: Awaited before the member rejoins. Heartbeats continue meanwhile.
-        assigned: Called with each assignment and its term. It must return at once, because heartbeats start only then.
+        held: Returns the partitions that this member has now.
+        hands_over: Whether other members get its partitions only after it has called ``rejoin``.
+        revoked: Awaited before the member rejoins. The member continues to send heartbeats.
+        assigned: Called with each assignment and its term. It must return at once.
     """
 
     def __init__(  # noqa: PLR0913 - what a group must be told of a member, and what it asks of it
@@ -83,6 +83,7 @@ class GroupMembership:
         revoked: Callable[[], Awaitable[None]],
         assigned: Callable[[TopicPartitions, Term], None],
     ) -> None:
+        self._revoked = revoked
         self._assigned = assigned
         self._held = held
         self._hands_over = hands_over
@@ -91,7 +92,7 @@ class GroupMembership:
         self._failures: set[asyncio.Future[None]] = set()
         self._subscription: Any = SubscriptionState()
         self._subscription.register_fetch_waiters(self._failures)  # the coordinator fails these when it fails
-        self._subscription.subscribe(topics=set(topics), listener=_RebalanceListener(revoked, self._on_assigned))
+        self._subscription.subscribe(topics=set(topics), listener=self)
         self._coordinator: Any = _Coordinator(
             cluster.client,
             self._subscription,
@@ -107,7 +108,7 @@ class GroupMembership:
         )
 
     async def watch(self) -> None:
-        """Wait until the membership fails, and then raise a ``KafkaError``."""
+        """Wait until the membership fails. Then raise its ``KafkaError``."""
         while True:
             failure = asyncio.get_running_loop().create_future()
             self._failures.add(failure)
@@ -123,48 +124,40 @@ class GroupMembership:
 
     @property
     def known(self) -> bool:
-        """Return whether the group's last answer treated this process as a member."""
         return bool(self._coordinator.generation > 0)
 
     @property
     def in_session(self) -> bool:
-        """Return whether the group cannot have assigned this member's partitions to other members.
-
-        A process that was paused does not know whether the group has removed it. So the answer is false if a session
-        timeout has passed since the last answered request was sent, except while a join is in progress.
-        """
+        # After a pause, this process does not know whether the group has removed it. During a join, it does not.
         fresh = time.monotonic() - self._coordinator.contact_s < self._session_s
         same = bool(self._coordinator.working_term.member_id == self._coordinator.member_id)
         return self.known and same and (fresh or bool(self._coordinator.joining))
 
     @property
     def handing_over(self) -> frozenset[int]:
-        """Return the partition numbers that have no owner until this member rejoins."""
         return self._assignor.handing_over
 
     def holds(self, partition: Partition) -> bool:
-        """Return whether no other member can have this partition now."""
+        """Return whether this member has the partition, so that no other member can have it."""
         assignment = self._subscription.subscription and self._subscription.subscription.assignment
         if assignment is None:
             return False
         return TopicPartition(*partition) in assignment.tps or partition[1] in self._assignor.handing_over
 
     def take_over(self, term: Term) -> bool:
-        """Record that the reader works on this term's assignment from now on, so that its work may be committed.
+        """Note that the reader now works on the assignment of ``term``, so that its offsets can be committed.
 
-        Return whether the group has removed this member since the previous term. If so, other members may have had its
-        partitions in between.
+        Return whether the group had removed this member since the previous call.
         """
         removed = bool(term.member_id != self._coordinator.working_term.member_id)
         self._coordinator.working_term = term
         return removed
 
     def rejoin(self) -> None:
-        """Give up the partition numbers that are being handed over, and join the group again."""
         self._coordinator.request_rejoin()
 
     async def hasten(self) -> None:
-        """Send frequent heartbeats while other members hand partitions over, for one session timeout at most."""
+        """While other members hand partitions over, send frequent heartbeats to learn of the next rebalance early."""
         coordinator, end_s = self._coordinator, time.monotonic() + self._session_s
         generation = coordinator.generation
         while self._assignor.unfinished and coordinator.generation == generation and time.monotonic() < end_s:
@@ -174,12 +167,12 @@ class GroupMembership:
             await asyncio.sleep(HASTE_S)
 
     async def committed(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
-        """Return the group's committed offsets. A partition without one is left out. Retry without limit."""
+        """Return the group's committed offsets. Leave out partitions without one. Retry without limit."""
         found = await self._coordinator.fetch_committed_offsets([TopicPartition(*p) for p in partitions])
         return {(tp.topic, tp.partition): at.offset for tp, at in found.items()}
 
     async def commit(self, positions: Mapping[Partition, int]) -> bool:
-        """Commit offsets; retry without limit. If a rebalance prevents it, commit no offset, and return false."""
+        """Commit offsets, and retry without limit. If a rebalance prevents the commit, return false."""
         assignment = self._subscription.subscription and self._subscription.subscription.assignment
         if assignment is None or not (self.known and self._coordinator.may_commit):
             return False
@@ -193,7 +186,7 @@ class GroupMembership:
         return True
 
     async def leave(self) -> None:
-        """End the membership. Leave the group, unless the membership is static. Takes two times ``CLOSE_S`` at most."""
+        """End the membership. Leave the group, unless the membership is static."""
         if self._coordinator.rebalancing:
             await bounded_close(self._coordinator.abandon_join())
         await bounded_close(self._coordinator.close())
@@ -207,8 +200,11 @@ class GroupMembership:
         numbers = frozenset(number for _, number in self._held())
         return OwnedPartitions(self._coordinator.generation, numbers, self._hands_over)
 
-    def _on_assigned(self, partitions: TopicPartitions) -> None:
-        self._assigned(partitions, self._coordinator.term)
+    async def on_partitions_revoked(self, _: Any) -> None:
+        await self._revoked()
+
+    def on_partitions_assigned(self, assigned: Any) -> None:
+        self._assigned(frozenset((tp.topic, tp.partition) for tp in assigned), self._coordinator.term)
 
 
 _STILL_A_MEMBER: Final = frozenset({NoError.errno, RebalanceInProgressError.errno})
@@ -218,33 +214,15 @@ _BESIDE_JOIN: Final = 2
 
 
 class _Coordinator(GroupCoordinator):  # type: ignore[misc]
-    """aiokafka's group coordinator, with four corrections to version 0.14.
+    """The group coordinator of aiokafka 0.14, with errors corrected."""
 
-    1. aiokafka treats a group-level error of an OffsetFetch as "nothing committed". Apache Kafka sends such an error
-       while it loads the group, for example after a restart of the broker. The member would then start at the oldest or
-       the newest record. This class raises the error, so that aiokafka sends the request again.
-
-    2. If a commit is refused, aiokafka concludes that the group has removed the member, even if the commit named an old
-       generation. The member would then join as a new one, and read again the records that it is working on. This class
-       reports a rebalance instead.
-
-    3. aiokafka commits in the current generation. A member that was removed and joins again may be in a new generation
-       before it has its assignment. If it then committed its old work, it would replace later offsets, which the next
-       owner has committed, by earlier ones. This class commits only work on the current generation's assignment.
-
-    4. A broker answers the requests of one connection in order, and it answers a join only after all members have
-       joined. So while a join is in progress, this class sends commits and leave requests over another connection.
-
-    Attributes:
-        contact_s: When the newest answered request to the group was sent, in seconds of the monotonic clock.
-        joining: Whether the group waits for other members before it answers our join. Meanwhile it does not remove us.
-        rebalancing: Whether a join was sent and its assignment has not arrived.
-        working_term: The term whose assignment the reader works on.
-    """
-
+    # When the newest heartbeat or SyncGroup request with a successful answer was sent, in monotonic seconds.
     contact_s = float("-inf")
+    # Whether this member rejoins and waits for the answer to its JoinGroup request. Until then, the broker keeps it.
     joining = False
+    # Whether this member has sent a JoinGroup request and has not received its assignment yet.
     rebalancing = False
+    # The term of the assignment that the reader works on.
     working_term = NO_TERM
 
     @property
@@ -253,11 +231,11 @@ class _Coordinator(GroupCoordinator):  # type: ignore[misc]
 
     @property
     def may_commit(self) -> bool:
-        """Return whether finished work may be committed; false between the answer to a join and the assignment."""
+        # A member that was removed and joins again may be in a new generation before it has its assignment. aiokafka
+        # would commit its old work in the new generation, and replace later offsets that the next owner has committed.
         return (self.joining or not self.rebalancing) and self.term == self.working_term
 
     async def abandon_join(self) -> None:
-        """Leave the group without waiting for the answer to the join in progress."""
         node, member_id = self.coordinator_id, self.member_id
         self._coordination_task.cancel()
         await asyncio.wait({self._coordination_task})
@@ -277,6 +255,8 @@ class _Coordinator(GroupCoordinator):  # type: ignore[misc]
             self.rebalancing &= not isinstance(request, SyncGroupRequest)
         if isinstance(request, HeartbeatRequest | SyncGroupRequest) and response.error_code in _STILL_A_MEMBER:
             self.contact_s = sent_s
+        # aiokafka takes an error of the group for "nothing committed". Kafka sends such an error while it loads the
+        # group, and the member would start at the oldest or the newest record. The raise makes it ask again.
         if isinstance(request, OffsetFetchRequest) and (code := getattr(response, "error_code", 0)):
             if code == NotCoordinatorForGroupError.errno:
                 self.coordinator_dead()
@@ -297,25 +277,14 @@ class _Coordinator(GroupCoordinator):  # type: ignore[misc]
         if self.term != self.working_term:  # it changed after the commit was requested
             raise RebalanceInProgressError(self.group_id)
         generation = self.generation
+        # A broker answers the requests of one connection in order, and a join only after all members have joined.
         if self.joining and self.coordinator_id is not None:
             response = await self._client.send(self.coordinator_id, request, group=_BESIDE_JOIN)
         else:
             response = await super()._send_req(request)
+        # aiokafka concludes from a refused commit that the group has removed the member, even if the commit named an
+        # old generation. The member would join as a new one, and read again the records that it is working on.
         codes = {code for _, partitions in response.topics for _, code in partitions}
         if codes & _NOT_A_MEMBER and (self.rebalancing or generation != self.generation):
             raise RebalanceInProgressError(self.group_id)
         return response
-
-
-class _RebalanceListener(ConsumerRebalanceListener):  # type: ignore[misc]
-    """Forwards aiokafka's callbacks, with each partition as a pair of topic name and partition number."""
-
-    def __init__(self, revoked: Callable[[], Awaitable[None]], assigned: Callable[[TopicPartitions], None]) -> None:
-        self._revoked = revoked
-        self._assigned = assigned
-
-    async def on_partitions_revoked(self, _: Any) -> None:
-        await self._revoked()
-
-    def on_partitions_assigned(self, assigned: Any) -> None:
-        self._assigned(frozenset((tp.topic, tp.partition) for tp in assigned))
