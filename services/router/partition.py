@@ -109,7 +109,7 @@ class RouterPartition:
         state = self.requests.get(event.request_id)
         if state is None:
             if event.request_id in self._done:  # at start, an account may be read before its request's other events
-                self._count(event, at_us)
+                self._read_late(event, at_us, now_us)
                 return NO_WRITES
             config = self._shared.config
             state = self.requests[event.request_id] = RequestState(event.request_id, event.tenant, at_us, config)
@@ -270,12 +270,23 @@ class RouterPartition:
         del self.requests[state.request_id]
         # More of its events may be read until the log was read beyond this time. That the clock has passed it is not
         # enough, because after an outage a router reads events long after they were appended.
-        self._done[state.request_id] = now_us + state.config.window_us
+        self._remember(state.request_id, now_us + state.config.window_us)
         while self._done:
             oldest = next(iter(self._done))
             if self._done[oldest] > self._known_us:
                 break
             del self._done[oldest]
+
+    def _read_late(self, event: Event, at_us: int, now_us: int) -> None:
+        self._count(event, at_us)
+        if isinstance(event, Request):
+            # It was written again, by an edge that had no answer from the broker. A worker may start it again, so its next
+            # events may come later than those of the first record.
+            self._remember(event.request_id, now_us + self._shared.config.window_us)
+
+    def _remember(self, request_id: str, until_us: int) -> None:
+        self._done.pop(request_id, None)
+        self._done[request_id] = until_us
 
     def _release(self, state: RequestState) -> None:
         self._budgets.release(state.request_id)

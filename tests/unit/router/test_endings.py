@@ -249,6 +249,18 @@ def test_a_start_long_after_the_end_is_no_new_request() -> None:
     assert world.routers[0].open == 0
 
 
+def test_a_closed_request_that_is_written_again_is_remembered_longer() -> None:
+    """An edge that was cut off writes it again, and a worker starts it when routers would have forgotten the first."""
+    other = next(rid for n in range(1, 40) if partition_for(rid := request_id(n), PARTITIONS) == HERE)
+    world = World(RouterConfig(total_max_ms=1_000)).put(request(), failed(retryable=False))
+    world.until(1_500).put(request(at_ms=1_500))
+    world.until(2_500).put(request(other, 2_500), failed(other, 2_510, retryable=False))
+    world.put(started(at_ms=2_900, run="r2"), chunk(0, at_ms=2_950, run="r2"))
+    assert world.routers[0].open == 0
+    assert world.until(10_000).endings() == ["failed"]
+    assert len(world.written(Account, RID)) == 1
+
+
 def test_a_start_that_is_read_long_after_it_was_appended_is_no_new_request() -> None:
     """After an outage of the broker: a worker's start waited in its producer, and the router could not read."""
     other = next(rid for n in range(1, 40) if partition_for(rid := request_id(n), PARTITIONS) == HERE)

@@ -24,7 +24,7 @@ FAILED_SEEDS = tuple(
     for seed in (
         19, 50_329, 1_003_504, 1_003_597, 1_004_304, 10_003_431, 30_008_589, 30_013_446, 31_034_472, 31_046_921,
         31_057_533, 31_065_746, 31_068_430, 32_018_784, 32_035_047, 32_178_439,
-        32_216_562, 32_247_892, 32_264_643,
+        32_216_562, 32_247_892, 32_264_643, 37_124_355,
     )
 )  # fmt: skip
 """Seeds of this version of the world that have failed once, and their kinds of fault. A seed of another version has
