@@ -280,8 +280,8 @@ class RouterPartition:
     def _read_late(self, event: Event, at_us: int, now_us: int) -> None:
         self._count(event, at_us)
         if isinstance(event, Request):
-            # It was written again, by an edge that had no answer from the broker. A worker may start it again, so its next
-            # events may come later than those of the first record.
+            # An edge that had no answer from the broker wrote it again, and a worker may start it again. So its events
+            # may come later than those of the first record.
             self._remember(event.request_id, now_us + self._shared.config.window_us)
 
     def _remember(self, request_id: str, until_us: int) -> None:
