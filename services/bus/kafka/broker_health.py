@@ -26,9 +26,8 @@ class BrokerHealth:
 
     def __init__(self, address: str) -> None:
         self._address = address
-        self._away = (
-            False  # only attempts to connect change this: a connection may end although the broker is reachable
-        )
+        # Only attempts to connect change this, because a connection may end although the broker is reachable.
+        self._away = False
 
     def mark_unreachable(self, reason: BaseException | str) -> None:
         if self._away:
