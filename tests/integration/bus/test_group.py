@@ -214,7 +214,7 @@ async def test_who_leads_its_group_still_finds_where_to_begin(
         async with running_readers(GroupReader(settings, topics=[topic], group=group, handler=RecordCollector())):
             await until(lambda: len(held[-1]) == 2)
             assert reader._session is not None
-            await reader._session._cluster.refresh()  # as after five minutes, or after a broken connection
+            await reader._session.cluster.refresh()  # as after five minutes, or after a broken connection
         await until(lambda: len(held[-1]) == 4)
         await got.until_count(6)
 
