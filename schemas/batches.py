@@ -127,7 +127,8 @@ class ResultPart:
 class BatchProgress(BatchEvent):
     """The progress of a job. Another batch service can continue the job from here.
 
-    The event is void if another batch service had taken the job over before.
+    Readers ignore the event if an earlier one of the job has a higher ``epoch``, or the same ``epoch`` and another
+    ``source``. In both cases, another batch service had already taken the job over.
 
     Attributes:
         epoch: Number that a batch service raises by one when it takes over the job.
@@ -137,8 +138,8 @@ class BatchProgress(BatchEvent):
         totals: Sums over the lines that are done.
         stream_offsets: For each partition of ``railbus.streams``, the offset from which to read events about open
             lines.
-        request_offsets: For each partition of ``railbus.requests.batch``, the offset from which to read requests that
-            are not yet ``on_log``.
+        request_offsets: For each partition of ``railbus.requests.batch``, the offset from which to read the requests
+            of open lines whose ``on_log`` is false.
     """
 
     # An event is void if an earlier one of the job has a higher epoch, or the same epoch and another source.

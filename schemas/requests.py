@@ -133,6 +133,9 @@ class Request(Event):
 
 
 def received_us(request: Request, appended_us: int) -> int:
-    """Return the time from which the deadlines of a request count, in microseconds since the epoch."""
+    """Return when a request was received, in microseconds since the epoch. The deadlines count from this time.
+
+    ``appended_us`` is the append time of the request's record. ``Request.waited_ms`` is subtracted from it.
+    """
     most_ms = MAX_WAITED_MS if request.attempt == 1 else request.deadlines.total_ms
     return appended_us - int(min(request.waited_ms, most_ms) * 1_000)

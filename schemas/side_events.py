@@ -96,7 +96,7 @@ class AttemptAccount:
         error_class: Class of the failure; None if the attempt did not fail.
         usage: Numbers of tokens.
         speculation: Totals of speculative decoding.
-        opened_at: Time at which the attempt's ``Cutover`` was appended; None for attempt 1.
+        opened_at: Append time of the ``Cutover`` event by which the router started the attempt; None for attempt 1.
         details: Details of the attempt's first run; None if no run started, or if an older router version wrote the
             account.
     """
@@ -152,6 +152,8 @@ class StageTimes:
 class Account(Event):
     """The costs and times of one closed request.
 
+    The voice is the run whose text is shown.
+
     Attributes:
         outcome: How the request ended.
         lane: Lane of the request, ``interactive`` or ``batch``.
@@ -175,13 +177,14 @@ class Account(Event):
         later_tokens: Number of the voice's tokens after its first chunk, before ``Closed``.
         clock_skew_ms: Estimated difference between the clocks of edge and broker. ``stages.post_ms`` is corrected by
             it.
-        voice: Number of the attempt that was the voice at the end.
-        route: Where the attempt ``voice`` ran; ``none`` if there was no answer.
+        voice: Number of the voice's attempt when the request was closed; None if no run was the voice, or if the
+            prompt was denied.
+        route: Where the voice ran; ``none`` if ``voice`` is None.
         fallbacks: Number of attempts in the cloud.
         retries: Number of further attempts on the self-hosted engines.
         policy_version: Version of the policy that judged the request; None if no policy did.
-        open_since: A time by the broker's clock, in microseconds since the epoch. All requests of the partition that
-            were still open began at this time or later. None in accounts by an older router version.
+        open_since: A time at or before the start of the oldest open request of this partition, in microseconds since
+            the epoch by the broker's clock. None in accounts by an older router version.
         cause: The reason why the request was closed, as a code for programs.
         request: The parameters of the request; None without a ``Request``. In accounts by an older router version,
             ``request``, ``verdict`` and ``check`` are None.
@@ -242,7 +245,7 @@ class WindowSums:
         recalls: Number of recalls that took effect.
         tokens: Number of tokens of the answers.
         prompt_tokens: Number of tokens of the prompts, counted for each attempt.
-        recalled_tokens: Number of visible tokens that recalls removed.
+        recalled_tokens: Sum, over the requests, of the maximum number of visible tokens that one recall removed.
         exposure_ms: Sum, over the requests, of the longest time for which recalled text was shown.
         speculated: Number of requests with speculative decoding.
         spent_first_ms: Latency that governance added before the first visible text.
@@ -301,8 +304,8 @@ class Window(AnyEvent):
         delivery_ms: Sum of the times from ``Closed`` until the client had the last byte.
         first_text: Histogram of the time to the first text in milliseconds, as pairs of bucket and number of requests.
         between_tokens: Histogram of the mean time between two tokens of each request, in milliseconds.
-        total: Histogram of the time from the receipt of a request until a client had the whole answer, or else until
-            ``Closed``, in milliseconds.
+        total: Histogram of the time from the receipt of a request until a client had the whole answer, in
+            milliseconds. If no client had the whole answer, the time until ``Closed`` counts.
         exposed_tokens: Histogram of the maximum number of unchecked tokens that each client was shown.
     """
 

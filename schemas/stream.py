@@ -244,16 +244,18 @@ class Failed(RunEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cutover(StreamEvent):
-    """The router lets the next attempt take over the answer. Readers ignore a void ``Cutover``.
+    """The router starts another attempt to take over the answer.
+
+    The voice is the run whose text is shown. Readers ignore a ``Cutover`` if earlier events on the log contradict it.
 
     Attributes:
-        attempt: Number of the next attempt.
+        attempt: Number of the new attempt.
         trigger: The reason for the cutover.
-        how: ``cancel`` drops the earlier attempt. With ``race``, the attempt whose chunk is first on the log becomes
-            the voice.
-        target: The worker that runs the next attempt.
-        seen_seq: For the trigger ``stall``: ``seq`` of the voice's last chunk that the router had read. The event is
-            void if a later chunk precedes it on the log.
+        how: ``cancel`` drops the earlier attempt. With ``race``, the earlier attempt continues. The run whose chunk is
+            first on the log becomes the voice.
+        target: The worker that runs the new attempt.
+        seen_seq: For the trigger ``stall``: ``seq`` of the voice's last chunk that the router had read. Readers ignore
+            the ``Cutover`` if a later chunk of the voice is before it on the log.
     """
 
     attempt: Annotated[int, Meta(ge=2, le=100)]
@@ -309,12 +311,14 @@ class Recall(RunEvent):
 class Closed(StreamEvent):
     """The router ended the request. The first ``Closed`` that is not void counts.
 
+    A ``Closed`` is void if the events before it on the log contradict its cause. The voice is the run whose text is
+    shown.
+
     Attributes:
         outcome: How the request ended.
         reason: One sentence for people.
-        attempt: Number of the attempt that was the voice at the end; None if there was no voice.
-        cause: The reason, as a code for programs. The event is void if earlier events on the log contradict its cause.
-            A ``Closed`` without a cause is never void.
+        attempt: Number of the voice's attempt at the end; None if there was no voice.
+        cause: The reason, as a code for programs. A ``Closed`` without a cause is never void.
         seen_seq: ``seq`` of the voice's last chunk that the router had read.
         seen_attempts: How many attempts the request had, according to the events that the router had read.
     """

@@ -23,9 +23,10 @@ Headers = Sequence[tuple[str, bytes]]
 
 
 class RecordKind(NamedTuple):
-    """A kind of record that can be read.
+    """How to read the records of one kind.
 
     Attributes:
+        parse: Function that decodes the value of a record.
         has_id: Whether the record's key must be the event's request id.
     """
 
@@ -161,7 +162,10 @@ class ManyDecoder:
 
 
 def known_kind(headers: Headers) -> RecordKind | None:
-    """Return the kind of a record; None if the kind, the version or the order of the headers is unknown."""
+    """Return the kind of a record from its first two headers.
+
+    Return None if they are not a known kind and a known version, in this order.
+    """
     if len(headers) < 2:
         return None
     (first, kind), (second, version) = headers[0], headers[1]

@@ -8,8 +8,10 @@ start with the same data directory finds the records of the earlier one.
 
 Exit status: 0 stopped by a signal, 1 failed, 2 wrong arguments, 3 Java or Maven is missing.
 
-If the only node ends, the program ends. Of several nodes, one that has ended is started again at SIGHUP, or at once
-with `--restart`. The process id is in `DIR/pid`, or in `DIR/node-N/pid` for several nodes.
+With one node, the program ends when the node ends. With several nodes, the program goes on. On SIGHUP, it starts the
+ended nodes again. With `--restart`, it does so without SIGHUP.
+
+The broker's process id is in `DIR/pid`. With several nodes, that of node N is in `DIR/node-N/pid`.
 """
 
 import argparse

@@ -72,7 +72,10 @@ class Archive:
     def files(
         self, topics: Collection[str] | None = None, from_ms: int | None = None, to_ms: int | None = None
     ) -> list[DataFile]:
-        """Return data files of the days from ``from_ms`` to ``to_ms``, by topic, partition and start offset."""
+        """Return the data files of all UTC days from that of ``from_ms`` to that of ``to_ms``, both included.
+
+        The files are sorted by topic, partition and start offset. An argument that is None excludes no file.
+        """
         first = "" if from_ms is None else day_of(max(from_ms, 0))
         last = "9" if to_ms is None else day_of(to_ms)
         found: list[DataFile] = []

@@ -114,7 +114,10 @@ def seal_all(records: Sequence[tuple[StoredRecord, QueryFields]], keys: KeyStore
 
 
 def unseal(record: StoredRecord, owner: tuple[str, str], keys: KeyStore | None) -> StoredRecord:
-    """Return the record with its value decrypted; the value is None if it cannot be decrypted."""
+    """Return the record with its value decrypted; the value is None if it cannot be decrypted.
+
+    ``owner`` is a request id and a tenant, as from ``owner_of``. It selects the key.
+    """
     key = None if keys is None else keys.key(*owner)
     if key is None or record.value is None:
         return record._replace(value=None)

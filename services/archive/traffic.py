@@ -56,7 +56,10 @@ class Traffic:
     async def events(
         self, topics: Sequence[Topic], kinds: Collection[str] | None = None
     ) -> AsyncIterator[tuple[int, list[AnyEvent]]]:
-        """Yield pairs of partition number and events. The caller must check each request with ``wants``."""
+        """Yield pairs of a partition number and a list of events from this partition.
+
+        Some events belong to requests outside the time range. The caller must skip them with ``wants``.
+        """
         if self.archive is None:
             records = await live_records(self._bus, self.from_ms, topics)
             for partition, own in groupby(records, key=lambda record: record.partition):

@@ -63,7 +63,10 @@ class Verification:
 
 
 def verify(archive: Archive, keys: Verifier, anchors: Iterable[ChainCheckpoint] = ()) -> Verification:
-    """Check a whole archive with trusted public keys, and against anchors that were kept outside it."""
+    """Check a whole archive for changes. ``keys`` has the public keys that the user trusts.
+
+    ``anchors`` are checkpoints of the archive that were kept outside it. They reveal a cut-off end.
+    """
     outcome = Verification()
     noted = _noted(archive.store)  # first, because a running archiver writes a file before its checkpoint
     files: dict[Place, list[DataFile]] = defaultdict(list)

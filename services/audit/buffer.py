@@ -48,7 +48,7 @@ class PartitionBuffer:
             self.since_us = now_us
 
     def take(self) -> tuple[int, list[StoredRecord]]:
-        """Remove the oldest records of one day (UTC). Return the previous ``start``, and these records."""
+        """Remove the oldest records, all of one day (UTC). Return the old ``start``, and the removed records."""
         records = self._records
         day = records[0].timestamp_ms // DAY_MS if records else 0
         end = next((i for i, record in enumerate(records) if record.timestamp_ms // DAY_MS != day), len(records))

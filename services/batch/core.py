@@ -72,7 +72,7 @@ class BatchCore:
 
     @property
     def prefixes(self) -> frozenset[str]:
-        """The common prefix of the request ids of each job."""
+        """The request id prefixes of the jobs. All request ids of one job have the same prefix."""
         return frozenset(self._jobs)
 
     def jobs(self) -> Iterator[JobRun]:
@@ -104,7 +104,8 @@ class BatchCore:
     def confirmed(self, batch_id: str) -> None:
         """Change the state of a job from *starting* to *recovering*.
 
-        Call this when the progress event that ``begin`` returned is the job's newest one on Kafka.
+        The caller must have written the progress event from ``begin`` to the log. This event must be the job's newest
+        progress event.
         """
         if (job := self.job(batch_id)) is not None and job.stage == "starting":
             job.stage = "recovering"
@@ -116,7 +117,7 @@ class BatchCore:
         self._jobs.clear()
 
     def update(self, state: JobState, now_us: int, expired: bool) -> list[Effect]:
-        """Apply a user's command to pause, resume or cancel a job, or the expiry of the job."""
+        """Pause, resume or cancel a job as its ``state`` says, or expire it if ``expired`` is true."""
         job = self.job(state.batch_id)
         if job is None:
             return []

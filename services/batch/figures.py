@@ -21,13 +21,14 @@ UNFINISHED: Final[tuple[JobStatus, ...]] = ("validating", "in_progress", "paused
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobFigures:
-    """Metrics of all unfinished jobs.
+    """Metrics of all unfinished jobs. ``lines_open`` and ``window`` count only the jobs that this service runs.
 
     Attributes:
         lines_left: Number of lines without a result.
-        time_used: Share of its time limit that a job has used; the maximum over all jobs.
-        lines_open: Number of submitted lines without a result, over the jobs that this service runs.
-        window: Sum of the windows of the jobs that can submit lines.
+        time_used: Largest share of its time limit that any job has used.
+        lines_open: Number of submitted lines without a result.
+        window: Sum of ``JobRun.window``, the maximum number of open lines of a job. Paused, cancelled and expired jobs
+            do not count.
     """
 
     by_status: Mapping[JobStatus, int]

@@ -66,7 +66,8 @@ class JobRun:
         good: Number of valid lines.
         bad: Number of invalid lines.
         window: Maximum number of lines that may be open at once. It adapts to the load.
-        recovered_from: Number of submitted lines according to the progress event at the takeover; 0 for a new job.
+        recovered_from: Number of submitted lines according to the progress event from which the job was restored; 0 for
+            a new job.
         open: Lines that were submitted and have no result, by position in the order of submission.
         waiting: Positions of the open lines that wait for a retry.
     """
@@ -136,7 +137,7 @@ class JobRun:
     def adapt_window(self, *, crowded: bool, submitted_us: int, now_us: int) -> None:
         """Adapt the window after a request was closed: halve it if ``crowded``, else widen it by one line.
 
-        ``crowded`` means that the cause indicates too many unfinished requests.
+        ``crowded`` means that the request was closed for one of ``CROWDED_CAUSES``, such as ``deadline``.
         """
         if not crowded:
             self.window = min(self.window + 1, self.created.window_open)

@@ -36,7 +36,8 @@ class LineAttempt:
         screen: The text that a client may see, computed from the events of the request.
         stream_offset: Lower bound of the offsets of the request's events in ``railbus.streams``.
         request_offset: Lower bound of the request's offset in ``railbus.requests.batch``.
-        submitted_us: When this service submitted the request or took it over; 0 until the takeover is complete.
+        submitted_us: Time from which the request's timeout counts: its submission, or the recovery of the job if
+            another service submitted the request.
         on_log: Whether the request is known to be in Kafka.
         failure: The newest ``Failed`` event of the request.
         folded_offset: Offset of the newest event that was applied.
@@ -89,8 +90,10 @@ Decision = Literal["open", "done", "retry"]
 def decide(line: LineState, most_attempts: int, *, ending: bool) -> tuple[Decision, int, LineResult | None]:
     """Decide whether a line is still ``open``, is ``done``, or needs another request (``retry``).
 
-    Return the decision, the number of the decisive attempt, and the line's result if the line is done. With ``ending``,
-    no line is retried.
+    With ``ending``, no line is retried.
+
+    Returns:
+        The decision, the number of the attempt that led to it, and the line's result if the line is done.
     """
     for number in sorted(line.attempts):
         attempt = line.attempts[number]

@@ -1,6 +1,7 @@
-"""The calculations of the ledger: join accounts and receipts by request, and sum them by window. No I/O, no clock.
+"""The calculations of the ledger. No I/O, no clock.
 
-Events may arrive twice or in any order.
+The ledger joins the ``Account`` event of a request with the request's ``Detached`` events (receipts), and sums the
+results by window of time. Events may arrive twice or in any order.
 """
 
 from services.books.attainment import Attainment, attainments

@@ -33,7 +33,7 @@ class Attainment(NamedTuple):
 
     @property
     def sure(self) -> bool:
-        """Return whether the 95 % confidence interval of the share of good requests leaves out ``wanted``."""
+        """Return whether ``wanted`` is outside the 95 % confidence interval of the share of good requests."""
         bounds = interval(self.good, self.judged)
         return bounds is not None and not bounds[0] < self.wanted <= bounds[1]
 
@@ -61,9 +61,9 @@ class Attainment(NamedTuple):
 
 
 def attainments(windows: Iterable[Window], *, since_at: int = 0) -> list[Attainment]:
-    """Count, for each class with objectives, how many requests met them.
+    """Count, for each class, how many requests met the class's objectives. Classes without objectives are left out.
 
-    Only windows that end after ``since_at`` count, a time in microseconds since the epoch.
+    Only windows that end later than ``since_at`` (microseconds since the epoch) are counted.
     """
     found: dict[str, Attainment] = {}
     newest: dict[str, int] = {}

@@ -48,7 +48,7 @@ class BooksConfig:
 
     Attributes:
         window_s: Length of a window, in seconds.
-        keep_s: How long a window accepts accounts after its end, in seconds.
+        keep_s: Seconds after a window's end. An ``Account`` for the window is ignored if appended to the log later.
         show_s: How long the sums of a closed window are kept, in seconds.
         objectives: Latency objectives, by class.
         wanted_shares: Share of the requests that must be good, by class. The default is 0.99.

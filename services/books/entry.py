@@ -1,4 +1,4 @@
-"""The ledger's entry of one request: the data of its account and its receipts."""
+"""What the ledger knows about one request, from its ``Account`` event and its ``Detached`` events (receipts)."""
 
 from typing import Self
 
@@ -15,7 +15,7 @@ STAGES = StageTimes.__dataclass_fields__.keys()
 
 
 class Facts(msgspec.Struct, frozen=True, array_like=True):
-    """The fields of an account that the ledger uses. Times are in microseconds."""
+    """The data of an ``Account`` event that the ledger uses. Times are in microseconds."""
 
     at: int
     source: str
@@ -46,10 +46,10 @@ class Facts(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Receipt(msgspec.Struct, frozen=True, array_like=True):
-    """What the client connections of a request were sent.
+    """What the clients of one request were sent, according to their ``Detached`` events.
 
     Attributes:
-        sent_at: Time when the first client had the whole answer; None if none had.
+        sent_at: Time when the first client had the whole answer; None if no client had it.
         first_text_us: Time from the arrival of the request to the first text; None if no text was sent.
         exposed_tokens: Largest number of unchecked tokens that a client saw at once.
         exposure_us: Longest time that a client saw text before its recall.
@@ -77,9 +77,9 @@ class Entry(msgspec.Struct, frozen=True, array_like=True):
     """One request in the ledger.
 
     Attributes:
-        facts: The fields of the account; None if no account was read yet.
-        receipt: The combined receipts; None if no receipt was read yet.
-        read_ms: Append time of the newest event, in milliseconds since the epoch.
+        facts: Data of the ``Account`` event; None if it was not read yet.
+        receipt: Combined data of the ``Detached`` events; None if none was read yet.
+        read_ms: Latest append time of these events, in milliseconds since the epoch.
     """
 
     facts: Facts | None = None

@@ -64,7 +64,7 @@ class Histogram:
         return tuple(sorted(self.counts.items()))
 
     def quantile(self, share: float) -> float | None:
-        """Return the quantile for this share, from 0 to 1, by the nearest-rank method; None without values."""
+        """Return the quantile for ``share`` (0 to 1) by the nearest-rank method; None if there are no values."""
         total = self.total
         if not total:
             return None

@@ -61,8 +61,8 @@ class PartitionBooks:
 
     Attributes:
         entries: Entries by request id.
-        windows: Sums by ``Cell``, by start of the window in seconds since the epoch.
-        sealed_s: Windows that end up to this time, in seconds since the epoch, are final.
+        windows: For each window, the sums of each ``Cell``. The key is the window's start in seconds since the epoch.
+        sealed_s: Time in seconds since the epoch. Windows that end at or before this time are final.
         late: Number of events that were ignored because they were appended to the log too late.
     """
 
@@ -80,7 +80,7 @@ class PartitionBooks:
         self._dirty: dict[tuple[int, Cell], None] = {}
 
     def take(self, event: AnyEvent, appended_ms: int) -> list[TableChange]:
-        """Process an ``Account`` or ``Detached`` event, and return the changes to write to the table, in order."""
+        """Process an ``Account`` or ``Detached`` event. Return the changes to the key-value table, in order."""
         match event:
             case Account():
                 source: Source = "accounts"
@@ -106,7 +106,7 @@ class PartitionBooks:
         return max(self._known_ms.values())
 
     def caught_up(self, source: Source, at_ms: int) -> None:
-        """Note that all events that were appended to a topic before ``at_ms`` have been processed."""
+        """Record that all events of topic ``source`` with an append time before ``at_ms`` have been processed."""
         # A window is sealed only when both topics were read far enough. ``at_ms`` must be a value that ``newest_ms``
         # had before the caller asked the broker for the end of the topic, so that later records were appended after
         # ``at_ms``.

@@ -17,7 +17,7 @@ class Row(NamedTuple):
 
 
 def newest(windows: Iterable[Window]) -> list[Window]:
-    """Keep only the last of all windows with the same ``Cell``, start and window part."""
+    """Return the last window of each combination of ``Cell``, start and ``part``."""
     found: dict[tuple[Cell, int, int], Window] = {}
     for window in windows:
         found[cell_of(window), window.start_at, window.part] = window
@@ -27,7 +27,7 @@ def newest(windows: Iterable[Window]) -> list[Window]:
 def merge(windows: Iterable[Window], *, since_at: int = 0) -> list[Row]:
     """Add up the windows of each ``Cell``. The cells with the most requests come first.
 
-    Only windows that end after ``since_at`` count, a time in microseconds since the epoch.
+    Only windows that end later than ``since_at`` (microseconds since the epoch) are counted.
     """
     found: dict[Cell, Totals] = {}
     for window in windows:

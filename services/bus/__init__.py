@@ -4,8 +4,8 @@
 reads partitions that the caller chooses. ``ensure_topics`` creates missing topics.
 
 * Delivery is at least once. After an error of the broker or the network, a producer may write an event twice. A
-  ``GroupReader`` reads a record again if a rebalance or a crash comes before the commit of its offset. A fold ignores
-  the second copy of an event.
+  ``GroupReader`` reads a record again if a rebalance or a crash comes before the commit of its offset. Services that
+  build a state from events ignore the second copy of an event.
 * ``Producer.post`` returns when the event is in the producer's buffer (32 MiB), and waits while the buffer is full. As
   long as the process lives, no outage of the broker removes an event from the buffer.
 * A reader passes records to its handler, a synchronous function. The reader never waits until the work on a record is

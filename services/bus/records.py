@@ -13,7 +13,10 @@ longer knows at which offset."""
 
 
 class Position(NamedTuple):
-    """The partition number and the offset of an event in its topic. The offset may be ``UNKNOWN_OFFSET``."""
+    """The partition number and the offset of an event in its topic.
+
+    The offset is ``UNKNOWN_OFFSET`` if the broker no longer knew it when it acknowledged a retry.
+    """
 
     partition: int
     offset: int

@@ -48,7 +48,10 @@ def add_kafka_option(parser: argparse.ArgumentParser) -> None:
 
 
 def bus_settings(kafka: str | None) -> BusSettings:
-    """Return the Kafka settings. The broker is ``kafka``, else that of ``railbus up``, else the environment's.
+    """Return the Kafka settings.
+
+    The broker is the first of these that exists: ``kafka``, the broker of the running ``railbus up``, the broker in
+    the environment.
 
     Raises:
         UserError: A setting is invalid.

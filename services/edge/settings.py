@@ -50,8 +50,9 @@ class Settings:
             replaces the connection that has waited longest for its client to send something. If no connection waits,
             requests on the new connection are answered with 503, except for health checks.
         max_address_connections: Maximum number of open connections of one client address, or of one IPv6 network of 64
-            bits. Beyond the limit, the same happens as for ``max_connections``, among the connections of this address
-            and with 429.
+            bits. Beyond the limit, a new connection replaces the connection of the same address or network that has
+            waited longest for its client. If no such connection waits, requests on the new connection are answered with
+            429, except for health checks.
         body_memory_mb: Maximum total size, in MiB, of all request bodies and websocket messages that are not on the log
             yet. Beyond the limit, the oldest incomplete ones are dropped with 503. The process may need twice this
             memory.

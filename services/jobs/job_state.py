@@ -127,9 +127,10 @@ def _changed(job: JobState, event: BatchControl | BatchProgress | BatchFinished,
 
 
 def holds(event: BatchProgress, newest: BatchProgress | None) -> bool:
-    """Return whether ``event`` has a higher epoch than ``newest``, or the same epoch and the same source.
+    """Return whether a progress event is valid. Events of a batch service that has lost the job are invalid.
 
-    ``newest`` is the newest valid progress event of the job; None if there is none.
+    ``newest`` is the newest valid progress event of the job; None if there is none. A service that takes over the job
+    raises the epoch. So a valid event has a higher epoch than ``newest``, or the same epoch and the same source.
     """
     if newest is None or event.epoch > newest.epoch:
         return True

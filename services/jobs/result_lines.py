@@ -11,7 +11,7 @@ from services.jobs.ids import created_s, line_request_id
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LineAnswer:
-    """The answer to one line of a job, without redacted text."""
+    """The answer to one line of a job. ``text`` is the text after all redactions."""
 
     text: str
     model: str

@@ -29,9 +29,10 @@ def part_record(place: int, *, is_answer: bool, line: bytes) -> bytes:
 
 
 def part_records(file: BinaryIO, length: int) -> Iterator[tuple[int, bool, int, bytes]]:
-    """Yield the records in the first ``length`` bytes of a part file.
+    """Yield (place, is_answer, offset, result) for each record in the first ``length`` bytes of a part file.
 
-    A record has the line's position, whether the result is an answer, the result's offset, and the result.
+    ``place`` is the input line's position in the order of submission. ``is_answer`` is false if the result is an error.
+    ``offset`` is where the result begins in the file.
     """
     offset = 0
     while offset < length:

@@ -42,8 +42,10 @@ class Changelog:
         self._writing = False
 
     async def add(self, event: Any, partition: int, changes: Sequence[TableChange], read: TableChange) -> None:
-        """Queue an event and its changes. While the queue is full, wait."""
-        # ``read`` stores the offset after this event.
+        """Queue an event and its changes to the table. While the queue is full, wait.
+
+        ``read`` is the change that stores the offset after this event.
+        """
         if len(self._taken) >= BATCH_EVENTS:
             async with self._emptied:
                 await self._emptied.wait_for(lambda: len(self._taken) < BATCH_EVENTS)

@@ -34,10 +34,13 @@ def recall(rho: float, *, best: float, kept: float) -> float:
 def chain_recall(rhos: Sequence[float], *, best: float, kept: Sequence[float]) -> float:
     """Return the share of the best requests that reach the last model of a cascade.
 
-    ``rhos`` and ``kept`` have one value for each model before the last one, as in ``recall``.
+    Args:
+        rhos: For each model before the last one, the rank correlation between its score and the last model's score.
+        best: Share of all requests that count as the best, such as 0.01.
+        kept: For each model before the last one, the share of all requests that it passes on.
 
     Raises:
-        ValueError: A share or a rho is out of range, or the shares increase.
+        ValueError: A value is out of range, a share in ``kept`` is larger than the one before, or the lengths differ.
     """
     positive("best", fraction("best", best))
     if len(rhos) != len(kept) or list(kept) != sorted(kept, reverse=True):

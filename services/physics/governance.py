@@ -1,4 +1,7 @@
-"""Compute how much input rails delay the first token, and how much text is shown before a recall."""
+"""Compute how much input rails delay the first token, and how much text users see before a recall.
+
+Input rails are checks of the prompt. A recall takes back text that users have already seen.
+"""
 
 from dataclasses import dataclass
 
@@ -21,7 +24,10 @@ class GovernedStart:
 
 
 def governed_start(*, rail_ms: float, queue_ms: float, prefill_ms: float, bus_ms: float = 0.0) -> GovernedStart:
-    """Return the time to first token: max(queue + prefill, rails) + bus."""
+    """Return the time to first token of a request whose input rails run in parallel to queue and prefill.
+
+    ``ttft_ms`` is max(``queue_ms`` + ``prefill_ms``, ``rail_ms``) + ``bus_ms``. ``bus_ms`` is the transport over Kafka.
+    """
     for name, value in (("rail_ms", rail_ms), ("queue_ms", queue_ms), ("prefill_ms", prefill_ms), ("bus_ms", bus_ms)):
         not_negative(name, value)
     engine = queue_ms + prefill_ms
@@ -31,13 +37,17 @@ def governed_start(*, rail_ms: float, queue_ms: float, prefill_ms: float, bus_ms
 
 
 def hidden_fraction(*, rail_ms: float, queue_ms: float, prefill_ms: float) -> float:
-    """Return the share of the rails' time that does not delay the first token; 1 without rails."""
+    """Return the share of ``rail_ms`` that does not delay the first token; 1 if ``rail_ms`` is 0."""
     start = governed_start(rail_ms=rail_ms, queue_ms=queue_ms, prefill_ms=prefill_ms)
     return 1.0 if rail_ms == 0 else start.hidden_ms / rail_ms
 
 
 def exposure_tokens(*, tokens_per_second: float, check_ms: float, bus_ms: float, chunk_tokens: float = 1.0) -> float:
-    """Return the number of tokens that are shown before a recall arrives."""
+    """Return the number of tokens that users see before a recall takes them back.
+
+    The answer goes on while it is checked. ``check_ms`` is the time of the check. ``bus_ms`` is the transport over
+    Kafka.
+    """
     for name, value in (
         ("tokens_per_second", tokens_per_second),
         ("check_ms", check_ms),

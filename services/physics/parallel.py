@@ -50,9 +50,10 @@ ONE: Final = Layout()
 
 
 def group(gpu: Gpu, layout: Layout) -> Gpu:
-    """Return one ``Gpu`` that is equivalent to the accelerators of one engine.
+    """Return one ``Gpu`` that stands for all accelerators of one engine.
 
-    Its rates are those of one pipeline stage. Its memory is that of all stages together.
+    Its memory is the sum over all accelerators. Its rates are the sum over one pipeline stage only, because a token
+    passes through the stages one after the other.
     """
     n = layout.tensor
     return replace(
@@ -66,7 +67,9 @@ def group(gpu: Gpu, layout: Layout) -> Gpu:
 
 
 def divided(model: Model, layout: Layout) -> Model:
-    """Return the model as a tensor-parallel group stores it, with at least one KV head on each accelerator.
+    """Return the model with the KV heads that a tensor-parallel group of accelerators stores.
+
+    Each accelerator stores at least one KV head. So 8 KV heads on 16 accelerators count as 16.
 
     Raises:
         ValueError: The query heads cannot be divided evenly, or there are fewer layers than pipeline stages.

@@ -24,7 +24,8 @@ class Write:
     """An effect: write an event to a topic.
 
     Attributes:
-        done: Position of a record. Its offset may be committed when the broker has acknowledged the event.
+        done: Position of the record whose processing ends with this event. The record's offset may be committed when
+            the broker has acknowledged the event, or when the event cannot be written at all.
     """
 
     topic: Topic
@@ -54,7 +55,7 @@ class Core:
     * ``number``: a partition number.
     * ``now_us``: the current time.
     * ``at_us``: the time at which the record was appended to the log.
-    * ``known_us``: ``read`` has got every record that was appended before this time.
+    * ``known_us``: ``read`` was called for all records that were appended before this time.
     """
 
     @property
@@ -78,7 +79,10 @@ class Core:
         return NOTHING
 
     def caught_up(self, number: int, known_us: int, now_us: int) -> Sequence[Effect]:  # noqa: ARG002
-        """Start to make decisions, because the log has been read. Called only with ``rewind_ms``."""
+        """Start to make decisions for a gained partition number. Its records have been read to the end.
+
+        Called only if the processor's ``rewind_ms`` is set.
+        """
         return NOTHING
 
     def alarm_us(self, number: int, now_us: int) -> int | None:  # noqa: ARG002

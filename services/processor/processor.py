@@ -54,10 +54,10 @@ class ProcessorConfig:
 
     Attributes:
         topics: The topics to read.
-        rewind_ms: Reading starts this many milliseconds before the newest record, and no offset is committed. If this
-            is None, reading starts at the committed offset.
-        progress_topic: The topic to which the group writes results. With ``rewind_ms``, reading starts before the
-            newest result.
+        rewind_ms: Reading starts this many milliseconds before the newest record, and no offset is committed. None
+            means that reading starts at the committed offset.
+        progress_topic: The topic to which the group writes its results. If the newest result is older than the newest
+            record, ``rewind_ms`` counts from the result. ``services/bus/groups/rewind.py`` has the exact rule.
         record_filter: A record for which this returns false is skipped without being decoded.
         include_newer: Whether the core gets records in a format that this version cannot read, as ``UnreadableRecord``.
         instance_id: Instance id for static membership in the group.
@@ -85,7 +85,8 @@ class Processor:
 
     Args:
         producer: Writes the core's events. The processor starts and stops it. None if the core writes no events.
-        perform: Called with every effect that is neither ``Write`` nor ``RecordDone``.
+        perform: Called with each effect that the service defines itself. The processor performs ``Write`` and
+            ``RecordDone``.
         on_written: Called after the producer accepted an event. The broker has not acknowledged it yet.
         on_not_written: Called if the producer accepted an event and then could not write it to the broker.
         on_ready: Called once, when ``ready`` is true for the first time.

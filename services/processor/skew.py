@@ -44,7 +44,10 @@ class SkewMeter:
         self._sources: OrderedDict[str, _Source] = OrderedDict()
 
     def note(self, event: AnyEvent, timestamp_ms: int, now_us: int) -> tuple[str, float] | None:
-        """Measure one event. Return its source and skew in milliseconds, once, if the skew is at least ``WARN_MS``."""
+        """Measure one event. Return its source and the skew in ms when the skew first reaches ``WARN_MS``, else None.
+
+        A source is returned only once.
+        """
         written_us = _written_us(event)
         if written_us is None or not isinstance(event, Event) or timestamp_ms <= 0:
             return None

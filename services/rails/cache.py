@@ -71,7 +71,7 @@ class LocalCache:
 
 
 class RailCache:
-    """The cache of one rails process. If Redis does not answer, only what the process keeps is found."""
+    """The cache of one rails process, in its memory and in Redis. If Redis does not answer, only the memory is used."""
 
     def __init__(self, url: str) -> None:
         pool = BlockingConnectionPool.from_url(

@@ -68,7 +68,7 @@ class RailsCore(Core):
         self._waiting.retain(lambda effect: effect.place.partition != number)
 
     def read(self, record: Received | UnreadableRecord, at_us: int, now_us: int) -> Sequence[Effect]:
-        """Queue the request for evaluation if it is new, attempt 1 and before its deadline."""
+        """Queue a new request for evaluation. Skip later attempts, and requests past their total deadline."""
         place = RecordPosition.of(record)
         request = record.event if isinstance(record, Received) else None
         if not isinstance(record, Received) or not isinstance(request, Request):

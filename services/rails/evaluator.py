@@ -39,7 +39,8 @@ class Evaluation(NamedTuple):
 
     Attributes:
         key: The cache key of the request's prompt.
-        answers: The answers to put into the cache. None if there are none to put there.
+        answers: The rails' answers, which ``RailsEvaluator.remember`` puts into the cache. None if they came from the
+            cache, or if a rail gave no answer.
     """
 
     content: VerdictContent

@@ -73,7 +73,10 @@ class Excerpt(NamedTuple):
 
 
 def choose_excerpts(text: str, spans: Sequence[tuple[int, int]], most: int) -> list[Excerpt]:
-    """Return the excerpts of a text to score: its ends and ``most`` of its windows. Likely attacks come first."""
+    """Return the excerpts of a text to score: up to ``most`` windows, and both ends of a long text.
+
+    ``spans`` has the start and the end of each window. The excerpts where attacks are most likely come first.
+    """
     # The windows are spread evenly over the text.
     last = len(spans) - 1
     read = min(most, len(spans))
@@ -84,7 +87,10 @@ def choose_excerpts(text: str, spans: Sequence[tuple[int, int]], most: int) -> l
 
 
 def is_attack(scored: Sequence[tuple[Excerpt, float]], windows: int, threshold: float) -> bool:
-    """Return whether the scores so far show an attack. ``windows`` is the number of windows to score in all."""
+    """Return whether the scores so far show an attack.
+
+    ``windows`` is the number of windows to score, including the windows that have no score yet.
+    """
     # Further scores cannot change True to False.
     if any(score >= max(threshold, CERTAIN_SCORE) for _, score in scored):
         return True

@@ -142,7 +142,7 @@ def _model() -> JailbreakModel:
 
 
 def init_worker(nice: int = 0) -> None:
-    """Make the calling process ignore Ctrl-C, and end when its parent process ends."""
+    """Make this process ignore Ctrl-C, and end when its parent ends. Add ``nice`` to its nice level."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.nice(nice)
     parent = multiprocessing.parent_process()

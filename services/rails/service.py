@@ -59,7 +59,7 @@ _log = logger("rails")
 
 
 class RailsService:
-    """One rails process. It calls ``on_ready`` once, when it has joined the consumer groups of both lanes."""
+    """One rails process. It calls ``on_ready`` when it is ready for both interactive and batch requests."""
 
     def __init__(self, settings: Settings, bus: BusSettings, on_ready: Callable[[], None]) -> None:
         self._bus = bus

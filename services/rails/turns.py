@@ -44,7 +44,7 @@ LOOK_AGAIN_S: Final = 0.002
 
 
 class ActiveRequests:
-    """The requests that are being evaluated, each for at most ``PREFERENCE_S``."""
+    """The requests that are being evaluated. A request counts for at most ``PREFERENCE_S``, even if it runs longer."""
 
     def __init__(self) -> None:
         self._tenants: dict[object, str] = {}  # one entry for each request
@@ -66,7 +66,11 @@ class ActiveRequests:
 
 
 class TenantShares:
-    """Tracks how much of this process's time each tenant has used. A tenant far ahead of its share must rest."""
+    """Tracks how much of this process's time each tenant has used.
+
+    All tenants have equal shares of the time. A tenant that has used much more than its share must rest: it gets no
+    turns for a while.
+    """
 
     # Half of the time is divided equally among the tenants that use this process; this is a share. The other half stays
     # free, so that a tenant within its share need not wait. A tenant rests until it is only ``credit_s`` seconds ahead.
@@ -87,7 +91,7 @@ class TenantShares:
         self._even_at_s[tenant] = even_at_s + 2 * sharing * took_s
 
     def resting(self, now_s: float) -> dict[str, float]:
-        """Return the tenants that must rest now, each with the time at which its rest ends."""
+        """Return the tenants that get no turns now, each with the time at which its rest ends."""
         self._forget(now_s)
         if len(self._recent_s) < 2:
             return {}
@@ -120,7 +124,7 @@ class Turns:
     Args:
         places: Maximum number of turns at the same time. Each turn has a place, numbered from 0.
         active: The requests that this process evaluates now.
-        credit_s: Seconds by which a tenant may be ahead of its share without resting.
+        credit_s: Seconds that a tenant may use beyond its share of the time before it gets no turns for a while.
     """
 
     # With one place, a turn uses time of this process; with several, the work is done in other processes. The caller
@@ -142,7 +146,10 @@ class Turns:
         self._timer: asyncio.TimerHandle | None = None
 
     def turn(self, tenant: str, *, batch: bool = False) -> "_Turn":
-        """Return a context manager that waits for a turn and returns its place. At the end, it frees the place."""
+        """Return a context manager for one turn: ``async with turns.turn(tenant) as place``.
+
+        It waits until the tenant gets a place, and frees the place at the end.
+        """
         return _Turn(self, tenant, batch=batch)
 
     def ask(self, tenant: str, *, batch: bool) -> asyncio.Future[int]:

@@ -94,7 +94,10 @@ class RouterConfig:
         return 2 * self.total_max_ms * 1_000
 
     def deadlines_of(self, request: Request) -> Deadlines:
-        """Return a request's deadlines, each moved to the nearest value that its class and the settings allow."""
+        """Return a request's deadlines, each moved to the nearest value that the request's class allows.
+
+        The deadlines of an interactive request are also moved into the limits of the settings.
+        """
         deadlines = self.classes.deadlines_of(request)
         return deadlines if request.lane == "batch" else self.narrow(deadlines)
 

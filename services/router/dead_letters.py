@@ -1,4 +1,7 @@
-"""Dead letters for records that the router cannot read, and the ``Closed`` for unreadable requests. Pure."""
+"""Build a dead letter for each record that the router cannot read. Pure.
+
+If the record is a request, also build the ``Closed`` event that rejects the request.
+"""
 
 import base64
 from typing import Final
@@ -53,7 +56,10 @@ def dead_letter(unread: UnreadableRecord, now_us: int, source: str) -> DeadLette
 
 
 def rejection(unread: UnreadableRecord, now_us: int, source: str) -> Closed | None:
-    """Return the ``Closed`` for an unreadable request; None if its id or the record's kind is unknown."""
+    """Return the ``Closed`` that rejects an unreadable request.
+
+    Return None if the record has no valid request id, or if its kind of event is unknown.
+    """
     if isinstance(unread.error, UnknownKind):
         return None
     fields = _fields(unread.value)

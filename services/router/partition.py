@@ -1,6 +1,6 @@
 """The requests of one partition number, and a timer for each request. Pure.
 
-The events of these requests are read from the partitions with this number, one in each topic.
+For example, partition number 3 holds the requests whose events are in partition 3 of each topic.
 """
 
 import heapq

@@ -41,7 +41,7 @@ class SettledChange:
         self._settled = True
 
     def poll(self, seen: Hashable) -> bool:
-        """Return true, once for each change, if two successive calls got the same new state ``seen``."""
+        """Return true if the previous call got a new state and this call gets the same state."""
         if seen != self._seen:
             self._seen, self._settled = seen, False
             return False

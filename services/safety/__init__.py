@@ -7,7 +7,8 @@ There are three tiers of checks:
 - Tier 2 is the policy's classifiers (``checks/classifiers.py``).
 
 Tiers 1 and 2 check pieces of the text, which are called windows. The policy's Rego rules decide what a finding leads
-to. A clearance says that the text passed tiers 0 and 1. In gated delivery, and if it is the final one, also tier 2.
+to. A clearance says that the text passed tiers 0 and 1. In gated delivery, the text has also passed tier 2. The final
+clearance of a run always includes tier 2.
 
 The decisions are made without I/O: ``core.py`` has the partitions, ``partition.py`` the requests of one partition,
 ``decide/request.py`` the runs of one request, and ``decide/run.py`` the checks of one run.

@@ -1,7 +1,8 @@
 """The decisions of the safety service, without I/O.
 
 ``SafetyCore`` takes events of the stream log, and returns events to write and checks to run. What it recalls and clears
-does not depend on time, on how events are batched, or on when checks answer.
+does not depend on time, on how events are batched, or on when checks answer. There are exceptions: a check may fail or
+answer too late, and a request may expire or be dropped.
 """
 
 from collections.abc import Sequence
@@ -107,9 +108,10 @@ class SafetyCore(Core):
         return ()
 
     def caught_up(self, number: int, known_us: int, now_us: int) -> list[Effect]:  # noqa: ARG002
-        """Return the effects that were held back while the partition caught up, unless they are no longer due.
+        """Note that a partition has caught up. Return the effects that were held back until now.
 
-        If events are still queued, a later ``step`` returns these effects.
+        Effects that are no longer needed are left out. If events of the partition are still queued, return nothing. A
+        later ``step`` then returns the effects.
         """
         partition = self._partitions[number]
         if partition.queued:

@@ -49,7 +49,10 @@ class SafetyPartition:
         self._held: dict[RequestCheck, list[RunOutput]] = {}
 
     def check_of(self, event: StreamEvent, policy: Policy, context: CheckContext) -> RequestCheck | None:
-        """Return the ``RequestCheck`` of the event's request, which may be new; None if there is none."""
+        """Return the ``RequestCheck`` of the event's request. Create it if the event starts the checks.
+
+        Return None if the checks are over or have not started.
+        """
         request_id = event.request_id
         request = self.requests.get(request_id)
         if request is not None or request_id in self._closed:
@@ -72,7 +75,7 @@ class SafetyPartition:
             self._held.setdefault(request, []).extend(outputs)
 
     def drop_settled(self, request: RequestCheck) -> None:
-        """Forget the request's attempts that have a final clearance on the log, and the outputs held back for them."""
+        """Forget the request's attempts that have a final clearance on the log. Drop their held-back outputs."""
         # If they were kept until the partition has caught up, the answered requests in the part of the log that is read
         # again could be more than `MAX_OPEN`. Then requests that are still open would be dropped.
         request.drop_settled()

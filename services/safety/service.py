@@ -79,7 +79,7 @@ class SafetyService:
         """Check answers until cancelled.
 
         Raises:
-            BrokenPolicy: A check cannot be built for the policy at start, or this policy contradicts the settings.
+            BrokenPolicy: The first policy cannot be used: a check cannot be built, or a deadline is too long.
         """
         await self._prepare(self.policy)
         gc.collect()

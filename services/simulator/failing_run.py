@@ -15,7 +15,7 @@ Line = tuple[int, str, str]
 
 
 def shrink(plan: Plan, promise: str, parts: WorldClasses | None = None) -> Plan:
-    """Return ``plan`` without the faults that are not needed to violate the property ``promise``."""
+    """Remove faults from ``plan``, one by one, as long as its simulation still violates the property ``promise``."""
     index = 0
     while index < len(plan.faults):
         smaller = plan.without(index)

@@ -61,7 +61,8 @@ class Fault(NamedTuple):
         at_us: Start of the fault, in microseconds since the start of the simulation.
         service: The affected service; empty for a fault of a request.
         target: Number of the affected request, or of the affected process within ``service``.
-        amount_us: Size of a step of a clock. For ``roam``: the time that each later read of the client takes.
+        amount_us: For ``clock`` and ``time``: the size of the step of a clock. For ``roam``, in which a client
+            disconnects and resumes: the duration of each later read of this client; 0 leaves the duration as it is.
     """
 
     kind: str
@@ -82,8 +83,8 @@ class PlannedAnswer:
     """The answer of a worker: its first chunk after ``first_us``, then one chunk every ``gap_us``.
 
     Attributes:
-        pieces: The texts of the chunks. The worker replaces a tilde by the number of the run.
-        ungoverned: Whether the worker's ``Started`` says that text needs no verdict and no output check.
+        pieces: The texts of the chunks. The worker replaces each ``~`` by the number of the run.
+        ungoverned: Whether the worker's ``Started`` says that the answer needs neither a verdict nor an output check.
     """
 
     pieces: tuple[str, ...]

@@ -89,12 +89,12 @@ class Simulation:
         self.events += done
 
     def note(self, lane: str, what: str) -> None:
-        """Add an entry to the input of ``digest``, and a line to the timeline."""
+        """Record an entry for ``digest`` and a line of the timeline."""
         self.count(lane, what)
         self.trace(lane, what)
 
     def count(self, *what: int | str) -> None:
-        """Add an entry to the input of ``digest`` only."""
+        """Record an entry for ``digest``, without a line of the timeline."""
         self.schedule.append((self.now_us, *what))
 
     def trace(self, lane: str, what: str) -> None:

@@ -1,4 +1,4 @@
-"""For a client that connects again: compute the ops that it has missed, without text that was recalled since."""
+"""Compute the ops for a client that reconnects. They show no text that was recalled in the meantime."""
 
 from collections.abc import Sequence
 from dataclasses import replace

@@ -6,14 +6,14 @@ from services.stream.transcript import Transcript
 
 
 def releasable_chunks(text: Transcript, delivery: Delivery, check: OutputCheck, cleared: int, log_ms: int) -> int:
-    """Return how many of the voice's chunks may be shown now, including chunks that are shown already.
+    """Return how many chunks of an answer may be visible now, counted from its first chunk.
 
     Args:
-        text: The voice's text so far.
+        text: The text of the answer so far.
         delivery: The delivery settings of the request.
         check: ``off`` means that no safety service checks the text.
         cleared: ``seq`` of the last cleared chunk; -1 if no chunk is cleared.
-        log_ms: The newest broker timestamp of the request's events so far, in milliseconds.
+        log_ms: The largest broker timestamp of the request's events so far, in milliseconds.
     """
     known = len(text.chunks)
     if check == "off" and delivery.mode == "optimistic":

@@ -1,6 +1,7 @@
 """Divide the latency of a request, from its receipt to the last byte sent, into consecutive parts.
 
-The edge's clock gives the time of the receipt and of the last byte. The broker's clock gives all other times.
+The edge is the service that clients connect to. Its clock gives the time of the receipt and of the last byte. The
+broker's clock gives all other times.
 """
 
 from collections.abc import Iterable, Sequence
@@ -47,14 +48,14 @@ class Latency:
         total_ms: Time from the receipt of the request to the last byte sent. If no client received the whole answer,
             the time from the receipt to ``Closed``.
         first_text_ms: Time from the receipt to the first visible text; None if no text was shown.
-        governance_first_text_ms: How much later the first text was shown because of the rails and the safety service.
-        governance_total_ms: How much later the last text was shown because of the rails and the safety service.
+        governance_first_text_ms: Delay of the first visible text, caused by the rails and the safety service.
+        governance_total_ms: Delay of the last visible text, caused by the rails and the safety service.
         hidden_rails_ms: Time for which the rails ran without delaying the answer.
         decode_ms: Time from the first chunk of the answer to the last chunk.
         plain_decode_ms: Estimate of what ``decode_ms`` would be without speculative decoding; None if unknown.
         tokens: Number of tokens of the answer.
         later_tokens: Number of tokens of the answer without its first chunk.
-        clock_skew_ms: Milliseconds to add to the edge's times, to correct its clock.
+        clock_skew_ms: Milliseconds to add to a time by the edge's clock, to get the time by the broker's clock.
     """
 
     parts: tuple[tuple[Part, float], ...]
@@ -150,7 +151,12 @@ def _field(part: Part) -> str:
 
 
 def settle(parts: Sequence[int], waited: int) -> list[int]:
-    """Correct the durations of a request's parts, and append the delivery time, so that the sum is ``waited``."""
+    """Return the corrected durations of a request's parts, followed by the delivery time. Their sum is ``waited``.
+
+    Args:
+        parts: Durations of the parts from the receipt to ``Closed``, in order.
+        waited: Time from the receipt to the last byte sent, in the same unit.
+    """
     # The difference between the clocks is corrected as in ``measure``.
     excess = max(0, min(sum(parts) - waited, parts[0]))  # the edge's clock is behind the broker's
     left, settled = waited, []

@@ -1,6 +1,6 @@
 """The fold of one request: compute the visible text from the events on the stream log. It follows six rules.
 
-1. Voice: only the text of one run is shown.
+1. Voice: only the text of one run is shown. This run is the voice.
 2. Order: chunks are shown in the order of ``seq``, each of them once.
 3. Gate: no model text is shown before the policy allows it.
 4. Delivery: the amount of unchecked text is limited.
@@ -39,11 +39,12 @@ from services.stream.voice import VoiceState
 class Governance:
     """The checks that a reader requires.
 
+    The event ``Started`` has fields of the same names. A check is off only if it is ``off`` in both.
+
     Attributes:
-        input_gate: ``hold`` means that nothing is shown before the verdict. With ``off``, the field ``input_gate`` of
-            ``Started`` applies.
-        output_check: ``on`` means that text beyond the exposure limit waits for the safety service. With ``off``, the
-            field ``output_check`` of ``Started`` applies.
+        input_gate: ``hold`` means that nothing is shown before the verdict.
+        output_check: ``on`` means that unchecked text is limited, and that an answer is complete only after all of it
+            was checked.
     """
 
     input_gate: InputGate = "hold"
@@ -67,9 +68,9 @@ class Screen:
     events and on ``Governance``.
 
     Attributes:
-        closed: The effective ``Closed``; None before it.
-        verdict: The effective ``Verdict``; None before it.
-        finished: The voice's ``Finished``; None before it.
+        closed: The ``Closed`` that ended the request; None before it.
+        verdict: The first ``Verdict``; None before it.
+        finished: The ``Finished`` of the run that is shown; None before it.
         stopped: The recall that withdrew the whole answer; None if there is none.
     """
 
@@ -123,12 +124,12 @@ class Screen:
 
     @property
     def voice(self) -> Started | None:
-        """The voice's ``Started``; None while no run is the voice."""
+        """The ``Started`` event of the voice, the run whose text may be shown. None if there is no such run now."""
         return self._voice_state.voice
 
     @property
     def last_seq(self) -> int:
-        """``seq`` of the voice's last chunk without a gap before it; -1 if there is none."""
+        """The highest ``seq`` up to which no chunk of the voice is missing; -1 if the first chunk is missing."""
         return self._text.last_seq
 
     @property
@@ -171,7 +172,7 @@ class Screen:
 
     @property
     def delivery(self) -> Delivery | None:
-        """The delivery that the verdict sets, otherwise the requested delivery; None if there is no voice yet."""
+        """The delivery settings in the verdict, or else in the voice's ``Started``; None if neither has them."""
         if self.verdict is not None and self.verdict.delivery is not None:
             return self.verdict.delivery
         voice = self._voice_state.voice

@@ -105,12 +105,12 @@ class StageRecorder:
 
     Attributes:
         posted_ms: Append time of the ``Request``. The caller must set this attribute.
-        opened_ms: Append time of the last effective ``Cutover``.
+        opened_ms: Append time of the last ``Cutover`` that had an effect.
         verdict_ms: Append time of the verdict.
         rails_ms: How long the rails took, as the verdict reports.
         first_shown_ms: Append time of the event that made the first text visible.
         last_shown_ms: Append time of the event that made the newest text visible.
-        closed_ms: Append time of the effective ``Closed``.
+        closed_ms: Append time of the ``Closed`` that ended the request.
         runs: Times of the first run of each attempt, by the number of the attempt.
     """
 

@@ -56,7 +56,7 @@ class Transcript:
 
     @property
     def last_seq(self) -> int:
-        """``seq`` of the last chunk without a gap before it; -1 if there is none."""
+        """The highest ``seq`` up to which no chunk is missing; -1 if the first chunk is missing."""
         return len(self.chunks) - 1
 
     def tokens(self, first: int, end: int) -> int:

@@ -1,4 +1,4 @@
-"""Decide which run is the voice."""
+"""Decide which run is the voice, that is, the run whose text is shown."""
 
 from dataclasses import dataclass
 
@@ -8,11 +8,11 @@ from services.stream.order import FirstRuns
 
 @dataclass(slots=True)
 class VoiceState:
-    """The attempts that may become the voice, and the voice.
+    """Decides which run is the voice, that is, the run whose text is shown.
 
     Attributes:
-        candidates: The numbers of the attempts that may become the voice. There are several if attempts race for the
-            first token.
+        candidates: Numbers of the attempts whose runs may be shown. There are several while attempts race for the first
+            token.
         has_spoken: Whether a candidate has sent a chunk. That attempt is then the only candidate.
         last_attempt: Number of the newest attempt.
         runs: The first run of each attempt.
@@ -59,7 +59,7 @@ class VoiceState:
         return True
 
     def hand_over(self, cutover: Cutover) -> None:
-        """Make the cutover's attempt a candidate. Without a race, it is the only one."""
+        """Make the cutover's attempt the only candidate. In a race for the first token, keep the other candidates."""
         self.last_attempt = cutover.attempt
         racing = cutover.how == "race" and cutover.trigger == "ttft"
         self.candidates = self.candidates | {cutover.attempt} if racing else frozenset({cutover.attempt})

@@ -1,6 +1,7 @@
 """Decide when each request's trace is exported. No I/O, no clock.
 
-A trace waits up to ``LINGER_US`` after the request's account for a receipt of the whole answer.
+A trace is exported when two events were read: the request's ``Account``, and a ``Detached`` after a complete delivery.
+If the ``Detached`` is missing, the trace is exported ``LINGER_US`` after the ``Account``.
 """
 
 from collections.abc import Sequence

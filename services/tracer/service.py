@@ -88,7 +88,7 @@ class TracerService:
 
 
 def wanted(ratio: float) -> RecordFilter:
-    """Return a filter for the tracer's events of a share ``ratio`` of all requests."""
+    """Return a filter for the events that the tracer reads. It accepts only the share ``ratio`` of all requests."""
     kinds = read_kinds("tracer", *READ_TOPICS)
     if ratio >= 1:
         return lambda kind, _key: kind in kinds

@@ -169,10 +169,11 @@ class Rules:
     Attributes:
         margin: A change is kept only if the whole confidence interval of its relative gain is above this value.
         confidence: Level of the confidence interval.
-        guards: For each guarded metric, the largest relative loss. A change with a larger loss is refused.
+        guards: Limits of the relative loss, by metric. A change is refused if the whole 80 % confidence interval of its
+            loss is above the limit.
         accepted: Targets of guarded metrics. A metric that still meets its target may get worse.
-        max_loss: Largest relative rise of the perplexity. If it is unknown: largest loss of solved tasks, as a share of
-            all.
+        max_loss: Largest accepted relative rise of the perplexity. If the engine reports no log-probabilities: largest
+            accepted loss of solved tasks, as a share of all tasks.
     """
 
     objective: Metric = "answer_p50_ms"

@@ -86,8 +86,9 @@ class CheckedItem:
     """An item of the guide with the result of the search.
 
     Attributes:
-        state: ``ticked``: a change was kept. ``refuted``: no measured change is worth it. ``unclear``: a change may be
-            worth it. ``not tried``: no change was measured.
+        state: ``ticked``: a change was kept. ``unclear``: no change was kept, but one may gain more than the margin.
+            ``refuted``: every measured change gains too little or has a disadvantage. ``not tried``: no change was
+            measured.
         speed: Largest measured speed-up factor, with its confidence interval; None if no change was measured.
     """
 

@@ -166,8 +166,8 @@ class Scheduler:
         slots: Maximum number of concurrent runs.
         batch_slots: Maximum number of concurrent runs of batch requests; 0 means three quarters of ``slots``.
         preempts: Whether the engine can pause a batch run to free its slot.
-        output_check: ``on`` means that a safety service checks the answers. With ``off``, a request is refused unless
-            its delivery mode is ``optimistic``.
+        output_check: ``on`` means that a safety service checks the answers. With ``off``, requests with the delivery
+            modes ``windowed`` and ``gated`` are refused.
         resolve: Called with the model of a request. If it raises ``EngineError``, the request is refused.
     """
 
@@ -217,11 +217,13 @@ class Scheduler:
         return len(self._running) - (self._running_batch if self._preempts else 0) < self._slots
 
     def accept(self, ticket: Ticket, now_us: int) -> Refusal | Literal["waits", "known", "unacknowledged"]:
-        """Queue a request.
+        """Queue a request, unless it must be refused or its attempt is known already.
 
         Returns:
-            ``waits`` if the request was queued; ``known`` or ``unacknowledged`` if the attempt was accepted before. The
-                offset of an ``unacknowledged`` record must not be committed yet.
+            ``waits``: The request was queued.
+            ``known``: The attempt was read before. The caller may commit the offset of this record.
+            ``unacknowledged``: The same record was read before. The caller must not commit its offset yet.
+            A ``Refusal``: The caller must refuse the request.
         """
         request = ticket.request
         key = (request.request_id, request.attempt)
@@ -269,10 +271,10 @@ class Scheduler:
         self._running_batch -= ticket.batch
 
     def cancel(self, event: Cancel, now_us: int) -> tuple[list[Ticket], list[Ticket]]:
-        """Apply a ``Cancel`` event, and remember it, because the cancelled request may be read later.
+        """Cancel the requests that the event names. Also refuse them if they are read within ``CANCEL_MEMORY_US``.
 
         Returns:
-            The cancelled requests: those that were waiting, and those that are running.
+            Two lists of cancelled requests: the requests that were waiting, and the requests that are running.
         """
         # The caller must refuse the waiting requests, and cancel the tasks of the running ones that have ``begun``.
         self._cancelled.add((event.request_id, event.attempt), now_us)

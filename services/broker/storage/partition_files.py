@@ -132,9 +132,9 @@ class PartitionFiles:
     # Loading and closing
 
     def load(self, log: PartitionLog, now_ms: int, *, trusted: bool) -> int:
-        """Restore the log from the files. Return how many bytes of segments without a usable index were read.
+        """Restore the log from the files. Return the total size of the segments that had no usable index, in bytes.
 
-        If `trusted` is false, no index is used.
+        A segment without a usable index is read completely. If `trusted` is false, no index is used.
         """
         state = self._read_state()
         replayed = _Replay(state)

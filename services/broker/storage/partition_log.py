@@ -222,9 +222,9 @@ class PartitionLog:
             self._drop_oldest()
 
     def compact(self, now_ms: int) -> bool:
-        """Compact all segments except the newest, unless most of their bytes are compacted already.
+        """Compact all segments except the newest. Return whether they were compacted.
 
-        Return whether this was done.
+        Nothing is done if the topic is not compacted, or if more than half of their bytes are compacted already.
 
         Raises:
             OSError: A segment file cannot be read or written.

@@ -49,7 +49,10 @@ def sticky_assignment(numbers: Iterable[int], owned: Mapping[str, OwnedPartition
 
 
 def handovers(shares: Mapping[str, set[int]], owned: Mapping[str, OwnedPartitions]) -> dict[str, set[int]]:
-    """Return, for each present owner, its partition numbers that must be handed over before they move."""
+    """Return, for each member, the partition numbers that it owns and must hand over.
+
+    The member must finish its work and commit its offsets before another member gets such a number.
+    """
     holders: dict[int, str] = {}
     for member in _latest_first(owned):
         if owned[member].generation > 0:  # else the group removed it, and others may have had its numbers
@@ -72,11 +75,11 @@ class StickyNumberAssignor(AbstractPartitionAssignor):  # type: ignore[misc] # a
     """Makes ``sticky_assignment`` an assignor for aiokafka.
 
     If a member's ``hands_over`` is true, each of its partition numbers moves in two rebalances, as in Kafka's
-    cooperative protocol. In the first one, nobody gets the number.
+    cooperative protocol. The first one takes the number from its owner. The second one gives it to another member.
 
     Attributes:
-        handing_over: Partition numbers of this member that nobody got in the last rebalance.
-        unfinished: Whether there is such a partition number of any member.
+        handing_over: Partition numbers of this member that are between the two rebalances.
+        unfinished: Whether any member of the group has such partition numbers.
     """
 
     # The name of Kafka's range assignor, which members with an older version of Railbus offer. A group uses an assignor

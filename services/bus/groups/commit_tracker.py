@@ -20,7 +20,7 @@ class PartitionProgress:
         self._next = 0
 
     def read(self, next_offset: int, kept: Iterable[int] = ()) -> None:
-        """Note that all records before ``next_offset`` were read. Those at the offsets ``kept`` are not done yet.
+        """Mark all records before ``next_offset`` as read. ``kept`` has the offsets of new ones that are not done yet.
 
         If the partition is read again from a lower offset, the records of earlier calls are forgotten.
         """

@@ -28,8 +28,8 @@ class Committer:
     """Commits the offsets of one group member: regularly, and a last time before partitions move to another member.
 
     Args:
-        settle: Waits until the started work on given partitions is done. None lets them move to other members at once.
-        patience_s: Maximum time in seconds for ``settle``, and again for the last commit.
+        settle: Waits until the started work on given partitions is done. If None, partitions move without this wait.
+        patience_s: Maximum time in seconds for ``settle``. The last commit may take the same time again.
     """
 
     def __init__(

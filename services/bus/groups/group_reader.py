@@ -57,7 +57,7 @@ class GroupReader:
     A partition without a committed offset is read from its beginning.
 
     Args:
-        topics: Topics to read. Of topics with equally many partitions, a member gets the same partition numbers.
+        topics: Topics to read. A member that gets partition 3 of one topic gets partition 3 of each topic that has it.
         handler: Receives the records. It must return without waiting. If it is None, no record is read, but the group
             still assigns partitions to this member.
         record_filter: A record for which it returns false is skipped without decoding.
@@ -68,14 +68,15 @@ class GroupReader:
         commit: When a record's offset may be committed. ``on_accept``: when the handler has returned. ``manual``: when
             ``done`` was called for the record and for all records before it. ``never``: no offset is committed.
         rewind_ms: If it is set, committed offsets are ignored. A gained partition is read from this many milliseconds
-            before the newest record of all gained partitions.
-        progress_topic: The topic to which the group's members write their results. With ``rewind_ms``, a gained
-            partition may be read from further back, as ``rewound`` describes.
-        settle: For ``manual`` commits: waits until the started work on given partitions is done. It is awaited before
-            they move to another member, so that finished work is not done twice.
+            before the newest record in any gained partition.
+        progress_topic: The topic to which the group's members write their results. It has an effect only with
+            ``rewind_ms``: if the newest result is old, for example after an outage, reading starts further back.
+            ``rewound`` describes the rule.
+        settle: Awaited before partitions move to another member. It must wait until the started work on these
+            partitions is done, so that the other member does not do it again. Only for ``manual`` commits.
         instance_id: Id for static membership, unique in the group. A process that restarts within the session timeout
             keeps its partitions.
-        least_bytes: As for ``FetchConnection``.
+        least_bytes: A fetch waits for this many bytes of new records, as ``FetchConnection`` describes.
         clock: Returns microseconds of a monotonic clock, such as ``steady_us``.
     """
 

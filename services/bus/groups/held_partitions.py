@@ -27,8 +27,8 @@ OnAssigned = Callable[[Assignment], None]
 class HeldPartitions(Generic[Waiter]):
     """The partitions of one reader, each with the next offset to read.
 
-    A waiter waits until given partitions are read up to given offsets. ``start_at`` and ``read`` return those that are
-    done.
+    A waiter waits until given partitions are read up to given offsets. When this is so, ``start_at`` or ``read``
+    removes the waiter and returns it.
     """
 
     __slots__ = ("_ends", "_goals", "_known_us", "held", "positions")
@@ -49,9 +49,15 @@ class HeldPartitions(Generic[Waiter]):
     def assign(
         self, partitions: TopicPartitions, anew: TopicPartitions = frozenset()
     ) -> tuple[Assignment, list[Waiter]]:
-        """Replace the held partitions. Remove and return the waiters whose goals include a lost partition.
+        """Replace the held partitions. Remove the waiters that wait for a lost partition.
 
-        A held partition in ``anew`` counts as lost and as gained.
+        Args:
+            partitions: All partitions to hold from now on.
+            anew: Partitions to read from another offset. Such a partition is in ``gained``, and also in ``lost`` if it
+                was held before.
+
+        Returns:
+            The change, and the removed waiters.
         """
         kept = (self.held & partitions) - anew
         lost = self.held - kept
@@ -82,12 +88,19 @@ class HeldPartitions(Generic[Waiter]):
                 self._ends[partition] = (end, asked_us)
 
     def read_up_to_us(self, partition: Partition) -> int:
-        """Return the append time, by the reader's clock, up to which all records have been read; 0 if unknown."""
+        """Return a time by the reader's clock; 0 if unknown.
+
+        All records that were appended to the partition before this time have been read.
+        """
         end, asked_us = self._ends.get(partition, (0, 0))
         return asked_us if self.positions.get(partition, -1) >= end else self._known_us.get(partition, 0)
 
     def set_goal(self, waiter: Waiter, ends: Mapping[Partition, int], asked_us: int) -> bool:
-        """Add a waiter for the end offsets ``ends``. If they are reached already, return true instead."""
+        """Add a waiter that waits until the offsets ``ends`` are reached.
+
+        If they are reached already, add nothing and return true. ``asked_us`` is when the end offsets were requested,
+        by the reader's clock.
+        """
         self.note_ends(ends, asked_us)
         goal = dict(ends)
         if self._is_reached(goal):

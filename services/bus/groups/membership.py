@@ -44,7 +44,7 @@ HASTE_S: Final = 0.05
 
 
 class Term(NamedTuple):
-    """Identifies one assignment of one member. If the group removes a member, the member rejoins with a new id."""
+    """Identifies one assignment of one member. After a removal from the group, a member has a new ``member_id``."""
 
     member_id: str
     generation: int
@@ -65,8 +65,8 @@ class GroupMembership(ConsumerRebalanceListener):  # type: ignore[misc] # aiokaf
         cluster: An open ``Cluster``, created with the timeout that ``request_timeout_ms`` returns.
         instance_id: Id for static membership; None for dynamic membership.
         held: Returns the partitions that this member has now.
-        hands_over: Whether other members get its partitions only after it has called ``rejoin``.
-        revoked: Awaited before the member rejoins. The member continues to send heartbeats.
+        hands_over: If true, a partition of this member moves to another member only after ``rejoin`` was called here.
+        revoked: Awaited before the member rejoins. Meanwhile, the member continues to send heartbeats.
         assigned: Called with each assignment and its term. It must return at once.
     """
 
@@ -145,9 +145,9 @@ class GroupMembership(ConsumerRebalanceListener):  # type: ignore[misc] # aiokaf
         return TopicPartition(*partition) in assignment.tps or partition[1] in self._assignor.handing_over
 
     def take_over(self, term: Term) -> bool:
-        """Note that the reader now works on the assignment of ``term``, so that its offsets can be committed.
+        """Allow commits in the term ``term``, because the reader now works on its assignment.
 
-        Return whether the group had removed this member since the previous call.
+        Return true if the member id is new: in the first term, and after the group has removed this member.
         """
         removed = bool(term.member_id != self._coordinator.working_term.member_id)
         self._coordinator.working_term = term

@@ -19,10 +19,10 @@ older than the outage."""
 async def rewound(
     cluster: Cluster, partitions: TopicPartitions, topic: Topic | None, end_ms: int, rewind_ms: int
 ) -> dict[Partition, int]:
-    """Return the offset from which a reader that rebuilds its state from the log reads each gained partition.
+    """Return, for each gained partition, the offset from which a reader must read it to rebuild its state.
 
-    Reading starts ``rewind_ms`` before ``end_ms``, or before the newest result in ``topic`` if that is older. If that
-    result is an account, its ``open_since`` may move the start further back.
+    ``topic`` is the topic to which the group writes its results. Without it, reading starts ``rewind_ms`` before
+    ``end_ms``. With it, the start depends on the newest result for the partition number: see ``rewind_to_ms``.
     """
     if topic is None:
         return await cluster.offsets_for_time(partitions, end_ms - rewind_ms)
@@ -51,13 +51,16 @@ def _since_ms(record: Any) -> int | None:
 
 
 def rewind_to_ms(now_ms: int, worked_ms: int, rewind_ms: int, since_ms: int | None = None) -> int:
-    """Return the time from which a reader that rebuilds its state from the log reads a gained partition.
+    """Return the time from which a reader must read a gained partition to rebuild its state.
+
+    Reading starts ``rewind_ms`` before the newest result. It starts at ``since_ms`` if that is earlier.
+    ``LONGEST_OUTAGE_MS`` and ``LONGEST_WORK_MS`` limit how far back reading starts.
 
     Args:
-        now_ms: The time of the newest record, which counts as the current time.
+        now_ms: The present time. A result with a later time counts as written now.
         worked_ms: The time of the newest result that a member wrote for this partition number; 0 if there is none.
-        rewind_ms: How far to read back from the older of these two times.
-        since_ms: If it is set and still earlier, reading starts there.
+        rewind_ms: How far to read back from the newest result.
+        since_ms: All requests that were still open at ``worked_ms`` began at this time or later; None if unknown.
     """
     floor_ms = now_ms - max(LONGEST_OUTAGE_MS, rewind_ms)
     begin_ms = max(min(now_ms, worked_ms) - rewind_ms, floor_ms)

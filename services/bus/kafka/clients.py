@@ -28,7 +28,7 @@ CLOSE_S: Final = 3.0
 
 
 async def open_producer(settings: BusSettings, name: str) -> Any:
-    """Wait for the broker, and return a started idempotent producer that sends every batch at once."""
+    """Wait for the broker. Return a started idempotent producer that sends each batch without delay."""
     attempt = 0
     while True:
         await wait_for_broker(settings)

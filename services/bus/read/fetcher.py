@@ -71,19 +71,19 @@ class _Answer(NamedTuple):  # of a fetch whose records were all handed over
 class Fetcher:
     """Reads partitions, each from a given offset on.
 
-    If the log no longer has a partition's next offset, reading continues at another offset:
+    Reading continues at another offset if the log no longer has a partition's next offset. This happens in two cases:
 
-    - If retention has deleted the record, reading continues at the oldest record.
-    - If the broker has lost the end of the log, for example in a power failure, the next offset is beyond the end of
-      the log. Then reading continues ``OVERLAP_MS`` before the timestamp of the last record that was read here, so some
-      records may be read twice.
+    - Retention has deleted the record. Reading continues at the oldest record.
+    - The broker has lost the end of the log, for example in a power failure. Reading continues ``OVERLAP_MS`` before
+      the timestamp of the last record that this object has read. So some records may be read twice. If it has read no
+      record of the partition, reading continues at the oldest record.
 
     Args:
         cluster: An open ``Cluster``.
         clock: Returns microseconds of a monotonic clock, such as ``steady_us``.
-        least_bytes: As for ``FetchConnection``.
-        on_moved: Called before reading continues at another offset. State that the reader built from the partition must
-            be rebuilt.
+        least_bytes: A fetch waits for this many bytes of new records, as ``FetchConnection`` describes.
+        on_moved: Called before reading continues at another offset. A caller that builds state from the partition's
+            records must then build it again.
     """
 
     def __init__(
@@ -132,7 +132,10 @@ class Fetcher:
         return None if position is None else position.offset
 
     def read_up_to_us(self, partition: Partition, node: int | None) -> int:
-        """Return the append time, by the reader's clock, up to which all records have been read; 0 if unknown."""
+        """Return a time by the reader's clock; 0 if unknown.
+
+        All records that were appended to the partition before this time have been read.
+        """
         answer = None if node is None else self._answers.get(node)
         if answer is None or partition in answer.behind:
             return 0

@@ -3,10 +3,11 @@
 A record's timestamp is the time of the broker's wall clock (``message.timestamp.type=LogAppendTime``). The reader's
 clock may differ from the broker's clock by any amount. The computation uses three facts:
 
-1. A record is read after it was appended, and often almost at once. So the smallest value of read time minus timestamp
-   is almost the difference between the two clocks.
-2. If a fetch response contains all records that the broker had, any record that is missing from it was appended after
-   the fetch was sent.
+1. The read time of a record minus its timestamp is the delay from append to read, plus the difference between the two
+   clocks. The delay is never negative and often almost zero. So the smallest of these values is almost the difference
+   between the clocks.
+2. A fetch response often contains all records that the broker had. Then every later record was appended after the fetch
+   was sent.
 3. Within a partition, records are in the order in which they were appended.
 """
 
@@ -47,8 +48,8 @@ class LogClock:
     """Converts timestamps of one partition's records to the reader's clock. Records must be passed in log order.
 
     Attributes:
-        offset: The estimate for the broker that leads the partition now.
-        since_us: The append time, by the reader's clock, up to which all records have been read; 0 if unknown.
+        offset: How far the clock of the partition's present leader is behind the reader's clock.
+        since_us: A time by the reader's clock; 0 if unknown. All records appended before this time have been read.
     """
 
     __slots__ = ("_newest_ms", "offset", "since_us")
@@ -59,7 +60,7 @@ class LogClock:
         self._newest_ms = 1  # a record without a time has 0 or less
 
     def appended_us(self, timestamp_ms: int, now_us: int) -> int:
-        """Return when a record that is read at ``now_us`` was appended, by the reader's clock."""
+        """Convert the timestamp of a record to the reader's clock. ``now_us`` is when the record was read."""
         # The result may be too late, by at most the shortest delivery time of a record in two windows. It may be too
         # early, by less than the resolution of timestamps plus the drift of the clocks in two windows. After the
         # broker's clock was set back, results may be too early by up to the size of that step, but never before

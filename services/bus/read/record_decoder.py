@@ -32,7 +32,7 @@ class BrokenBatch(NamedTuple):
     """A batch of records that cannot be unpacked.
 
     Attributes:
-        first: The batch's first offset that was not read before.
+        first: The first offset of the batch, or the reader's next offset if the batch begins before it.
     """
 
     first: int

@@ -90,7 +90,7 @@ class Outbox:
         return recalled
 
     def split_batch(self, partition: Partition) -> None:
-        """Note that the batch in flight is too large. After ``requeue_sent``, its records are sent one by one."""
+        """Mark the batch in flight as too large. After ``requeue_sent``, each of its records is sent alone."""
         self._queues[partition].alone = len(self._queues[partition].sent)
 
     def take_all(self) -> dict[Partition, list[OutgoingRecord]]:
@@ -105,7 +105,6 @@ def record_size(key: bytes | None, value: bytes) -> int:
 
 
 def may_linger(event: AnyEvent) -> bool:
-    """Return whether an event may wait to share a batch. Only the second and later chunks of a run may wait."""
     return type(event) is Chunk and event.seq > 0
 
 

@@ -60,8 +60,9 @@ class Producer:
     """Writes events.
 
     Args:
-        role: The role of the service, or for several roles, the result of ``schemas.registry.writes``.
-        name: Client id, shown in the broker's logs. By default, it is the role's name.
+        role: The role of the service, which decides what events it may write. A service with several roles passes the
+            result of ``schemas.registry.writes`` instead.
+        name: Client id, shown in the broker's logs. The default is the role, or ``this producer`` for several roles.
     """
 
     def __init__(self, settings: BusSettings, *, role: RoleName | ByTopic, name: str | None = None) -> None:

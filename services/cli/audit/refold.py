@@ -52,11 +52,11 @@ def visible_after(ops: Sequence[FoldedOp]) -> Iterator[tuple[FoldedOp, str]]:
 
 
 class ReceiptCheck(NamedTuple):
-    """The result of comparing a receipt with the log.
+    """The result of comparing a receipt with the log. A receipt says what a client was sent on one connection.
 
     Attributes:
-        resumed_from: None if the client did not resume the answer.
-        matches: Whether the receipt is right; None if the check would take too long.
+        resumed_from: Id of the op after which the client resumed the answer; None if it did not resume.
+        matches: Whether the receipt agrees with the log; None if the check would take too long.
     """
 
     receipt: Detached
@@ -73,7 +73,7 @@ def check_receipts(records: Sequence[Received], ops: Sequence[FoldedOp]) -> list
 
 
 def refold_as_sent(request_id: str, records: Sequence[Received]) -> tuple[list[FoldedOp], list[ReceiptCheck]]:
-    """Compute the ops of a request and check its receipts."""
+    """Compute the ops that the edge sent for a request, and compare the request's receipts with them."""
     # The ops depend on settings of the edge that are not on the log, so both are tried.
     found = []
     for governance in (AS_STARTED, Governance()):

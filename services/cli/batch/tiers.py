@@ -30,7 +30,8 @@ class Score(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         regex: A regular expression. The first group of its last match is the score.
         json: Path of the score in an answer that is JSON, such as ``rating.total``.
         cel: An expression in the Common Expression Language whose value is the score.
-        sample: Number of lines that each further model answers as a sample first.
+        sample: Number of random lines that every model except the first answers before its other lines. They show
+            the costs of the model, and how much its scores agree with those of the previous model.
     """
 
     regex: str | None = None
@@ -50,7 +51,8 @@ class Tier(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     """One model of a cascade.
 
     Attributes:
-        keep: Share of all lines that this model answers, best scores first; 1 for the first model.
+        keep: Share of all lines that go to this model: the lines with the best scores from the previous model. The
+            budget may lower this share. The first model answers all lines.
         price: Name of an API in the price list of ``railbus plan batch``; None if there is no price.
     """
 

@@ -93,7 +93,10 @@ def abba_order(which: Sequence[BenchArm], rounds: int) -> tuple[BenchArm, ...]:
 
 
 def catalogue_entry(engine: str, env: Mapping[str, str], flags: Mapping[str, str | None]) -> dict[str, str]:
-    """Return GPU, models, precision and prefill tokens per step; nothing if GPU or target model is unknown."""
+    """Describe the engine of a benchmark: its GPU, models, precision and prefill tokens per step.
+
+    Return an empty dict if the GPU or the target model is unknown.
+    """
     usual = {
         name: env.get(variable, "") or value for name, (variable, value) in _ENGINE_DEFAULTS.get(engine, {}).items()
     }

@@ -25,7 +25,9 @@ class BenchRunError(Exception):
 
 
 def measure(order: Sequence[BenchArm], workload: dict[str, Any], limit_s: float) -> list[dict[str, Any]]:
-    """Run the arms one after another and return their results. ``limit_s`` excludes loading models.
+    """Run the arms one after another and return their results.
+
+    ``limit_s`` is the time for all runs together. The time to load models does not count.
 
     Raises:
         BenchRunError: A run failed.

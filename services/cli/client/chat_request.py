@@ -55,7 +55,7 @@ class ChatRequest:
         return {"messages": [asdict(message) for message in self._messages()], **body}
 
     def request(self, *, request_id: str, at_us: int, source: str) -> Request:
-        """Return the Kafka event for this request, of tenant ``local``.
+        """Return the Kafka event for this request. Its tenant is ``local``.
 
         Raises:
             UserError: A value is out of its bounds.

@@ -23,7 +23,11 @@ class TextSegment:
 
 
 class AnnotatedText:
-    """One answer as segments, updated with each op. ``mark_void`` puts dashes around withdrawn text."""
+    """The text of an answer, including the text that was withdrawn or replaced.
+
+    Args:
+        mark_void: Whether dashes are put around text that was withdrawn or replaced.
+    """
 
     def __init__(self, *, mark_void: bool = False) -> None:
         self._mark_void = mark_void

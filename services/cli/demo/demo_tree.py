@@ -49,7 +49,8 @@ class SceneRun:
     """The progress of one scene.
 
     Attributes:
-        ops: Ops that the client received, by position of their event on ``railbus.streams``.
+        ops: Instructions (ops) that the client received. The key is the partition and offset of their event on
+            ``railbus.streams``.
         failure: Why the scene failed; empty if it did not fail.
     """
 

@@ -25,7 +25,6 @@ class HostFinding:
 
 
 def unreadable(name: str, wanted: str, why: str, what: str) -> HostFinding:
-    """Return a finding about a setting that cannot be read. ``what`` is the reason."""
     return HostFinding(name=name, found=f"not readable here ({what})", wanted=wanted, state="unknown", why=why)
 
 

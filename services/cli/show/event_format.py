@@ -24,7 +24,7 @@ _SHOWN_ELSEWHERE: Final = frozenset({"request_id", "at"})
 
 
 def event_time_us(record: Received | UnreadableRecord) -> int:
-    """Return the event's time, else the record's append time, in microseconds since the epoch."""
+    """Return the event's time in microseconds since the epoch. If there is none, return the record's append time."""
     at_us: int | None = getattr(record.event, "at", None) if isinstance(record, Received) else None
     return record.timestamp_ms * 1_000 if at_us is None else at_us
 

@@ -190,7 +190,11 @@ def tree_config(args: argparse.Namespace, folder: Path, say: LineSink) -> TreeCo
 
 
 def archive_settings(location: str, folder: Path, env: Mapping[str, str]) -> dict[str, str]:
-    """Return the archiver's environment variables. Paths of keys and anchors that ``env`` has are kept."""
+    """Return the archiver's environment variables.
+
+    If ``env`` has ``RAILBUS_AUDIT_KEY`` or ``RAILBUS_AUDIT_ANCHORS``, its value is kept. Otherwise the file is next to
+    the archive if the archive is local, or in ``folder`` if the archive is remote.
+    """
     if "://" in location:
         chosen, beside, name = location, folder, "archive"
     else:

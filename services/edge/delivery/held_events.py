@@ -11,10 +11,11 @@ MAX_HELD_EVENTS: Final = 20_000
 
 
 class HeldEvents:
-    """The new events of one client's request, held back while earlier ones are being sent.
+    """Keeps the new events of a request while the ops of earlier events are still being sent to the client.
 
     Attributes:
-        recall_pending: Whether a held event is a recall. If so, the sender must stop and call ``next_ops``.
+        recall_pending: Whether a kept event is a ``Recall``, which takes text back. If so, the sender must call
+            ``next_ops`` before it sends more text.
     """
 
     __slots__ = ("_events", "recall_pending")

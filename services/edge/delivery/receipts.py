@@ -19,7 +19,10 @@ MAX_WAITING: Final = 20_000
 
 
 class ReceiptWriter:
-    """Writes the events ``Attached`` and ``Detached``. It queues those that the producer cannot take at once."""
+    """Writes an event ``Attached`` when a stream to a client begins, and an event ``Detached`` when it ends.
+
+    While the producer's buffer is full, the events are queued.
+    """
 
     def __init__(self, producer: Producer, source: str) -> None:
         self._producer = producer

@@ -15,7 +15,7 @@ class PositionedOp(NamedTuple):
 
     Attributes:
         line: The op as JSON, without a newline.
-        recalled_at: The index in the visible text at which the recalled text begins; 0 if no recall caused the op.
+        recalled_at: For the op ``withdraw``: the index in the visible text at which the recalled text begins.
     """
 
     op_id: OpId
@@ -37,7 +37,7 @@ class DeliveryStats:
     Attributes:
         ops: Number of ops sent.
         visible: Number of characters that the client shows now.
-        exposed_tokens: The largest exposure so far, in tokens.
+        exposed_tokens: The largest exposure so far: the number of tokens that were shown and not yet checked.
     """
 
     __slots__ = ("_exposure_us", "_first_text_us", "_hash", "_last", "_recalled_tokens", "_shown", "exposed_tokens",
@@ -63,7 +63,7 @@ class DeliveryStats:
         self.record_applied(item.op, now_us, item.recalled_at)
 
     def record_applied(self, op: Op, at_us: int, recalled_at: int = 0) -> None:
-        """Update the visible text for an op that was sent, on this connection or on an earlier one."""
+        """Update the statistics of the visible text. Unlike ``record_sent``, do not count the op as sent here."""
         if type(op) is Show:
             self.visible += len(op.text)
             self._shown.append((len(op.text), at_us, op.tokens))

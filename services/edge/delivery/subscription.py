@@ -175,7 +175,10 @@ class Subscription:
         self._detached()
 
     async def catch_up(self, caught_up: CatchUpOps, end_offset: int) -> None:
-        """Send a history as fast as the client reads it, then the ops of the events that have arrived meanwhile."""
+        """Send the ops of past events as fast as the client reads. Then send the ops of events that arrived meanwhile.
+
+        ``caught_up`` has the ops of all events before ``end_offset``.
+        """
         # A pending recall stops ``_send``. ``next_ops`` then leaves out unsent text that the recall takes back.
         held = self._held = self._held or HeldEvents()
         following: CatchUpOps | None = caught_up

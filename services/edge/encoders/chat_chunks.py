@@ -162,7 +162,6 @@ class ChatChunkEncoder:
 
 
 def railbus_field(ops: Sequence[Op]) -> Any:
-    """Build the field ``railbus``: the only op, or an op ``catch_up`` with all ops."""
     return ops[0] if len(ops) == 1 else {"op": "catch_up", "ops": ops}
 
 

@@ -19,7 +19,7 @@ def sse_event(data: bytes, event_id: bytes | None = None) -> bytes:
 
 
 class SseEncoder:
-    """Encodes each op as a server-sent event. Its id is the op's position on the log."""
+    """Encodes each op as a server-sent event. The event's id is the op's position on the log."""
 
     buffered: ClassVar[bool] = False
     __slots__ = ("error",)

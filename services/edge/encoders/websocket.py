@@ -55,7 +55,6 @@ class WebSocketEncoder:
         return [(caught_up.ops, text_frame(b'%b%d:%d:%d",%b' % (self._head, *last, catch_up_json(caught_up)[1:])))]
 
     def encode_end(self) -> bytes:
-        """Encode ``error``. The result is empty if there is none, or if the close frame reports it."""
         if self.error is None or self.error.code in RESUMABLE_CODES:
             return b""
         body = orjson.dumps({"type": "error", "error": self.error.body})

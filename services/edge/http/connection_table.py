@@ -36,7 +36,7 @@ class ConnectionAdmission(Generic[Key]):
 
     Attributes:
         over: The limit that the connection exceeded; None if it exceeded none.
-        evicted: The connection that the caller must close to make room, and what its client had to send next.
+        evicted: The connection that the caller must close to make room, and what the server expected from its client.
         refusal: Set if no room could be made. Only health checks are then served on the connection.
     """
 
@@ -62,7 +62,10 @@ class _Group(Generic[Key]):
 
 
 class ConnectionTable(Generic[Key]):
-    """All open connections. If there are too many, the one that has waited longest for its client is evicted."""
+    """All open connections.
+
+    If there are too many, the one that has waited longest for a request or message is evicted.
+    """
 
     def __init__(self, most: int, most_per_address: int) -> None:
         self._most = most

@@ -1,4 +1,7 @@
-"""Collect the latest recalls and circuit breaker states from accounts, for the page at ``/ledger``."""
+"""Collect the latest recalls and circuit breaker states, for the page at ``/ledger``.
+
+A recall takes back text of an answer. Both come from accounts, the summaries of requests on ``railbus.accounts``.
+"""
 
 from collections import deque
 from typing import Any, Final, NamedTuple
@@ -51,14 +54,19 @@ class Activity:
             recalls.append(_Recall(min(each.appended_at, now_us), *about, each.action, each.category, each.rule))
 
     def recalls(self, tenant: str | None, since_at: int) -> list[dict[str, Any]]:
-        """Return the recalls after ``since_at``, newest first. If ``tenant`` is None, all tenants are included."""
+        """Return the recalls after ``since_at``, newest first, but at most ``MOST_RECALLS``.
+
+        A recall takes back text of an answer. If ``tenant`` is None, the recalls of all tenants are included.
+        """
         chosen = self._recalls.values() if tenant is None else [self._recalls.get(tenant, ())]
         found = sorted((recall for each in chosen for recall in each if recall.at > since_at), reverse=True)
         return [recall._asdict() for recall in found[:MOST_RECALLS]]
 
     def breaker(self, since_at: int) -> dict[str, Any] | None:
-        """Return the worst state of the routers' circuit breakers, and the number of routers in this state."""
-        # States that were reported before ``since_at`` are ignored.
+        """Return the worst state of the routers' circuit breakers, and the number of routers in this state.
+
+        Only states that were reported after ``since_at`` count. If there are none, return None.
+        """
         states = [(state, at) for at, state in self._breakers.values() if at > since_at]
         for worst in _WORST:
             same = [at for state, at in states if state == worst]

@@ -1,4 +1,7 @@
-"""Read ``railbus.ledger`` and the newest accounts, and make the reports for the page at ``/ledger``."""
+"""Read the topics behind the page at ``/ledger``, and make the reports for this page.
+
+``railbus.ledger`` has sums over requests by window of time. ``railbus.accounts`` has a summary of each closed request.
+"""
 
 import asyncio
 from collections.abc import Sequence

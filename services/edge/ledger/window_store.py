@@ -1,4 +1,7 @@
-"""Keep the ledger's windows of the last hour, for the page at ``/ledger``."""
+"""Keep the ledger's windows of the last hour, for the page at ``/ledger``.
+
+The ledger sums up requests by window of time. By default, a window is one minute long.
+"""
 
 from typing import Final, NamedTuple
 
@@ -22,7 +25,7 @@ AHEAD_S: Final = 3_600
 
 
 class WindowKey(NamedTuple):
-    """The window and the group of requests to which sums in the ledger belong.
+    """The key of one row of sums in the ledger: a window of time and a group of requests.
 
     Attributes:
         start_at: Start of the window, in microseconds since the epoch.
@@ -63,7 +66,8 @@ class WindowStore:
     """The ledger's windows of the last hour.
 
     Args:
-        most: Maximum number of window parts that are kept.
+        most: Maximum number of parts that are kept. A part has the sums of one window and one group of requests, over
+            one partition of ``railbus.accounts``.
 
     Attributes:
         complete_since: In microseconds since the epoch. Windows that start earlier may have been dropped.

@@ -33,7 +33,10 @@ class FollowPlan:
         return self._wanted - self.followed
 
     def switch_homes(self) -> bool:
-        """Make the next home partitions the present ones, if all are followed. Return whether ``homes`` has changed."""
+        """Make the next home partitions the present ones, if the edge already reads each of them.
+
+        Return whether ``homes`` has changed.
+        """
         if self._retired or self.homes == self._wanted or self.missing():
             return False
         self.homes = self._wanted

@@ -21,7 +21,7 @@ class LogTime:
         self._window_ends_ms = 0
 
     def note(self, timestamp_ms: int, now_ms: int) -> None:
-        """Measure the difference with a new record, by its timestamp and the time at which it was read."""
+        """Update the estimate with the timestamp of a new record, which was read at ``now_ms``."""
         # If the record were old, the time since its append would count as a difference of the clocks.
         if timestamp_ms <= 0:
             return

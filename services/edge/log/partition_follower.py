@@ -114,7 +114,7 @@ class PartitionFollower:
             self._changed.set()
 
     def retire(self) -> None:
-        """Give up the home partitions, so that no request id can be reserved. The edge still reads the partitions."""
+        """Make ``reserve_request_id`` return None from now on. The edge still reads its partitions."""
         self._plan.retire()
 
     async def reachable(self) -> bool:

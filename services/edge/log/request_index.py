@@ -41,8 +41,10 @@ class RequestIndex:
         return len(self._entries)
 
     def follow(self, key: bytes, partition: int, *, whole: bool) -> None:
-        """Add a request, whose partition the edge reads from now on. ``whole`` means that it has no events yet."""
-        # If it has events, ``add_history`` must be called later.
+        """Add a request. ``whole`` means that the request is new and has no events yet.
+
+        If ``whole`` is false, ``add_history`` must be called later with the request's earlier events.
+        """
         if key in self._entries:
             return
         self._entries[key] = _Entry(partition, whole)
@@ -65,7 +67,7 @@ class RequestIndex:
         entry.last = offset
 
     def add_history(self, key: bytes, offsets: list[int]) -> None:
-        """Add the offsets of the events that came before ``follow``, in ascending order."""
+        """Add a request's events from before the call of ``follow``, by their offsets in ascending order."""
         entry = self._entries.get(key)
         if entry is None or entry.whole:
             return
@@ -86,7 +88,7 @@ class RequestIndex:
         return EventSpan(0, 0) if entry.first is None else EventSpan(entry.first, entry.last + 1)
 
     def history_span(self, key: bytes, after: int | None) -> EventSpan | None:
-        """Return the result of ``span``; None if the offset ``after`` is beyond its last event."""
+        """Return ``span(key)``; None if the request has no known event at offset ``after`` or later."""
         span = self.span(key)
         return span if span is not None and (after is None or after < span.end) else None
 

@@ -133,10 +133,10 @@ class ScanTurn:
 class ScanQueue:
     """The unfinished look-ups of all tenants, and the turns in which readers work for them.
 
-    The tenants get turns one after the other. A partition has at most one turn at a time.
+    New turns go to the tenants in rotation. Several turns can run at the same time, but only one for each partition.
 
     Args:
-        per_tenant: Maximum number of turns that one tenant has at the same time.
+        per_tenant: Maximum number of running turns of one tenant.
     """
 
     def __init__(self, per_tenant: int) -> None:
@@ -174,8 +174,10 @@ class ScanQueue:
         return None
 
     def start(self, turn: ScanTurn, reader_position: int) -> list[Scan]:
-        """Record the offset at which a turn's reader has started. Return the look-ups that are complete."""
-        # If the log no longer has the records before ``reader_position``, the look-ups skip them.
+        """Record the offset at which a turn's reader has started. Return the look-ups now complete.
+
+        Look-ups skip records that the log no longer has, so they can be complete before anything is read.
+        """
         for scan in self._all():
             if scan.place == turn.place and scan.position >= turn.begin:
                 scan.position = max(scan.position, reader_position)

@@ -1,4 +1,4 @@
-"""Recognize records that cannot be decoded and may take text back."""
+"""Tell from its headers whether a record that cannot be decoded may take shown text back."""
 
 from typing import Final
 

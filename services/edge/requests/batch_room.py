@@ -38,7 +38,7 @@ class BatchRoom:
     """Decides which batch requests may use a stream of this edge.
 
     Args:
-        most_streams: Maximum number of open streams, and of batch requests that wait.
+        most_streams: Maximum number of open streams. The same number of batch requests may wait.
         open_streams: Returns how many streams are open.
 
     Attributes:

@@ -41,7 +41,10 @@ class RateDecision:
 
 
 def gcra(rate: Rate, arrival_us: int, now_us: int, units: int = 1) -> RateDecision:
-    """Decide whether units are allowed now. ``arrival_us`` is that of the previous decision; 0 before the first."""
+    """Decide whether ``units`` are allowed at ``now_us``.
+
+    ``arrival_us`` is the attribute ``arrival_us`` of the previous decision; 0 if there was none.
+    """
     following = max(arrival_us, now_us) + rate.cost_us(units)
     wait_us = following - now_us - rate.tolerance_us
     return RateDecision(arrival_us, wait_us) if wait_us > 0 else RateDecision(following, 0)
@@ -50,7 +53,7 @@ def gcra(rate: Rate, arrival_us: int, now_us: int, units: int = 1) -> RateDecisi
 class LocalLimiter:
     """A rate limit within this process. It applies to each tenant separately.
 
-    Only the ``size`` tenants with the latest requests are kept. For any other tenant, the limit begins anew.
+    The object remembers only the ``size`` tenants that used it last. It treats any other tenant as a new one.
     """
 
     def __init__(self, rate: Rate, size: int = 10_000) -> None:

@@ -128,10 +128,13 @@ class RequestService:
         return await self._again(known, record, client, idempotency_key)
 
     async def resume(self, request_id: str, after: str | None, client: ClientContext) -> Subscription:
-        """Open a stream for a request that is on the log already. It begins after the op at the position ``after``.
+        """Open a stream for a request that is on the log already.
+
+        The stream begins after the op at the position ``after``, or with the first op if ``after`` is None.
 
         Raises:
-            ApiError: The request is unknown, belongs to another tenant, is too old, or has no op at this position.
+            ApiError: The request is unknown, belongs to another tenant, is too old, or has no op at this position. The
+                status is 429 or 503 if there are too many resumes or open streams.
         """
         await self._charge("resumes", client.tenant, now_us())
         return await self._reopen(request_id, after, client, self._settings.resume_ms)

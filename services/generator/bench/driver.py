@@ -46,7 +46,10 @@ class Driver:
             raise EngineError("internal", f"the first request failed: {record.error}", retryable=False)
 
     async def cells(self, cells: Sequence[ClosedLoop]) -> list[list[Repetition]]:
-        """Run closed loops. Return one list for each loop."""
+        """Run closed loops. Return the repetitions of each loop, in the order of ``cells``.
+
+        After the workload's time limit, no more repetitions start.
+        """
         # Loops with equal prompt lengths use the same texts, because the acceptance rate depends more on the text than
         # on the batch size. Only the first word of each text differs, so that no prefix cache has hits.
         rngs = [(self._rng(f"{cell.batch}:{cell.prompt}"), self._rng(f"cells:{cell.prompt}")) for cell in cells]

@@ -10,7 +10,7 @@ from typing import Final
 class Model:
     """A decoder-only transformer with gated feed-forward layers.
 
-    Norms, expert routers and vision towers are left out.
+    The numbers of parameters do not include norms, expert routers and vision towers.
 
     Attributes:
         global_layers: Number of layers that attend to the whole context. The other layers are called local.

@@ -28,7 +28,8 @@ def run_loops(
 
     Args:
         engine: Name of the engine.
-        loops: Concurrent requests, maximum number of tokens of an answer, and prompts of each loop.
+        loops: For each loop, the number of concurrent requests, the maximum number of tokens of an answer, and the
+            prompts.
         limit_s: Time in seconds after which no further request is sent.
         request_s: Timeout of a request, in seconds.
         env: Additional environment variables of the subprocess.

@@ -41,9 +41,9 @@ def exactly(value: float) -> Range:
 
 
 def spread(value: float, pairs: Iterable[tuple[float, float]]) -> Range:
-    """Return ``value`` with an interval of error.
+    """Return a predicted ``value`` with its error interval, which combines the errors of several inputs.
 
-    A pair has the values for the lower and the upper bound of one uncertain input.
+    Each pair belongs to one uncertain input. It has the predictions with the input's lower and upper bound.
     """
     # The deviations from the value, as logarithms, are added in quadrature.
     down, up = math.log1p(LAW_ERROR) ** 2, math.log1p(LAW_ERROR) ** 2

@@ -45,7 +45,7 @@ class ShapeMeasurement:
 def rows(result: BenchResult, *, processor: bool = False) -> tuple[ShapeMeasurement, ...]:
     """Return the measurements of each arm, batch size and prompt length. Failed repetitions are left out.
 
-    With ``processor``, the times are CPU times of the engine, which must compute on a single thread.
+    With ``processor``, the times are CPU times. They are meaningful only for an engine that computes on one thread.
     """
     found = []
     for name in result.arms:

@@ -63,7 +63,7 @@ class LoadSummary:
 class ArmRatio:
     """The median latency of an arm divided by that of ``plain``, the baseline arm.
 
-    ``by_run`` has one ratio for each pair of runs.
+    ``ratio`` covers all runs together. ``by_run`` compares the first run of both arms, then the second, and so on.
     """
 
     arm: str

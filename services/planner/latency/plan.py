@@ -65,7 +65,7 @@ class GovernanceCost:
 
     @property
     def paid(self) -> bool:
-        """True if the rails do not delay the first token."""
+        """Whether queue and prefill hide the whole time of the rails, so that the first token is not delayed."""
         return self.seen_ms == 0
 
 
@@ -117,9 +117,9 @@ class LatencyPlan:
     governance: GovernanceCost
 
     def total(self, column: str, *, first: bool) -> float:
-        """Return the sum of one attribute of the parts, such as ``practical``.
+        """Return the sum of one column over all parts: ``floor``, ``practical`` or ``drafted``.
 
-        With ``first``, only the parts before the first token count.
+        With ``first``, add only the parts before the first token.
         """
         return sum((float(getattr(part, column)) for part in self.parts if part.first or not first), 0.0)
 

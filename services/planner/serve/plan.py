@@ -35,9 +35,9 @@ class Limits:
     """The latency limits of a class of requests. None means no limit.
 
     Attributes:
-        ttft_ms: Limit for the time to the first token of 99 % of the requests.
-        token_ms: Limit for the mean time between tokens.
-        total_ms: Limit for the time of the whole answer of 99 % of the requests.
+        ttft_ms: 99 % of the requests must get their first token within this time.
+        token_ms: The mean time between tokens must not be longer than this.
+        total_ms: 99 % of the requests must get their whole answer within this time.
     """
 
     ttft_ms: float | None = None
@@ -237,6 +237,9 @@ def plan_serve(kind: EngineKind, demand: Demand) -> ServePlan:
 
 
 def grown(demand: Demand, streams: int, seen: QueueTimes) -> Demand:
-    """Return the demand with so many users that ``streams`` answers run at the same time."""
+    """Return the demand with the number of users at which about ``streams`` answers run at the same time.
+
+    ``seen`` has the latencies that give the duration of an answer.
+    """
     seconds = (seen.ttft_ms(0.5) + demand.output * seen.token_ms) / 1e3
     return replace(demand, users=max(1, round(streams / seconds * demand.every_s)))

@@ -87,7 +87,7 @@ class Presidio:
 
         Args:
             text: The text.
-            turn: Called before each step. The step runs inside the returned context manager.
+            turn: Called before each short step of the search. The step runs inside the context manager that it returns.
         """
         # If all calls get the same lock from ``turn``, their steps alternate.
         found: list[FoundSpan] = []

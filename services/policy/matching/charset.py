@@ -47,7 +47,10 @@ def contains(chars: CharSet, char: str) -> bool:
 
 
 def without_case(chars: CharSet) -> CharSet:
-    """Return the set with both cases of its letters."""
+    """Return the set for matching without regard to case, such as ``[Aa]`` for ``[a]``.
+
+    In a range of more than ``_MAX_FOLDED_RANGE`` characters, only ASCII letters get their other case.
+    """
     ranges = list(chars)
     for low, high in chars:
         codes = range(low, high + 1) if high - low < _MAX_FOLDED_RANGE else range(max(low, 65), min(high, 122) + 1)

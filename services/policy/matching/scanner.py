@@ -51,7 +51,7 @@ class Scanner:
 
     Attributes:
         position: Number of code points that were read.
-        work: Extra effort so far, in table look-ups. The caller may set it to 0.
+        work: Estimated number of table look-ups beyond one per character. The caller may set it to 0.
     """
 
     __slots__ = (
@@ -86,7 +86,7 @@ class Scanner:
 
     @property
     def undecided(self) -> int:
-        """All matches that start before this offset have been returned."""
+        """The first offset at which a match that was not returned yet may start."""
         return self._starts[0] if self._starts else self.position
 
     def feed(self, text: str) -> list[Match]:

@@ -60,9 +60,10 @@ class WindowSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The windows in which a check reads an answer. Windows may overlap. All lengths are in code points.
 
     Attributes:
-        first_chars: Offset at which the first window ends. Each next window ends at twice the offset, up to
-            ``stride_chars``.
-        stride_chars: After that, a window ends at each multiple of this number.
+        first_chars: Offset at which the first window ends. From window to window, the offset of the end doubles until
+            it reaches ``stride_chars``.
+        stride_chars: From there on, a window ends at each multiple of this number. For example, with 16 and 64, windows
+            end at 16, 32, 64, 128 and 192.
         context_chars: Maximum length of a window.
         hold_chars: In gated delivery: number of characters at the end of a window that are cleared only with the next
             window.
@@ -86,7 +87,8 @@ class OutputChecks(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         classifiers: The names of the classifiers (tier 2). If the list is empty, no classifier reads answers.
         classifier_windows: The windows in which the classifiers read an answer.
         max_findings: An answer with more findings than this is stopped.
-        max_waiting_chars: A window counts as unchecked if more characters than this follow before it is checked.
+        max_waiting_chars: Maximum number of characters that may follow a window while it waits for its check. If more
+            follow, the window counts as unchecked.
     """
 
     windows: WindowSpec = field(default_factory=WindowSpec)

@@ -55,7 +55,6 @@ class JudgedPrompt(NamedTuple):
 
     @property
     def says_nothing(self) -> bool:
-        """Return whether a rail gave no answer and no rail refused."""
         return bool(self.unanswered) and not self.blocked
 
     def row(self) -> dict[str, Any]:
@@ -74,7 +73,8 @@ class VerdictComparison:
     """The result of comparing all recorded verdicts with the new ones.
 
     Attributes:
-        unanswered: Number of requests that were not compared, because a rail gave no answer and no rail refused.
+        unanswered: Number of requests that were not compared. In the recorded or in the new verdict, a rail gave no
+            answer and no other rail refused the prompt.
         left_out: Number of requests that were not compared, because the recorded verdict came from a rail that is not
             run now.
         blocked: By rail, the number of prompts that it refuses in the new evaluation.

@@ -143,5 +143,5 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main() -> int:
-    """Run the program and return its exit code: 0, 1 if a verdict is different, 2 for a mistake of the user."""
+    """Run the program. Return 0 if no verdict differs, 1 if a verdict differs, and 2 for a mistake of the user."""
     return run_rejudge(rejudge(parser().parse_args()))

@@ -28,7 +28,7 @@ _SELF_HOSTED_FAULTS: Final = frozenset({"unavailable", "overloaded", "timeout", 
 
 
 class Objection(Enum):
-    """A reason against a cutover. Its value is text for people."""
+    """A reason against a cutover. The ``reason`` of a ``Closed`` may quote the value."""
 
     UNREAD = "its question or its verdict was not read yet"
     OFF = "fallback is off"
@@ -65,7 +65,7 @@ class CutoverChoice(NamedTuple):
     Attributes:
         trigger: Why the request needs another attempt; None if it needs none.
         plan: The cutover to make; None if there is none to make.
-        against: The objections to the cutovers that were considered, if none is allowed.
+        against: The objection to each cutover that was considered; empty if ``plan`` is set.
     """
 
     trigger: Trigger | None = None
@@ -158,7 +158,7 @@ def _failure_due_us(state: RequestState, failure: Failed) -> int:
 
 
 def stall_due_us(state: RequestState) -> int | None:
-    """Return when the answer counts as stalled if no chunk comes by then; None for never."""
+    """Return when the next chunk of the answer is due; None if there is no such time."""
     if state.lane is None or not state.screen.has_spoken or state.screen.finished is not None:
         return None
     if state.lane == "batch" and _retries_used_up(state):
@@ -167,14 +167,14 @@ def stall_due_us(state: RequestState) -> int | None:
 
 
 def fallback_due_us(state: RequestState) -> int | None:
-    """Return when the request goes to the cloud if no first token has come by then; None for never."""
+    """Return when a request without a first token goes to the cloud; None if there is no such time."""
     if not state.has_cloud_deadline or state.screen.has_spoken or _fallbacks_used_up(state):
         return None
     return state.attempt_opened_us if state.bypass else ttft_due_us(state)
 
 
 def retry_due_us(state: RequestState) -> int | None:
-    """Return when the request gets another self-hosted attempt if no first token has come by then; None for never."""
+    """Return when a request without a first token gets another self-hosted attempt; None if there is no such time."""
     if state.lane is None or state.screen.has_spoken or _retries_used_up(state):
         return None
     if state.lane == "batch":
@@ -188,12 +188,15 @@ def _stall_us(state: RequestState) -> int:
 
 
 def ttft_due_us(state: RequestState) -> int:
-    """Return when the current attempt's first token is due. Waiting in a queue does not extend this."""
+    """Return when the current attempt's first token is due. Time in a queue counts towards this deadline."""
     return state.attempt_opened_us + state.config.ttft_us(state.deadlines, state.prompt_chars)
 
 
 def all_failed(state: RequestState) -> Failed | None:
-    """Return the newest failure if all attempts that may become the voice have failed; otherwise None."""
+    """Return the failure of the newest candidate if all candidates have failed; otherwise None.
+
+    A candidate is an attempt that may still give the answer.
+    """
     failures = state.failures
     if not failures:
         return None

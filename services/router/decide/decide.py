@@ -1,6 +1,7 @@
 """Decide what the router writes for a request now, from the request's state and the time. Pure.
 
-A decision is an event. The router writes it to the log, reads it back, and acts on it only if it is *effective* there.
+A decision is an event, such as a ``Cutover``. The router writes the event to the log and reads it back. It ignores
+the event if an earlier event on the log contradicts the event's reason.
 """
 
 from typing import Final

@@ -1,4 +1,4 @@
-"""The events that follow from effective decisions: cancels, ``Request`` events of new attempts, and accounts. Pure."""
+"""Build the events that carry out decisions: cancels, ``Request`` events of new attempts, and accounts. Pure."""
 
 from dataclasses import replace
 
@@ -48,7 +48,7 @@ def begin_attempts(state: RequestState, now_us: int, context: EventContext) -> l
 
 
 def stop_losers(state: RequestState, context: EventContext) -> list[Write]:
-    """Return a ``Cancel`` for each attempt that may still be running but can no longer become the voice."""
+    """Return a ``Cancel`` for each attempt that may still be running, but whose text can no longer be shown."""
     lost = [attempt for attempt in state.running() if attempt not in state.screen.candidates]
     raced = state.screen.has_spoken and any(cutover.how == "race" for cutover in state.cutovers.values())
     return [_cancel(state, attempt, "lost_race" if raced else "cutover", context) for attempt in lost]
@@ -72,7 +72,10 @@ def after_close(state: RequestState, closed: Closed, now_us: int, context: Event
 
 
 def settled_us(state: RequestState) -> int:
-    """Return when the account of a closed request may be written, in microseconds since the epoch; 0 for at once."""
+    """Return when to write the account of a closed request, in microseconds since the epoch; 0 for at once.
+
+    If an attempt is still running, the account waits ``SETTLE_US`` for the token usage of this attempt.
+    """
     running = any(record.started is not None and not record.ended for record in state.attempt_records.values())
     return state.closed_us + SETTLE_US if running else 0
 

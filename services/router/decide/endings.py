@@ -1,6 +1,6 @@
 """Decide whether and how a request should be closed now. Pure.
 
-Each function checks one reason, and returns None if it does not hold.
+Each function checks one or a few reasons for closing. It returns None if none of them applies.
 """
 
 from collections.abc import Iterable
@@ -52,7 +52,7 @@ def overdue(state: RequestState, now_us: int) -> CloseDecision | None:
 
 
 def no_attempt_left(state: RequestState, choice: CutoverChoice, now_us: int) -> CloseDecision | None:
-    """Return how to close a request that needs another attempt and may get none; None if it stays open."""
+    """Return how to close a request that cannot get the attempt that it needs; None if the request stays open."""
     against = choice.against
     if choice.trigger is None or not against or Objection.UNREAD in against:
         return None

@@ -14,6 +14,7 @@ class AttemptRecord:
 
     Attributes:
         opened_us: When the attempt's ``Cutover`` was appended, by the broker's clock; None for attempt 1.
+        last: The event that ended the attempt; None before.
         last_ms: When ``last`` was appended, in milliseconds since the epoch; 0 if ``last`` is None.
     """
 

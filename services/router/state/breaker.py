@@ -35,9 +35,9 @@ class Breaker:
         self._probes_served = 0
 
     def admits(self, now_us: int) -> Literal["yes", "probe", "no"]:
-        """Return whether a new request should try the self-hosted engines.
+        """Return whether a new request goes to the self-hosted engines.
 
-        ``probe`` also means yes.
+        ``probe`` means that it does, as one of ``PROBES`` requests that test whether the engines work again.
         """
         if self.state == "closed":
             return "yes"

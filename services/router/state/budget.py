@@ -1,6 +1,6 @@
 """The budgets that limit the number and the cost of further attempts within a minute. Pure.
 
-What is spent is computed from the log, so a restarted router knows it.
+The router computes from the log what was spent. So a restart does not reset the budgets.
 """
 
 from dataclasses import dataclass
@@ -20,9 +20,12 @@ class _Second:
 
 
 class SpendTracker:
-    """Counts one partition's requests, and its fallbacks or its retries. Times are microseconds since the epoch."""
+    """Counts the requests and the further attempts of one partition. Times are microseconds since the epoch.
 
-    # In this class, "fallbacks" are the fallbacks or the retries.
+    A tracker counts attempts of one kind: those in the cloud (fallbacks), or retries.
+    """
+
+    # In the code of this class, retries are called "fallbacks" too.
 
     def __init__(self, budget: "FallbackBudget") -> None:
         self._budget = budget
@@ -38,7 +41,7 @@ class SpendTracker:
         return self._budget.allows(usd, now_us)
 
     def reserve(self, request_id: str, usd: float) -> None:
-        """Count a cutover that was written to the log, until ``release`` is called."""
+        """Count an attempt whose ``Cutover`` is being written. Call ``release`` when the ``Cutover`` was read back."""
         self._reserved[request_id] = usd
 
     def release(self, request_id: str) -> None:
@@ -57,7 +60,10 @@ class SpendTracker:
             second.usd = max(0.0, second.usd + usd)
 
     def totals(self, now_us: int) -> tuple[int, int, float]:
-        """Return the number of requests, the number of fallbacks and their price, for the last ``WINDOW_S`` seconds."""
+        """Return the number of requests, the number of further attempts, and the price of these attempts.
+
+        Only the last ``WINDOW_S`` seconds count. Reserved attempts are included.
+        """
         now_s = now_us // 1_000_000
         if now_s != self._summed_s:
             for second in [s for s in self._seconds if not now_s - WINDOW_S < s <= now_s + 1]:
@@ -117,8 +123,6 @@ class FallbackBudget:
 
 @dataclass(frozen=True, slots=True)
 class AttemptBudgets:
-    """The budgets of further attempts in the cloud and of retries, and the breaker."""
-
     cloud: SpendTracker
     retries: SpendTracker
     breaker: Breaker

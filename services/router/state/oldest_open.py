@@ -26,8 +26,15 @@ class OldestOpen:
         heapq.heappush(self._heap, (log_us, request_id))
 
     def mark_us(self, requests: Collection[str], besides: str, known_us: int) -> int:
-        """Return the append time of the oldest open request's first event, minus ``MARGIN_US``."""
-        # The request ``besides`` is ignored. If no request is open, the time up to which the log was read counts.
+        """Return the time from which the partition's next owner must read the log, by the broker's clock.
+
+        It is ``MARGIN_US`` before the first event of the oldest unfinished request.
+
+        Args:
+            requests: Ids of the unfinished requests.
+            besides: Id of the request that is being finished. It does not count.
+            known_us: The time up to which the log was read. If all other requests are finished, this time counts.
+        """
         if len(self._heap) > 2 * len(requests) + SPARE:
             self._heap = [each for each in self._heap if each[1] in requests]
             heapq.heapify(self._heap)

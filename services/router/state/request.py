@@ -35,9 +35,9 @@ class RequestState:
     is ``known``.
 
     Attributes:
-        opened_us: When the first event that was read was appended.
+        opened_us: Append time of the event that was read first.
         received_us: When the edge received the request. Deadlines count from here.
-        last_chunk_us: When the voice's newest chunk was appended, or the newest ``Cutover`` if that was later.
+        last_chunk_us: Append time of the answer's newest chunk, or of the newest ``Cutover`` if that was later.
         begun_us: When a worker started the current attempt; 0 while the attempt waits in a queue.
         known: Whether a ``Request`` or a ``Started`` was read, so that the deadlines are known.
         may_fall_back: Whether the configuration, the class and the ``Request`` all allow the cloud.
@@ -154,7 +154,7 @@ class RequestState:
         return True
 
     def on_cleared(self, event: Cleared, log_ms: int) -> bool:
-        """Apply a clearance. Return whether a decision may be due."""
+        """Apply a ``Cleared`` event. Return whether it may lead to a decision."""
         if self.policy_version is None:
             self.policy_version = event.policy_version
         self.checked = event, log_ms

@@ -32,7 +32,7 @@ DEFAULT_NAMES: Final[Mapping[Lane, str]] = {"interactive": CHAT, "batch": BATCH}
 
 
 class Objective(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A limit on a time, which a percentage of the requests must keep.
+    """A limit for one latency. A percentage of the requests must stay within the limit.
 
     Attributes:
         percentile: The percentage, such as 99.

@@ -69,7 +69,7 @@ class TimeoutSweeper:
         self._due_s.pop(task, None)
 
     def was_overdue(self, task: asyncio.Task[object]) -> bool:
-        """Return whether only the sweeper cancelled the task, and undo that cancellation."""
+        """Return whether the task was cancelled by its time limit alone. Undo the cancellation by the time limit."""
         if task not in self._cancelled:
             return False
         self._cancelled.discard(task)

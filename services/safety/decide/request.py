@@ -53,7 +53,7 @@ class RequestCheck:
         self._closed = False
 
     def add(self, event: Chunk) -> list[RunOutput]:
-        """Take a chunk, and read at most ``SLICE_CHARS`` of its text. If text remains, add its run to ``unread``."""
+        """Add a chunk, and read at most ``SLICE_CHARS`` characters. If text is left, add the run to ``unread``."""
         run = self._runs.get(event.attempt)
         if run is None or run.key.run != event.run:
             return NOTHING
@@ -96,7 +96,7 @@ class RequestCheck:
         return outputs
 
     def is_due(self, output: RunOutput) -> bool:
-        """Return whether an output that was held back is still needed."""
+        """Return whether a held-back check must still run, or a held-back event must still be written."""
         if self.settled(output.attempt):
             return False
         return output.attempt in self._runs if isinstance(output, CheckRequest) else self.new(output)
@@ -109,7 +109,7 @@ class RequestCheck:
         return not final and (event.final or event.seq > seq) and self.note(event)
 
     def note(self, event: Cleared | Recall) -> bool:
-        """Record a recall or a clearance. Return false if its run is not the first run of its attempt."""
+        """Record a recall or a clearance of an attempt's first run. Ignore one of another run, and return false."""
         if not self._first_runs.is_first(event.attempt, event.run):
             return False
         if isinstance(event, Recall):

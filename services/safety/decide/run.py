@@ -1,7 +1,7 @@
 """The checks of one run's text. They decide what is recalled, and how far the text is cleared.
 
 All decisions depend only on the text, on character offsets in it, and on the policy. They do not depend on how the text
-was cut into chunks, when the chunks arrived, or when a check answered:
+was cut into chunks, when the chunks arrived, or when a check answered. Only a failed check is an exception.
 
 - Tier 0 reads every character. It reports a finding as soon as the finding is certain. After the first finding that
   stops the answer, no more text is read.
@@ -9,6 +9,8 @@ was cut into chunks, when the chunks arrived, or when a check answered:
   checks are processed in the order of the windows.
 - If a window passes tier 1, the chunks before its end are cleared. In gated delivery, tier 2 must pass, too. Text at
   the end that may be the start of a finding is not cleared.
+- If a check fails, the policy decides whether to recall its window. A check also counts as failed if more than
+  ``max_waiting_chars`` characters of text follow the window before the check answers.
 
 No I/O.
 """
@@ -39,7 +41,7 @@ NOTHING: Final[_Outputs] = []
 
 
 class _Clearance(NamedTuple):
-    """The chunks up to ``seq`` are cleared when tier 2 has passed ``after`` windows."""
+    """A clearance that waits for tier 2. It is written when ``after`` windows have passed tier 2."""
 
     seq: int
     after: int

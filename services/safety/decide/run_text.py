@@ -7,13 +7,13 @@ from services.stream.order import ChunkOrder
 
 
 class RunText(ChunkOrder):
-    """The chunks of a run that are not cleared, and the newest characters of the run.
+    """The part of a run's text that is still needed: the chunks that are not cleared, and the newest characters.
 
     Args:
-        keep: Minimum number of characters that are kept.
+        keep: The largest ``size`` with which ``window`` will be called.
 
     Attributes:
-        fresh: Chunks after the newest window, in order. The caller appends them.
+        fresh: Chunks since the last call of ``window``, in order. The caller must append each new chunk.
     """
 
     __slots__ = ("_base", "_keep", "_tail", "_uncleared", "fresh")
@@ -39,7 +39,7 @@ class RunText(ChunkOrder):
         return start, self._tail[start - self._base : end - self._base]
 
     def whole_before(self, offset: int) -> int | None:
-        """Forget all chunks that end at or before ``offset``. Return ``seq`` of the last one; None if there is none."""
+        """Forget the chunks that end at or before ``offset``. Return the highest ``seq`` of them, or None."""
         chunks, seq = self._uncleared, None
         while chunks and chunks[0].start + len(chunks[0].text) <= offset:
             seq = chunks.popleft().seq

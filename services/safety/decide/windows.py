@@ -20,12 +20,12 @@ def next_offset(position: int, windows: WindowSpec) -> int:
 
 @dataclass(slots=True)
 class PendingCheck:
-    """The check of one window, whose outcome has not been processed yet. Offsets count characters of the run's text.
+    """A check of one window, until its outcome is processed. Offsets count characters of the run's text.
 
     Attributes:
         last: Whether the run's text ends with this window.
         clears: ``seq`` of the last chunk that is cleared if this window passes; None if it clears no chunk.
-        after: Number of windows that must have passed tier 2 before the chunk ``clears`` is cleared.
+        after: Number of windows that must pass tier 2 before chunks up to ``clears`` are cleared.
     """
 
     number: int
@@ -38,14 +38,16 @@ class PendingCheck:
 
 
 class WindowTracker:
-    """The windows of one run's text that one tier checks, and the outcomes of their checks.
+    """The windows that tier 1 or tier 2 checks in one run, and the outcomes of the checks.
+
+    A window is a piece of the run's text that is checked at once.
 
     Attributes:
-        next: Offset at which the next window ends.
-        reached: Offset at which the newest window ended.
+        next: Offset of the end of the next window.
+        reached: Offset of the end of the newest window; 0 if there is no window yet.
         asked: Number of windows so far.
-        passed: Number of windows that passed.
-        stopped: Whether this tier requests no further check and processes no further outcome.
+        passed: Number of windows whose outcome was processed and did not stop the tier.
+        stopped: Whether this tier has stopped. It then requests no check and ignores outcomes.
     """
 
     __slots__ = ("_pending", "_recalled", "asked", "next", "passed", "reached", "stopped", "tier", "windows")
@@ -80,9 +82,9 @@ class WindowTracker:
         return self._pending[0] if self._pending else None
 
     def countable(self) -> Iterator[PendingCheck]:
-        """Yield the checks to process now, in the order of their windows.
+        """Yield the checks whose outcomes can be processed now, in the order of their windows.
 
-        If ``stopped`` is set meanwhile, yield no more.
+        The caller sets ``stopped`` to end the iteration.
         """
         while self._pending and self._pending[0].outcome is not None:
             yield self._pending.popleft()

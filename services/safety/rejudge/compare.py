@@ -1,4 +1,4 @@
-"""Compares the recorded recalls with those of another policy, and these with labelled texts. No I/O."""
+"""Compares the recorded recalls with the recalls under another policy. Scores that policy by labelled texts. No I/O."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
@@ -45,7 +45,8 @@ class Comparison:
 def compare(runs: Mapping[RunId, JudgedRun]) -> Comparison:
     """Compare the recorded recalls of each run with its recalls under the other policy.
 
-    A recorded recall and a new one by the same rule in the same run are one difference, ``moves``.
+    Suppose that a rule no longer makes a recorded recall, but makes a new one in the same run. Then both recalls
+    together are one difference, ``moves``.
     """
     found = Comparison()
     for name, run in runs.items():
@@ -90,10 +91,11 @@ class RuleScore:
 
     Attributes:
         recalls: Number of recalls by the rule.
-        right: Number of these recalls that overlap a label of the rule's category.
-        exposed_chars: For each recall, the number of code points from the recalled text to the end of the text so far.
+        right: Number of recalls that overlap a label of the rule's category.
+        exposed_chars: For each recall, the number of code points that had arrived since the start of the recalled text.
         removed_chars: Number of code points that the rule's recalls removed.
-        wrong_chars: Number of code points removed by recalls that overlap no such label.
+        wrong_chars: Number of code points that the wrong recalls removed. A wrong recall overlaps no label of the
+            rule's category.
     """
 
     rule: str

@@ -27,7 +27,10 @@ class Ending(NamedTuple):
 
 
 def check_live(ending: Ending) -> None:
-    """Check how a request ended."""
+    """Check that a request was closed as ``truth`` says, and that its account agrees.
+
+    If the client saw text of the answer, also check that the answer was cleared or withdrawn.
+    """
     name, screen = f"request {ending.number}", ending.replay.screen
     if screen.closed is None:
         raise Violation("every request is closed", f"{name} is open")

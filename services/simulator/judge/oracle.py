@@ -76,7 +76,10 @@ class Shown:
                 self.cleared[event.run] = max(self.cleared.get(event.run, -1), seq)
 
     def prefixes(self, run: str) -> list[str]:
-        """Return the run's text after 0, 1, 2, ... chunks, up to the first missing one. Redacted spans are replaced."""
+        """Return the run's text after 0, 1, 2, ... chunks. Redacted spans are replaced.
+
+        The list ends before the first missing chunk: chunks "a" (0), "b" (1) and "d" (3) -> ``["", "a", "ab"]``.
+        """
         chunks = self.chunks.get(run, {})
         recalls = self.recalls.get(run)
         if recalls is not None:
@@ -123,8 +126,8 @@ class LogReplay:
     Attributes:
         texts: Visible text after each op, by op id.
         following: Id of the next op, by op id. The empty string maps to the first op.
-        newest: Id of the newest op up to the effective ``Closed``.
-        newest_us: Append time of the event that led to this op.
+        newest: Id of the newest op. Ops of events after the request was closed do not count.
+        newest_us: Append time of the event from which the op ``newest`` results.
     """
 
     def __init__(self, request_id: str) -> None:

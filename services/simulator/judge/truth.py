@@ -1,4 +1,4 @@
-"""A second, simpler implementation of the fold. Its results are compared with those of ``Screen``."""
+"""A second, simpler computation of a request's state. Simulations compare its results with those of ``Screen``."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -35,8 +35,8 @@ class Reading:
     """The topics that a member reads, where it starts, and whether it commits offsets.
 
     Attributes:
-        rewind_ms: How far back a gained partition is read. None means from the committed offset.
-        progress: The topic to which the member writes its results.
+        rewind_ms: How far back to read a gained partition; None to read from the committed offset.
+        progress: The topic whose newest record tells where ``rewind_ms`` begins; None to begin at the end of the log.
     """
 
     topics: Sequence[Topic]
@@ -55,7 +55,7 @@ class SimulatedMember:
     """The membership of one process in one consumer group.
 
     Args:
-        perform: Carries out the effects that the member does not carry out itself.
+        perform: Carries out each effect of ``core`` except ``Write`` and ``RecordDone``, which the member carries out.
 
     Attributes:
         companion: The membership of the same process in a second group; None if there is none.

@@ -1,4 +1,7 @@
-"""Simulated producer with the real ``Outbox``. At most one batch per partition is in flight."""
+"""Simulated producer. At most one batch per partition is in flight.
+
+The records wait in an ``Outbox``, as in the real producer.
+"""
 
 from collections.abc import Callable
 from typing import Final

@@ -42,8 +42,9 @@ class Quality(msgspec.Struct, frozen=True):
 
     Attributes:
         identical: Share of tasks whose answer the change did not alter.
-        noise: Share of tasks to which two processes without the change gave the same answer.
-        fewer_identical: ``noise`` minus ``identical``.
+        noise: Share of tasks to which two processes without the change gave the same answer. The rest of the answers
+            vary by chance.
+        fewer_identical: ``noise`` minus ``identical``; above 0 if the change alters more answers than chance does.
         first_divergence: Median position of the first altered character; None if no answer is altered.
         loss: Share of tasks solved without the change minus the share solved with it.
         perplexity_before: None if the engine reports no log-probabilities.
@@ -83,9 +84,13 @@ class Quality(msgspec.Struct, frozen=True):
 
 
 def compare(before: Answers, again: Answers, after: Answers, answers: Sequence[str]) -> Quality:
-    """Compare the answers without (``before``) and with the change (``after``) to the right ``answers``.
+    """Compare the answers without and with a change.
 
-    ``again`` has answers without the change from a second process. They show how much answers vary by chance.
+    Args:
+        before: Answers without the change.
+        again: Answers of a second process without the change. They show how much answers vary by chance.
+        after: Answers with the change.
+        answers: The right answers.
     """
     self_equal = [a is not None and a == b for a, b in zip(before.texts, again.texts, strict=True)]
     equal = [a is not None and a == b for a, b in zip(before.texts, after.texts, strict=True)]

@@ -12,7 +12,10 @@ INSTRUCTION: Final = "\nWrite these words again, in the same order, many times."
 
 
 def prompts(count: int, *, tokens: int, shared: float, seed: str) -> list[str]:
-    """Return prompts of about ``tokens`` tokens. ``shared`` is the share of their common prefix."""
+    """Return ``count`` prompts of about ``tokens`` tokens each.
+
+    ``shared`` is the share of a prompt that is a prefix common to all prompts.
+    """
     common = random.Random(f"shared:{tokens}")  # noqa: S311 - it must be repeatable
     own = random.Random(f"own:{seed}")  # noqa: S311 - it must be repeatable
     words = max(2, tokens - len(INSTRUCTION) // 4)

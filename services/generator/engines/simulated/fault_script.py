@@ -30,7 +30,10 @@ _LOMAX_SHAPE: Final = 1.5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FaultScript:
-    """A parsed script: the number in each part, or None if the script does not have that part."""
+    """A parsed script. ``n50-die10`` gives ``n=50`` and ``die=10``, and leaves all other attributes None.
+
+    The part ``mute`` has no number and gives ``mute=0``.
+    """
 
     n: int | None = None
     slow: int | None = None

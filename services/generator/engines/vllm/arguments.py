@@ -19,7 +19,8 @@ def engine_arguments(settings: VllmSettings, target: Path, *, gemma_drafts_gemma
     Args:
         settings: The operator's settings.
         target: Folder of the target model.
-        gemma_drafts_gemma: Whether the draft model is a Gemma model with sliding-window layers.
+        gemma_drafts_gemma: Whether the draft model is a Gemma model with sliding-window layers. The target is then
+            assumed to be a Gemma model, too.
     """
     speculation = speculative_config(settings)
     found: dict[str, Any] = {

@@ -9,10 +9,9 @@ _ENDS: Final[dict[str, FinishReason]] = {"stop": "stop", "length": "length", "re
 
 
 class OutputParser:
-    """Converts the outputs for one answer.
+    """Converts vLLM's outputs for one answer to engine steps and a result.
 
-    The numbers of drafted and accepted tokens of a step are estimates, because vLLM reports only the totals of an
-    answer.
+    vLLM reports drafted and accepted tokens only as totals of an answer. So their numbers in each step are estimates.
 
     Args:
         prompt_tokens: Number of tokens of the prompt.

@@ -12,7 +12,10 @@ SKIP_DRAFT_EXECUTOR: Final = "services.generator.engines.vllm.executor.SkipDraft
 
 
 def expand_batch_to_tokens(values: Any, ends: Any, total: int, replace_from: int = 0, replace_to: int = 0) -> Any:
-    """Repeat the value of each request for each of its tokens."""
+    """Repeat each request's value for each of its tokens: values 7, 9 and ends 2, 5 give 7, 7, 9, 9, 9.
+
+    Values equal to ``replace_from`` become ``replace_to``.
+    """
     # ``ends`` has the index after the last token of each request.
     replaced = values.masked_fill(values == replace_from, replace_to)
     counts = ends.long().diff(prepend=ends.new_zeros(1).long())

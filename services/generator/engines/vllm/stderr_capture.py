@@ -14,10 +14,10 @@ OWN_LOG_MARKER: Final = b" railbus."
 
 
 class StderrCapture:
-    """A context manager that captures stderr while an engine starts, also that of its processes.
+    """A context manager that captures the stderr of this process and its child processes while an engine starts.
 
     Args:
-        verbose: Whether the captured output also appears on stderr.
+        verbose: Whether the captured output also appears on stderr. After a successful start, it always appears.
     """
 
     def __init__(self, *, verbose: bool) -> None:
