@@ -32,14 +32,12 @@ DEFAULT_NAMES: Final[Mapping[Lane, str]] = {"interactive": CHAT, "batch": BATCH}
 
 
 class Objective(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A limit for one latency. A percentage of the requests must stay within the limit.
+    """A limit for one latency. ``Slo.share`` is the share of the requests that must stay within all limits.
 
     Attributes:
-        percentile: The percentage, such as 99.
         ms: The limit, in milliseconds.
     """
 
-    percentile: Annotated[float, Meta(ge=1, le=99.99)] = 99.0
     ms: Annotated[float, Meta(gt=0, le=DAY_MS)]
 
 
@@ -62,7 +60,7 @@ class Slo(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class DefaultDeadlines(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The deadlines of a request of this class that sets no deadlines itself.
+    """The default of each deadline that a request of the class does not set itself.
 
     A deadline that is missing here has the default of the lane.
 
@@ -80,7 +78,7 @@ class DefaultDeadlines(Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 class ClassBounds(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The minimum and the maximum of each deadline that a request of this class may set.
+    """The minimum and the maximum of each deadline that a request of the class may set.
 
     For a deadline that is missing here, the limits of the lane apply.
 
@@ -107,7 +105,7 @@ class ClassSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         priority: Priority within the lane. Requests with priority 0 go first. Engines without priorities ignore this
             field.
         cloud: Whether the requests may fall back to the cloud. By default, only interactive requests may.
-        deadlines: Deadlines of a request that sets no deadlines itself.
+        deadlines: Default of each deadline that a request does not set itself.
         bounds: Minimum and maximum of the deadlines that a request may set.
         slo: Latency objectives of the class. The ledger counts the requests that meet them.
         allowed_tenants: Tenants that may use the class. If the list is empty, all tenants may.
@@ -168,18 +166,18 @@ _LANE_DEADLINES: Final[Mapping[Lane, Deadlines]] = {
 _BUILT_IN: Final[Mapping[str, ClassSpec]] = {
     CHAT: ClassSpec(
         lane="interactive",
-        slo=Slo(first_token=Objective(percentile=95, ms=200), total=Objective(percentile=99, ms=2_000)),
+        slo=Slo(first_token=Objective(ms=200), total=Objective(percentile=99, ms=2_000)),
     ),
     "voice": ClassSpec(
         lane="interactive",
         deadlines=DefaultDeadlines(stall_ms=500),
         slo=Slo(
-            first_token=Objective(percentile=95, ms=200),
-            inter_token=Objective(percentile=99, ms=100),
-            step=Objective(percentile=99, ms=100),
+            first_token=Objective(ms=200),
+            inter_token=Objective(ms=100),
+            step=Objective(ms=100),
         ),
     ),
-    BATCH: ClassSpec(lane="batch", slo=Slo(total=Objective(percentile=99, ms=DAY_MS))),
+    BATCH: ClassSpec(lane="batch", slo=Slo(total=Objective(ms=DAY_MS))),
 }
 
 

@@ -21,7 +21,7 @@ deadlines = { ttft_ms = 300 }
 [classes.support]
 priority = 2
 bounds = { total_ms = [1000, 20000] }
-slo = { total = { percentile = 95, ms = 5000 }, share = 0.9 }
+slo = { total = { ms = 5000 }, share = 0.9 }
 
 [classes.nightly]
 lane = "batch"
@@ -94,7 +94,7 @@ def test_an_unknown_class_or_one_of_the_other_lane_is_the_lanes_own(classes):
         ("[classes.x]\ndeadlines = { ttft_ms = 5 }", "classes.x.deadlines: ttft_ms is 5, and the bounds are 20 to"),
         ("[classes.x]\nother = 1", "unknown field `other`"),
         ("[classes.X]", "regex"),
-        ("[classes.x.slo]\ntotal = { percentile = 100, ms = 5 }", "99.99"),
+        ("[classes.x.slo]\ntotal = { percentile = 99, ms = 5 }", "unknown field `percentile`"),
         ("[classes.x]\npriority = 10", "<= 9"),
     ],
 )
