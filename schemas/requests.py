@@ -106,7 +106,9 @@ class Request(Event):
         messages: The conversation, oldest first.
         sampling: How the engine chooses tokens.
         lane: ``interactive`` or ``batch``. Interactive requests are served first.
-        service_class: Name of the request's class in the policy. If None or unknown: ``chat`` or ``batch``, by lane.
+        service_class: Name of the request's class in the policy. If None, the policy chooses a class by tenant or by
+            model. The default class of the lane, ``chat`` or ``batch``, replaces a class that is unknown, of another
+            lane, or not allowed for the request.
         priority: Priority within the lane, if the engine has priorities; 0 is served first.
         attempt: Number of the attempt that this record starts; 1 for a new request.
         delivery: How much of the answer may be shown before it is checked.

@@ -39,8 +39,9 @@ class Attached(Event):
         connection: Id of the connection.
         transport: How the client is connected.
         partition: Number of the stream log's partition that is read for the connection.
-        resumed_from: Id of the last op that the client already had, ``partition:offset:index``; None if it had none.
-            ``index`` counts the ops of one event, from 0.
+        resumed_from: Id of the last op that the client already had; None if it had none. An op is an instruction to the
+            client, such as to append text. An id is ``partition:offset:index``: the place of an event on the log, and
+            the number of the op among the ops of this event, from 0.
     """
 
     connection: Name
@@ -52,6 +53,8 @@ class Attached(Event):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Detached(Event):
     """A client connection ended. The fields tell what the client was sent on this connection.
+
+    An op is an instruction to the client, such as to append text.
 
     Attributes:
         connection: Id of the connection, as in ``Attached``.
@@ -162,7 +165,7 @@ class Account(Event):
         verdict_at: Time of the verdict; None without a verdict.
         rails_ms: Duration of the rails, in milliseconds.
         closed_at: Time of ``Closed``.
-        attempts: One account for each attempt.
+        attempts: Costs and results of each attempt.
         recalls: Number of recalls that took effect.
         cost_usd: Cost of the attempts in the cloud, in US dollars.
         request_at: ``at`` of the ``Request``, by the edge's clock; None if no ``Request`` was read.
@@ -175,21 +178,21 @@ class Account(Event):
         longest_pause_ms: Longest time between two chunks of the voice.
         tokens: Number of the voice's tokens before ``Closed``.
         later_tokens: Number of the voice's tokens after its first chunk, before ``Closed``.
-        clock_skew_ms: Estimated difference between the clocks of edge and broker. ``stages.post_ms`` is corrected by
-            it.
+        clock_skew_ms: Estimate of the milliseconds to add to ``request_at`` to get the time by the broker's clock. It
+            is never above 0. The field ``stages`` already includes this correction.
         voice: Number of the voice's attempt when the request was closed; None if no run was the voice, or if the
             prompt was denied.
         route: Where the voice ran; ``none`` if ``voice`` is None.
         fallbacks: Number of attempts in the cloud.
         retries: Number of further attempts on the self-hosted engines.
         policy_version: Version of the policy that judged the request; None if no policy did.
-        open_since: A time at or before the start of the oldest open request of this partition, in microseconds since
-            the epoch by the broker's clock. None in accounts by an older router version.
+        open_since: A time before the first event of every other open request of this partition, in microseconds since
+            the epoch by the broker's clock. It tells a router that takes over the partition how far to read back. None
+            in accounts by an older router version.
         cause: The reason why the request was closed, as a code for programs.
-        request: The parameters of the request; None without a ``Request``. In accounts by an older router version,
-            ``request``, ``verdict`` and ``check`` are None.
-        verdict: The effective verdict; None without a verdict.
-        check: How the answer was checked; None if it was not checked.
+        request: The parameters of the request; None without a ``Request``, and in accounts by an older router version.
+        verdict: The effective verdict; None without a verdict, and in accounts by an older router version.
+        check: How the answer was checked; None if it was not checked, and in accounts by an older router version.
         breaker: State of the router's circuit breaker when the router wrote this account.
     """
 
@@ -248,7 +251,7 @@ class WindowSums:
         recalled_tokens: Sum, over the requests, of the maximum number of visible tokens that one recall removed.
         exposure_ms: Sum, over the requests, of the longest time for which recalled text was shown.
         speculated: Number of requests with speculative decoding.
-        spent_first_ms: Latency that governance added before the first visible text.
+        spent_first_ms: Time by which rails and safety delayed the first visible text.
         lost_ms: Time in attempts that were given up.
         engine_ms: Time that the self-hosted engines worked on these requests.
         usd: Cost of the cloud and of the engines, in US dollars.
@@ -289,7 +292,7 @@ class Window(AnyEvent):
         end_at: End of the window, in microseconds since the epoch.
         requests: Number of requests that were closed in the window.
         earned_ms: Time that speculative decoding saved, over the requests for which it is known.
-        spent_ms: Latency that governance added until the last text was visible.
+        spent_ms: Time by which rails and safety delayed the last visible text.
         lane: Lane of the requests.
         service_class: Class of the requests; None if the router version knew no classes.
         route: Where the answers came from.
@@ -297,9 +300,9 @@ class Window(AnyEvent):
         policy_version: Version of the policy that judged the requests.
         part: Number of the partition that has the accounts of the requests.
         final: Whether no later record replaces this one.
-        wanted_share: Share of the requests that must meet the objectives; None if their class has no objectives, or in
-            windows by an older ledger version.
-        sums: Further sums.
+        wanted_share: Share of the requests that must meet the objectives of their class. None if the class has no
+            objectives. An older ledger version always wrote None.
+        sums: Numbers of requests by outcome, and further sums.
         stages: For each part of a request's time until ``Closed``, the sum over the requests.
         delivery_ms: Sum of the times from ``Closed`` until the client had the last byte.
         first_text: Histogram of the time to the first text in milliseconds, as pairs of bucket and number of requests.

@@ -54,11 +54,11 @@ class StreamEvent(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RailOutcome:
-    """The outcome of one input rail.
+    """The outcome of one rail. A rail is a check of the prompt.
 
     Attributes:
         rail: The rail's name in the policy.
-        result: The result. ``broke`` and ``timeout`` do not count as ``passed``.
+        result: What the rail found. ``broke``, ``timeout`` and ``cancelled`` mean that the rail gave no answer in time.
         ms: Duration of the rail in milliseconds.
         detail: The reason, in a word or a sentence. It never contains prompt text.
     """
@@ -97,7 +97,10 @@ class Verdict(StreamEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunEvent(StreamEvent):
-    """Base class of the events about one run. A run is one execution of an attempt.
+    """Base class of the events about one run.
+
+    An attempt is one try to answer a request. A run is one execution of an attempt. A restarted worker may run the same
+    attempt again.
 
     Attributes:
         attempt: Number of the attempt.
@@ -115,9 +118,9 @@ class Started(RunEvent):
     Attributes:
         model: The model that answers.
         engine: The engine that runs the model.
-        queue_ms: Time from the request's receipt to this event, in milliseconds.
-        received_at: Time of the request's receipt by the worker's clock, in microseconds since the epoch. It is for
-            display only.
+        queue_ms: Time from when the edge received the request to this event, in milliseconds.
+        received_at: Time at which the edge received the request, converted to the worker's clock, in microseconds since
+            the epoch. It is for display only.
         delivery: How much of the answer may be shown before it is checked, as requested.
         deadlines: The deadlines of the request.
         input_gate: ``off`` means that text may be shown before the verdict.
@@ -255,7 +258,7 @@ class Cutover(StreamEvent):
             first on the log becomes the voice.
         target: The worker that runs the new attempt.
         seen_seq: For the trigger ``stall``: ``seq`` of the voice's last chunk that the router had read. Readers ignore
-            the ``Cutover`` if a later chunk of the voice is before it on the log.
+            the ``Cutover`` if a chunk of the voice with a higher ``seq`` precedes the ``Cutover`` on the log.
     """
 
     attempt: Annotated[int, Meta(ge=2, le=100)]
@@ -309,18 +312,18 @@ class Recall(RunEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Closed(StreamEvent):
-    """The router ended the request. The first ``Closed`` that is not void counts.
+    """The router ended the request.
 
-    A ``Closed`` is void if the events before it on the log contradict its cause. The voice is the run whose text is
-    shown.
+    The first ``Closed`` that is not void counts. A ``Closed`` is void if the events before it on the log contradict its
+    cause. The voice is the run whose text is shown.
 
     Attributes:
         outcome: How the request ended.
         reason: One sentence for people.
-        attempt: Number of the voice's attempt at the end; None if there was no voice.
+        attempt: Number of the attempt to which the voice belonged; None if there was no voice.
         cause: The reason, as a code for programs. A ``Closed`` without a cause is never void.
         seen_seq: ``seq`` of the voice's last chunk that the router had read.
-        seen_attempts: How many attempts the request had, according to the events that the router had read.
+        seen_attempts: Number of the request's attempts in the events that the router had read.
     """
 
     outcome: Outcome

@@ -162,9 +162,9 @@ class ManyDecoder:
 
 
 def known_kind(headers: Headers) -> RecordKind | None:
-    """Return the kind of a record from its first two headers.
+    """Return the kind of a record whose first header is a known kind and whose second header is a known version.
 
-    Return None if they are not a known kind and a known version, in this order.
+    Return None for all other records.
     """
     if len(headers) < 2:
         return None

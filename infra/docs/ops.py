@@ -1,4 +1,4 @@
-"""Generate the reference page of ops."""
+"""Generate the reference page of ops, the instructions to a client, such as show and replace."""
 
 from dataclasses import fields, is_dataclass
 from typing import Any, Literal, get_args, get_origin, get_type_hints

@@ -44,7 +44,7 @@ class ChainBreak(NamedTuple):
     Attributes:
         change: The probable cause, guessed from the neighbouring records.
         offset: Offset of the record whose digest is wrong.
-        after: Offset of the record before it; None at the start of the partition.
+        after: Offset of the previous record; None at the start of the partition.
     """
 
     change: Tampering

@@ -16,7 +16,7 @@ CHECKPOINT_KEY: Final = b"railbus.checkpoint"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChainCheckpoint:
-    """Signed summary at the end of a data file.
+    """Signed summary of a data file. One copy is inside the data file, another in a checkpoint file.
 
     Attributes:
         start: Offset after the last record of the partition's previous file.
@@ -27,7 +27,7 @@ class ChainCheckpoint:
         to_ms: Largest record timestamp in the file, in milliseconds since the epoch.
         before: Digest of the record before the file's first record, in hex.
         head: Digest of the file's last record, in hex.
-        file_sha256: SHA-256 of the data file, in hex; empty in the copy inside the file.
+        file_sha256: SHA-256 of the data file, in hex; empty in the copy inside the data file.
         signer: Short name of the signing key (see ``key_name``).
         signature: Ed25519 signature over all other fields, in base64.
     """

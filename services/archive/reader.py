@@ -72,9 +72,10 @@ class Archive:
     def files(
         self, topics: Collection[str] | None = None, from_ms: int | None = None, to_ms: int | None = None
     ) -> list[DataFile]:
-        """Return the data files of all UTC days from that of ``from_ms`` to that of ``to_ms``, both included.
+        """Return the data files of ``topics`` from the UTC day of ``from_ms`` to the UTC day of ``to_ms``.
 
-        The files are sorted by topic, partition and start offset. An argument that is None excludes no file.
+        Both days are included. None means all topics, or no limit in time. The files are sorted by topic, partition and
+        start offset.
         """
         first = "" if from_ms is None else day_of(max(from_ms, 0))
         last = "9" if to_ms is None else day_of(to_ms)

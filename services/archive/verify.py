@@ -45,7 +45,7 @@ class Verification:
     Attributes:
         tampering: The first ``MAX_FINDINGS`` detected changes.
         count: Number of all detected changes.
-        gaps: Number of gaps in the offsets. The log itself can have gaps.
+        gaps: Number of gaps in the offsets. A gap alone is no sign of tampering, because the log itself can have gaps.
         heads: The newest checkpoint of each partition.
     """
 
@@ -65,7 +65,8 @@ class Verification:
 def verify(archive: Archive, keys: Verifier, anchors: Iterable[ChainCheckpoint] = ()) -> Verification:
     """Check a whole archive for changes. ``keys`` has the public keys that the user trusts.
 
-    ``anchors`` are checkpoints of the archive that were kept outside it. They reveal a cut-off end.
+    ``anchors`` are checkpoints of the archive that were kept outside it. They show whether the newest records were
+    removed.
     """
     outcome = Verification()
     noted = _noted(archive.store)  # first, because a running archiver writes a file before its checkpoint

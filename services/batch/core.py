@@ -1,7 +1,8 @@
 """The decisions of the batch service: which lines to submit, which are done, and which to retry. No I/O, no clock.
 
-A job is *starting* until the service has read its own first ``BatchProgress`` event of the job from the log. It is
-*recovering* until the service has read what other services did for the job. Then it is *running*.
+The service writes a ``BatchProgress`` event when it starts a job or takes it over. The job is *starting* until the
+service has read this event back from the log. It is *recovering* until the service has read the job's earlier records.
+Then it is *running*.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence

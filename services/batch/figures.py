@@ -25,7 +25,7 @@ class JobFigures:
 
     Attributes:
         lines_left: Number of lines without a result.
-        time_used: Largest share of its time limit that any job has used.
+        time_used: A job's age divided by its time limit. The largest value of all jobs counts.
         lines_open: Number of submitted lines without a result.
         window: Sum of ``JobRun.window``, the maximum number of open lines of a job. Paused, cancelled and expired jobs
             do not count.

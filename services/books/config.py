@@ -48,8 +48,8 @@ class BooksConfig:
 
     Attributes:
         window_s: Length of a window, in seconds.
-        keep_s: Seconds after a window's end. An ``Account`` for the window is ignored if appended to the log later.
-        show_s: How long the sums of a closed window are kept, in seconds.
+        keep_s: Time after a window's end for which its late ``Account`` events still count, in seconds.
+        show_s: Time for which a window can be shown, in seconds. Its sums are deleted afterwards.
         objectives: Latency objectives, by class.
         wanted_shares: Share of the requests that must be good, by class. The default is 0.99.
         slo_first_ms: Default of ``Objectives.first_ms`` for interactive requests.
@@ -91,7 +91,9 @@ class BooksConfig:
 
 
 def parse_plain_token_ms(text: str) -> dict[str, float]:
-    """Parse milliseconds per token by model, such as ``A=8.5,B=4,9``. The last number is for all other models.
+    """Parse milliseconds per token by model. A number without a model is for all other models.
+
+    ``"A=8.5,B=4.5,9"`` -> ``{"A": 8.5, "B": 4.5, "": 9.0}``
 
     Raises:
         ValueError: A part of the text has another form, or a time is not between 0 and 60,000 ms.

@@ -17,7 +17,7 @@ class Row(NamedTuple):
 
 
 def newest(windows: Iterable[Window]) -> list[Window]:
-    """Return the last window of each combination of ``Cell``, start and ``part``."""
+    """Leave out replaced windows. A window replaces an earlier one with the same ``Cell``, start and ``part``."""
     found: dict[tuple[Cell, int, int], Window] = {}
     for window in windows:
         found[cell_of(window), window.start_at, window.part] = window
@@ -56,7 +56,10 @@ def everything(rows: Iterable[Row]) -> Totals:
 
 
 def json_of(totals: Totals, seconds: float) -> dict[str, Any]:
-    """Return sums, quantiles, shares and rates of a time of ``seconds`` seconds as a JSON object."""
+    """Return a JSON object with the sums, quantiles, shares and rates.
+
+    ``seconds`` is the length of the time that ``totals`` covers. If it is 0, ``goodput_per_s`` is None.
+    """
     of = totals.of
     requests, judged, good = of("requests"), of("judged"), of("good")
     stages = totals.window(Cell("x", "interactive", "none", None, None), 0, 1, part=0, final=False)

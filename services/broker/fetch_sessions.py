@@ -132,7 +132,7 @@ class FetchSessions:
         return session
 
     def open(self, partitions: list[FetchedPartition]) -> FetchSession | None:
-        """Create a session; None if there are too many sessions or partitions."""
+        """Return a new session; None if there would be too many sessions or partitions."""
         now_s = time.monotonic()
         while self._full(len(partitions)):
             oldest = next(iter(self._by_id.values()), None)

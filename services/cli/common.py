@@ -109,7 +109,10 @@ def start_position(text: str) -> StartPosition:
 
 
 def request_start(request_id: str) -> AtTime:
-    """Return a time before the first record of the request."""
+    """Return a start position that is before all records of the request.
+
+    It is the time in the request id minus ``MAX_CLOCK_SKEW_MS``.
+    """
     return AtTime(max(0, time_ms(request_id) - MAX_CLOCK_SKEW_MS))
 
 

@@ -32,9 +32,10 @@ class Settings:
         metrics_tenants: Tenants whose keys may read ``/metrics``, separated by commas. If not set, every key may read
             it. At ``/ledger``, these tenants see the sums of every tenant, and any other tenant sees only its own.
         input_gate: ``hold`` means that no text is shown before the verdict of a rails service. Set ``off`` only where
-            no rails service runs, and set it for the router and the workers too.
-        output_check: ``on`` means that text beyond the exposure limit is not shown before a safety service has cleared
-            it. Set ``off`` only where no safety service runs, and set it for the router and the workers too.
+            no rails service runs, and set ``off`` for the router and the workers too.
+        output_check: ``on`` means that a safety service must clear answers. At most ``max_exposure_tokens`` tokens of
+            an answer are shown before they are cleared. Set ``off`` only where no safety service runs, and set ``off``
+            for the router and the workers too.
         policy: Folder of the policy. The edge reads the tables ``[deadlines]`` and ``[classes]``, and reads them again
             after each change. It refuses a request whose deadlines are outside the policy's bounds.
         redis_url: ``redis://HOST:PORT`` of the Redis in which several edges share rate limits and idempotency keys. If

@@ -24,9 +24,9 @@ class GeneratorSettings:
         generator_cores: CPU cores that the generator may use, such as ``0-3,8``. If not set, the generator is not
             bound to cores.
         input_gate: ``hold`` means that no text is shown before the verdict of a rails service. Set ``off`` only where
-            no rails service runs. Edges and routers accept ``off`` only if their own setting is ``off`` too.
+            no rails service runs. ``off`` has no effect on edges and routers whose own setting is ``hold``.
         output_check: ``on`` means that a safety service checks the answers. Set ``off`` only where no safety service
-            runs. Edges and routers accept ``off`` only if their own setting is ``off`` too.
+            runs. ``off`` has no effect on edges and routers whose own setting is ``on``.
     """
 
     engine: EngineName = field(default="llama", metadata={"help": "engine that generates"})

@@ -1,1 +1,5 @@
-"""The ledger, a Faust application that sums accounts and receipts by time window, and publishes the sums."""
+"""The ledger: a Faust application that sums the figures of requests by time window, and publishes the sums.
+
+It reads accounts and receipts. An account summarises a closed request. A receipt records what a client connection
+was sent.
+"""

@@ -101,7 +101,7 @@ class DeliveryFloor(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
     Attributes:
         mode: The least strict mode allowed.
-        max_exposure_tokens: Maximum exposure in tokens.
+        max_exposure_tokens: Maximum number of tokens that are shown and not yet checked; None for no limit.
         hold_tokens: Minimum number of tokens held back in ``windowed`` delivery.
         hold_ms: Minimum time that text is held back in ``windowed`` delivery, in milliseconds.
     """

@@ -44,9 +44,9 @@ class SkewMeter:
         self._sources: OrderedDict[str, _Source] = OrderedDict()
 
     def note(self, event: AnyEvent, timestamp_ms: int, now_us: int) -> tuple[str, float] | None:
-        """Measure one event. Return its source and the skew in ms when the skew first reaches ``WARN_MS``, else None.
+        """Measure one event. Return its source and the skew in milliseconds if a warning is due, else None.
 
-        A source is returned only once.
+        A warning is due once for each source, when the skew reaches ``WARN_MS`` in either direction.
         """
         written_us = _written_us(event)
         if written_us is None or not isinstance(event, Event) or timestamp_ms <= 0:

@@ -59,7 +59,10 @@ class RailsCore(Core):
         return len(self._pending)
 
     def lost(self, number: int) -> None:
-        """Forget the requests of a lost partition. Drop the waiting evaluations, and the verdicts of running ones."""
+        """Forget the requests of a lost partition.
+
+        Waiting requests are not evaluated. For requests that are being evaluated, no verdict is written.
+        """
         # The new owner evaluates these requests. If it is this process, it must not skip a request whose verdict is
         # sent but not acknowledged, because the verdict may never reach the log.
         self._evaluated.pop(number, None)

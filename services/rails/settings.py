@@ -11,9 +11,9 @@ class Settings:
 
     Attributes:
         policy: Folder of the policy.
-        rails_room: Maximum number of interactive requests that are judged at the same time. One tenant may have at most
-            three quarters of this number. A tenant may also have twice this number of waiting requests. The tenant's
-            further requests are denied.
+        rails_room: Maximum number of interactive requests that are judged at the same time. One tenant may have
+            three quarters of this number judged at once, and twice this number waiting. With 256, these are 192 and
+            512. Further requests of the tenant are denied.
         rails_classifiers: Number of processes of the jailbreak classifier. Each reads one prompt at a time, and needs
             one core and 240 MB of memory. With two or more processes, one tenant cannot occupy all of them. The first
             process has a higher CPU priority than the others.

@@ -124,7 +124,8 @@ class Turns:
     Args:
         places: Maximum number of turns at the same time. Each turn has a place, numbered from 0.
         active: The requests that this process evaluates now.
-        credit_s: Seconds that a tenant may use beyond its share of the time before it gets no turns for a while.
+        credit_s: Seconds by which a tenant may exceed its share of the time. With one place, a tenant beyond this limit
+            may have to wait for its next turn.
     """
 
     # With one place, a turn uses time of this process; with several, the work is done in other processes. The caller

@@ -18,11 +18,10 @@ class Settings:
     """The router: deadlines, fallback to the cloud and its budget.
 
     Attributes:
-        input_gate: With ``hold``, a request that gets no verdict in time is closed, even if its worker says that no
-            verdict is needed. Set ``off`` only if no rails service runs, and then for the edges and workers too.
-        output_check: With ``on``, an answer is complete only when a safety service has cleared it, even if its worker
-            says that no check is needed. Set ``off`` only if no safety service runs, and then for the edges and workers
-            too.
+        input_gate: ``hold`` means that a request is closed if a rails service gives no verdict in time. Set ``off``
+            only where no rails service runs, and set it for the edges and the workers too.
+        output_check: ``on`` means that an answer is complete only when a safety service has cleared it. Set ``off``
+            only where no safety service runs, and set it for the edges and the workers too.
         client_grace_ms: A request is closed when its last client has been disconnected for longer than this.
         policy: Folder of the policy, which sets the classes of requests and the bounds of deadlines. It is read again
             after each change.

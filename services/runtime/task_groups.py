@@ -10,7 +10,7 @@ from services.runtime.errors import UserError
 def start_in(
     tasks: asyncio.TaskGroup | None, work: Coroutine[Any, Any, None], name: str | None = None
 ) -> asyncio.Task[None] | None:
-    """Start a coroutine in a task group; None if there is no group or it accepts no more tasks."""
+    """Start a coroutine in a task group. Return None if there is no group or if the group accepts no more tasks."""
     if tasks is not None:
         try:
             return tasks.create_task(work, name=name)

@@ -83,7 +83,8 @@ class PlannedAnswer:
     """The answer of a worker: its first chunk after ``first_us``, then one chunk every ``gap_us``.
 
     Attributes:
-        pieces: The texts of the chunks. The worker replaces each ``~`` by the number of the run.
+        pieces: The texts of the chunks. The worker replaces each ``~`` by a number that differs
+            between executions.
         ungoverned: Whether the worker's ``Started`` says that the answer needs neither a verdict nor an output check.
     """
 

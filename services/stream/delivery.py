@@ -12,7 +12,7 @@ def releasable_chunks(text: Transcript, delivery: Delivery, check: OutputCheck, 
         text: The text of the answer so far.
         delivery: The delivery settings of the request.
         check: ``off`` means that no safety service checks the text.
-        cleared: ``seq`` of the last cleared chunk; -1 if no chunk is cleared.
+        cleared: ``seq`` of the last chunk that the safety service has checked; -1 if there is none.
         log_ms: The largest broker timestamp of the request's events so far, in milliseconds.
     """
     known = len(text.chunks)

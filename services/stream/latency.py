@@ -48,7 +48,8 @@ class Latency:
         total_ms: Time from the receipt of the request to the last byte sent. If no client received the whole answer,
             the time from the receipt to ``Closed``.
         first_text_ms: Time from the receipt to the first visible text; None if no text was shown.
-        governance_first_text_ms: Delay of the first visible text, caused by the rails and the safety service.
+        governance_first_text_ms: Delay of the first visible text, caused by the rails (the checks of the prompt) and
+            the safety service.
         governance_total_ms: Delay of the last visible text, caused by the rails and the safety service.
         hidden_rails_ms: Time for which the rails ran without delaying the answer.
         decode_ms: Time from the first chunk of the answer to the last chunk.
@@ -151,11 +152,14 @@ def _field(part: Part) -> str:
 
 
 def settle(parts: Sequence[int], waited: int) -> list[int]:
-    """Return the corrected durations of a request's parts, followed by the delivery time. Their sum is ``waited``.
+    """Split ``waited`` into the durations of a request's parts and the delivery time.
 
     Args:
         parts: Durations of the parts from the receipt to ``Closed``, in order.
         waited: Time from the receipt to the last byte sent, in the same unit.
+
+    Returns:
+        The durations of the parts, shortened where necessary, and then the delivery time. They add up to ``waited``.
     """
     # The difference between the clocks is corrected as in ``measure``.
     excess = max(0, min(sum(parts) - waited, parts[0]))  # the edge's clock is behind the broker's

@@ -39,10 +39,11 @@ from services.stream.voice import VoiceState
 class Governance:
     """The checks that a reader requires.
 
-    The event ``Started`` has fields of the same names. A check is off only if it is ``off`` in both.
+    The event ``Started`` has fields of the same names. A check is off only if both ``Governance`` and ``Started`` say
+    ``off``.
 
     Attributes:
-        input_gate: ``hold`` means that nothing is shown before the verdict.
+        input_gate: ``hold`` means that nothing is shown before the verdict on the prompt.
         output_check: ``on`` means that unchecked text is limited, and that an answer is complete only after all of it
             was checked.
     """
@@ -70,8 +71,8 @@ class Screen:
     Attributes:
         closed: The ``Closed`` that ended the request; None before it.
         verdict: The first ``Verdict``; None before it.
-        finished: The ``Finished`` of the run that is shown; None before it.
-        stopped: The recall that withdrew the whole answer; None if there is none.
+        finished: The ``Finished`` of the run whose text may be shown; None before it.
+        stopped: The ``Recall`` event that withdrew the whole answer; None if there is none.
     """
 
     __slots__ = (
@@ -119,7 +120,7 @@ class Screen:
 
     @property
     def exposed_tokens(self) -> int:
-        """Number of tokens that are shown and not cleared."""
+        """Number of shown tokens that the safety service has not checked."""
         return self._text.tokens(self._cleared + 1, self._text.released) if self.withdrawn is None else 0
 
     @property
@@ -129,7 +130,10 @@ class Screen:
 
     @property
     def last_seq(self) -> int:
-        """The highest ``seq`` up to which no chunk of the voice is missing; -1 if the first chunk is missing."""
+        """The highest ``seq`` up to which no chunk of the voice is missing; -1 if the first chunk is missing.
+
+        The voice is the run whose text may be shown.
+        """
         return self._text.last_seq
 
     @property

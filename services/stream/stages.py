@@ -105,9 +105,9 @@ class StageRecorder:
 
     Attributes:
         posted_ms: Append time of the ``Request``. The caller must set this attribute.
-        opened_ms: Append time of the last ``Cutover`` that had an effect.
+        opened_ms: Append time of the ``Cutover`` to the newest attempt; None if there is only one attempt.
         verdict_ms: Append time of the verdict.
-        rails_ms: How long the rails took, as the verdict reports.
+        rails_ms: How long the rails (the checks of the prompt) took, as the verdict reports.
         first_shown_ms: Append time of the event that made the first text visible.
         last_shown_ms: Append time of the event that made the newest text visible.
         closed_ms: Append time of the ``Closed`` that ended the request.
@@ -204,7 +204,7 @@ class StageRecorder:
             sent_ms: When the edge sent the last byte, by the edge's clock; None if no client received the whole answer.
 
         Returns:
-            The parts, and the number of milliseconds that must be added to the edge's times.
+            The parts, and the milliseconds to add to a time by the edge's clock, to get the time by the broker's clock.
         """
         ends = [end for end in self._ends() if end[1] is not None]
         first = ends[0][1] or received_ms

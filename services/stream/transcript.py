@@ -95,7 +95,7 @@ class Transcript:
     def visible_at(self, offset: int) -> int:
         """Convert an offset in the run's text to an offset in the visible text.
 
-        All text before ``offset`` must have been released.
+        ``offset`` may be at most ``released_chars``.
         """
         shift = sum(
             len(span.text) - (min(span.end, offset) - span.start) for span in self._redactions if span.start < offset

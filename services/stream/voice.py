@@ -38,13 +38,13 @@ class VoiceState:
         return attempt in self.candidates and self.runs.is_first(attempt, run)
 
     def decide(self, attempt: int) -> None:
-        """Make the attempt that sent the first chunk the only candidate."""
+        """Make an attempt the only candidate, after it has sent its first chunk."""
         self.candidates = frozenset({attempt})
         self.has_spoken = True
         self._find_voice()
 
     def drop(self, attempt: int) -> None:
-        """Remove a candidate that has ended without text. Do nothing if it is the only candidate."""
+        """Remove an attempt that ended without text from the candidates. The only candidate is never removed."""
         if not self.has_spoken and len(self.candidates) > 1:
             self.candidates -= {attempt}
             self._find_voice()
@@ -59,7 +59,10 @@ class VoiceState:
         return True
 
     def hand_over(self, cutover: Cutover) -> None:
-        """Make the cutover's attempt the only candidate. In a race for the first token, keep the other candidates."""
+        """Make the cutover's attempt a candidate.
+
+        The other candidates remain if the attempts race for the first token. Otherwise, they are removed.
+        """
         self.last_attempt = cutover.attempt
         racing = cutover.how == "race" and cutover.trigger == "ttft"
         self.candidates = self.candidates | {cutover.attempt} if racing else frozenset({cutover.attempt})

@@ -14,12 +14,12 @@ State = Literal["ticked", "refuted", "unclear", "not tried"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GuideItem:
-    """One item of the latency guide.
+    """One item of the guide to LLM latency.
 
     Attributes:
         claim: Lowest and highest speed-up factor that the guide claims; None if it claims none.
         correction: What is wrong or missing in the guide; empty if nothing is.
-        elsewhere: If ``railbus tune`` never tries the item, the reason; empty otherwise.
+        elsewhere: Why ``railbus tune`` cannot try the item; empty if it can.
     """
 
     key: str

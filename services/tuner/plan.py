@@ -28,14 +28,14 @@ class TunePlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         settings: Settings of the baseline, as ``NAME=VALUE``.
         tries: Changes to try first. Each is one or more settings, separated by spaces.
         lossy: Further changes to try, which may alter answers.
-        only: Keys of items of the latency guide, such as ``batching``. The changes that ``candidates`` lists for other
-            items are not tried. Empty means that all are tried.
-        own_list: Whether to try the changes that ``candidates`` lists for the engine.
+        only: Keys of items of ``services.tuner.guide``, such as ``batching``. Of the changes in
+            ``services.tuner.candidates``, only those for these items are tried. Empty means that all are tried.
+        own_list: Whether to try the changes that ``services.tuner.candidates`` lists for the engine.
         models: Other files or folders of the model to try, such as quantized ones.
         targets: The search ends when every metric has reached its value, as ``METRIC=NUMBER``.
         accepted: Metrics that may get worse, each with the worst accepted value, as ``METRIC=NUMBER``.
         budget_min: Number of minutes after which no further change is tried; None means no limit.
-        shared: Share of a prompt that is a prefix common to all prompts.
+        shared: Length of the prefix that all prompts have in common, as a share of a prompt.
         margin: A change is kept only if the whole confidence interval of its relative gain is above this value.
         max_loss: Largest accepted relative rise of the perplexity. If the engine reports no log-probabilities: largest
             accepted loss of solved tasks, as a share of all tasks.

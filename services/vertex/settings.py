@@ -27,9 +27,9 @@ class VertexSettings:
             requests.
         vertex_drain_ms: Maximum time that running answers may take to finish after the worker was told to stop.
         input_gate: ``hold`` means that no text is shown before the verdict of a rails service. Set ``off`` only where
-            no rails service runs, and set it for the edges and routers too.
+            no rails service runs. ``off`` has no effect on edges and routers whose own setting is ``hold``.
         output_check: ``on`` means that a safety service checks the answers. Set ``off`` only where no safety service
-            runs, and set it for the edges and routers too.
+            runs. ``off`` has no effect on edges and routers whose own setting is ``on``.
     """
 
     vertex_project: str | None = setting(None, "Google Cloud project; default: the credentials' project")

@@ -221,8 +221,9 @@ class Scheduler:
 
         Returns:
             ``waits``: The request was queued.
-            ``known``: The attempt was read before. The caller may commit the offset of this record.
-            ``unacknowledged``: The same record was read before. The caller must not commit its offset yet.
+            ``unacknowledged``: This very record was read before, and its request is still in ``unacknowledged``. The
+                caller must not commit the record's offset yet.
+            ``known``: The attempt was read before, in any other case. The caller may commit this record's offset.
             A ``Refusal``: The caller must refuse the request.
         """
         request = ticket.request
@@ -271,7 +272,9 @@ class Scheduler:
         self._running_batch -= ticket.batch
 
     def cancel(self, event: Cancel, now_us: int) -> tuple[list[Ticket], list[Ticket]]:
-        """Cancel the requests that the event names. Also refuse them if they are read within ``CANCEL_MEMORY_US``.
+        """Cancel the requests that the event names.
+
+        For up to ``CANCEL_MEMORY_US`` from now on, ``accept`` refuses requests that the event names.
 
         Returns:
             Two lists of cancelled requests: the requests that were waiting, and the requests that are running.

@@ -22,7 +22,8 @@ class AppendResult(NamedTuple):
     Attributes:
         offset: Offset of the batch's first record.
         duplicate: Whether the batch was already on the log and was not appended again.
-        time_ms: Time to report to the client; -1 for none.
+        time_ms: Append time for the response; -1 if the topic keeps the client's timestamps. For a duplicate, the
+            largest timestamp of the first copy.
     """
 
     offset: int
@@ -224,7 +225,8 @@ class PartitionLog:
     def compact(self, now_ms: int) -> bool:
         """Compact all segments except the newest. Return whether they were compacted.
 
-        Nothing is done if the topic is not compacted, or if more than half of their bytes are compacted already.
+        Do nothing if the topic is not compacted, or if more than half of the bytes in these segments are compacted
+        already.
 
         Raises:
             OSError: A segment file cannot be read or written.

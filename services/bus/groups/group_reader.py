@@ -159,7 +159,10 @@ class GroupReader:
         return await self._reach(_Goal(partitions, wait=True))
 
     def log_clock(self, partition: Partition) -> LogClock:
-        """Return the partition's clock. It is valid only for the records of the handler's present call."""
+        """Return the clock that converts the timestamps of the partition's records.
+
+        Call this each time the handler receives records. A clock from an earlier call may be out of date.
+        """
         leader, since_us = self._leader(partition), self._partitions.read_up_to_us(partition)
         if self._session is not None:
             since_us = max(since_us, self._session.fetcher.read_up_to_us(partition, leader))

@@ -99,7 +99,7 @@ class HeldPartitions(Generic[Waiter]):
         """Add a waiter that waits until the offsets ``ends`` are reached.
 
         If they are reached already, add nothing and return true. ``asked_us`` is when the end offsets were requested,
-        by the reader's clock.
+        by the reader's clock; ``read_up_to_us`` needs it.
         """
         self.note_ends(ends, asked_us)
         goal = dict(ends)

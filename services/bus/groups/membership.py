@@ -138,7 +138,7 @@ class GroupMembership(ConsumerRebalanceListener):  # type: ignore[misc] # aiokaf
         return self._assignor.handing_over
 
     def holds(self, partition: Partition) -> bool:
-        """Return whether this member has the partition, so that no other member can have it."""
+        """Return whether the partition is assigned to this member, or is being handed over by this member."""
         assignment = self._subscription.subscription and self._subscription.subscription.assignment
         if assignment is None:
             return False

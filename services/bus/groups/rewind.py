@@ -21,8 +21,9 @@ async def rewound(
 ) -> dict[Partition, int]:
     """Return, for each gained partition, the offset from which a reader must read it to rebuild its state.
 
-    ``topic`` is the topic to which the group writes its results. Without it, reading starts ``rewind_ms`` before
-    ``end_ms``. With it, the start depends on the newest result for the partition number: see ``rewind_to_ms``.
+    If ``topic`` is None, reading starts ``rewind_ms`` before ``end_ms``. Otherwise, ``topic`` is the topic to which the
+    group writes its results. Then the start depends on the newest result for the partition number: see
+    ``rewind_to_ms``.
     """
     if topic is None:
         return await cluster.offsets_for_time(partitions, end_ms - rewind_ms)
@@ -53,14 +54,15 @@ def _since_ms(record: Any) -> int | None:
 def rewind_to_ms(now_ms: int, worked_ms: int, rewind_ms: int, since_ms: int | None = None) -> int:
     """Return the time from which a reader must read a gained partition to rebuild its state.
 
-    Reading starts ``rewind_ms`` before the newest result. It starts at ``since_ms`` if that is earlier.
+    Reading starts ``rewind_ms`` before the newest result, or at ``since_ms`` if ``since_ms`` is earlier.
     ``LONGEST_OUTAGE_MS`` and ``LONGEST_WORK_MS`` limit how far back reading starts.
 
     Args:
-        now_ms: The present time. A result with a later time counts as written now.
-        worked_ms: The time of the newest result that a member wrote for this partition number; 0 if there is none.
+        now_ms: The present time.
+        worked_ms: The time of the newest result that a member wrote for this partition number; 0 if there is none. A
+            time after ``now_ms`` counts as ``now_ms``.
         rewind_ms: How far to read back from the newest result.
-        since_ms: All requests that were still open at ``worked_ms`` began at this time or later; None if unknown.
+        since_ms: A time at or before the start of the oldest request that was open at ``worked_ms``; None if unknown.
     """
     floor_ms = now_ms - max(LONGEST_OUTAGE_MS, rewind_ms)
     begin_ms = max(min(now_ms, worked_ms) - rewind_ms, floor_ms)

@@ -23,8 +23,8 @@ class FetchConnection:
     """A connection to one broker that is used only for fetches.
 
     Args:
-        least_bytes: The broker answers a fetch when it has this many bytes of new records. It waits for at most
-            ``COLLECT_MS``, or for at most ``WAIT_MS`` if ``least_bytes`` is 1.
+        least_bytes: The broker answers a fetch when it has this many bytes of new records, or when a time limit has
+            passed. The limit is ``WAIT_MS`` if ``least_bytes`` is 1, else ``COLLECT_MS``.
     """
 
     __slots__ = ("_cluster", "_conn", "_interrupts", "_least_bytes", "_node", "_waiting")

@@ -62,7 +62,8 @@ class Producer:
     Args:
         role: The role of the service, which decides what events it may write. A service with several roles passes the
             result of ``schemas.registry.writes`` instead.
-        name: Client id, shown in the broker's logs. The default is the role, or ``this producer`` for several roles.
+        name: Client id, shown in the broker's logs. The default is the role, or the text "this producer" for
+            several roles.
     """
 
     def __init__(self, settings: BusSettings, *, role: RoleName | ByTopic, name: str | None = None) -> None:

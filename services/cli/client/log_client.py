@@ -24,7 +24,7 @@ async def ask_log(request: ChatRequest, settings: BusSettings, take: OpHandler) 
     """Send a request, and call ``take`` with each op of the answer. The last op is ``Close``.
 
     Raises:
-        AnswerError: The request was not closed in time, or was invalid.
+        AnswerError: The op ``Close`` was not received in time, or the request was invalid.
         UserError: A value of the request is out of its bounds.
     """
     request_id = uuid7(now_ms(), secrets.randbits(74))

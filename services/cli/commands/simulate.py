@@ -14,7 +14,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Return 0, 1 if a run violated a guarantee of Railbus, or 2 for a usage error."""
+    """Return 0 for success, 1 if a run violated a guarantee of Railbus, and 2 for a usage error."""
     options = ["--seed", args.seed, "--runs", args.runs, "--seconds", args.seconds, "--workers", args.workers]
     command = [sys.executable, "-P", "-m", "services.simulator", *map(str, options), "--faults", args.faults]
     return subprocess.run(command, check=False).returncode  # noqa: S603 - our own program, no shell

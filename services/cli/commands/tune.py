@@ -67,7 +67,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Return 0, 2 for a usage error, or 130 for Ctrl-C and SIGTERM."""
+    """Return 0 for success, 2 for a usage error or a failed measurement, and 130 after Ctrl-C or SIGTERM."""
     if args.engine == "llama":
         need_embedded()
         options = dict(pair.split("=", 1) for pair in args.set if "=" in pair)

@@ -13,7 +13,8 @@ class HostFinding:
         found: The present value, or why it cannot be read.
         why: What happens if the value is not the recommended one.
         command: Command that sets the recommended value; empty if there is none.
-        state: ``unknown`` if the value cannot be read; ``note`` if it should be changed only for some uses.
+        state: ``ok``; ``change`` if the value should be changed; ``note`` if a change helps only some uses;
+            ``unknown`` if the value cannot be read.
     """
 
     name: str

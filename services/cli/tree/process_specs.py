@@ -81,7 +81,8 @@ class ProcessSpec:
         env: Environment variables in addition to those of ``railbus up``.
         ready: Text in the line that the process prints when it serves.
         ready_s: Maximum time until this line, in seconds.
-        awaited: Whether ``railbus up`` fails if this process fails.
+        awaited: If True, the start waits for this process, and ``railbus up`` ends if the process cannot be kept
+            running. If False, ``railbus up`` goes on without the process.
     """
 
     name: str

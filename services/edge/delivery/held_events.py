@@ -31,8 +31,16 @@ class HeldEvents:
         return len(self._events) <= MAX_HELD_EVENTS
 
     def next_ops(self, session: DeliverySession, unsent: Sequence[PositionedOp], end_offset: int) -> CatchUpOps | None:
-        """Apply the held events to the session. Return all ops that must still be sent; None if there are none."""
-        # Held events below ``end_offset`` are in the session already.
+        """Apply the held events to the session. Return ``unsent`` and the new ops, without text that is taken back.
+
+        Args:
+            session: The session of the stream.
+            unsent: Ops of earlier events that were not sent yet.
+            end_offset: Events before this offset were applied to the session earlier.
+
+        Returns:
+            None if there are no held events and no unsent ops.
+        """
         events, self._events = self._events, []
         if not (events or unsent):
             return None

@@ -52,7 +52,10 @@ class Encoder(Protocol):
     def catch_up(self, caught_up: CatchUpOps) -> Iterable[EncodedOps]: ...
 
     def encode_end(self) -> bytes:
-        """Return the bytes to send at the end: the error, the whole answer, or the end mark of the format."""
+        """Return the last bytes of the stream, such as an error message or ``[DONE]``. They may be empty.
+
+        If ``buffered`` is true and there is no error, the bytes are the whole answer.
+        """
         ...
 
 

@@ -37,7 +37,7 @@ class DeliveryStats:
     Attributes:
         ops: Number of ops sent.
         visible: Number of characters that the client shows now.
-        exposed_tokens: The largest exposure so far: the number of tokens that were shown and not yet checked.
+        exposed_tokens: Largest number of tokens that were visible and unchecked at the same time.
     """
 
     __slots__ = ("_exposure_us", "_first_text_us", "_hash", "_last", "_recalled_tokens", "_shown", "exposed_tokens",
@@ -63,7 +63,10 @@ class DeliveryStats:
         self.record_applied(item.op, now_us, item.recalled_at)
 
     def record_applied(self, op: Op, at_us: int, recalled_at: int = 0) -> None:
-        """Update the statistics of the visible text. Unlike ``record_sent``, do not count the op as sent here."""
+        """Update the statistics of the visible text, but not the number of ops sent.
+
+        Call this for an op that the client received on an earlier connection.
+        """
         if type(op) is Show:
             self.visible += len(op.text)
             self._shown.append((len(op.text), at_us, op.tokens))

@@ -32,8 +32,8 @@ class ClientConnection:
 
     Attributes:
         name: A name for the receipts. Streams on the same websocket have different names.
-        until_closed: Whether the stream ends with the op ``close``. If False, the stream ends when the answer is
-            complete.
+        until_closed: If True, the stream ends with the op ``close``. If False, the stream ends with the op that
+            completes the answer, such as ``finish``.
         resumed_from: Position of the last op that the client had before the stream; None if the client had no ops.
     """
 
@@ -123,8 +123,10 @@ class Subscription:
         return self._writer is not None and self._writer.has_begun
 
     def expired(self, at_us: int) -> bool:
-        """Return whether the total deadline passed at least ``EXPIRY_MARGIN_US`` before ``at_us``."""
-        # A stream that must still send a history does not expire.
+        """Return whether the stream has lasted ``EXPIRY_MARGIN_US`` longer than the request's total deadline.
+
+        Return False while the history must still be sent. ``at_us`` is the present time by the clock ``steady_us``.
+        """
         deadline_us = self.opened_us + self.request.total_ms * 1_000
         return self._held is None and at_us >= deadline_us + EXPIRY_MARGIN_US
 

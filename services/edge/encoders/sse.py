@@ -1,4 +1,4 @@
-"""Encode ops as server-sent events."""
+"""Encode ops as server-sent events. An op is an instruction to a client, such as to show text."""
 
 from collections.abc import Iterable
 from typing import ClassVar, Final

@@ -26,7 +26,10 @@ _read_buffer: Final = bytearray(READ_BYTES)
 
 
 def request_timestamps(sockets: Iterable[Any]) -> bool:
-    """Turn on the kernel's receive timestamps for connections to these sockets. Return whether it supports them."""
+    """Turn on the kernel's receive timestamps for connections that these sockets accept.
+
+    Return False if the kernel does not support such timestamps.
+    """
     if sys.platform != "linux":
         return False
     try:

@@ -73,7 +73,11 @@ class ChatEndpoint:
         return await self._resume(request, encoding)
 
     async def events(self, request: web.Request) -> web.StreamResponse:
-        """Deliver the ops of an earlier request as server-sent events, from a given position to the op ``close``."""
+        """Deliver the ops of an earlier request as server-sent events, up to the op ``close``.
+
+        An op is an instruction to the client, such as to append text. The client may name the last op that it already
+        has, in the header ``Last-Event-ID`` or the query parameter ``after``. Then only later ops are sent.
+        """
         return await self._resume(request, Encoding(kind="op_events"))
 
     async def _resume(self, request: web.Request, encoding: Encoding) -> web.StreamResponse:

@@ -115,7 +115,7 @@ class ConnectionTable(Generic[Key]):
             self._groups[entry.group].waiting[key] = None
 
     def busy(self, key: Key) -> None:
-        """Stop the deadline of a connection until ``wait`` is called."""
+        """Remove the deadline of a connection. ``wait`` sets a new one."""
         entry = self._entries.get(key)
         if entry is not None:
             entry.wait = None

@@ -73,7 +73,10 @@ class WebSocketEndpoint:
         return [web.get("/v1/stream", self.serve, allow_head=False)]
 
     async def serve(self, request: web.Request) -> web.WebSocketResponse:
-        """Open a websocket. It can serve many requests, and delivers each op as one message."""
+        """Open a websocket for many requests.
+
+        Each op (an instruction to the client, such as to append text) is sent as one message.
+        """
         key = bearer_token(request.headers)
         tenant = self._keys.tenant(key) if self._keys.allows_anonymous or key is not None else None
         response = web.WebSocketResponse(

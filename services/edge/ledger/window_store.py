@@ -70,7 +70,8 @@ class WindowStore:
             one partition of ``railbus.accounts``.
 
     Attributes:
-        complete_since: In microseconds since the epoch. Windows that start earlier may have been dropped.
+        complete_since: A time in microseconds since the epoch. Windows that start earlier may have been dropped because
+            of ``most``.
         dated_ahead: Number of records that were ignored because their window starts too far in the future.
         wanted_shares: For each class, the share of requests that must meet the objectives of the class, from 0 to 1.
         newest_ms: The broker's timestamp of the newest record, in milliseconds; None before the first record.

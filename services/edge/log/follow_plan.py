@@ -1,4 +1,7 @@
-"""Decide which partitions an edge reads, and create request ids for its home partitions."""
+"""Decide which partitions an edge reads, and create ids of new requests.
+
+An edge puts new requests into its home partitions. It also reads the partitions of its open streams.
+"""
 
 from collections import Counter
 from collections.abc import Callable

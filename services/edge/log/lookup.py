@@ -238,5 +238,8 @@ def _in_time() -> Iterator[None]:
 
 
 def is_too_old(found: FoundRequest, readable_ms: int, log_ms: int) -> bool:
-    """Return whether it is too late to read the answer: more than ``readable_ms`` after the total deadline."""
+    """Return whether the answer can no longer be read.
+
+    An answer can be read until ``readable_ms`` after the request's total deadline. ``log_ms`` is the broker's time now.
+    """
     return log_ms > found.timestamp_ms + found.event.deadlines.total_ms + readable_ms

@@ -1,4 +1,7 @@
-"""Positions of events and ops on the stream log, and the parsing of positions and request ids."""
+"""Positions of events and ops on the stream log, and the parsing of positions and request ids.
+
+An op is an instruction to a client, such as to show text. One event can result in several ops.
+"""
 
 import re
 from typing import Final, NamedTuple

@@ -88,7 +88,7 @@ class RequestIndex:
         return EventSpan(0, 0) if entry.first is None else EventSpan(entry.first, entry.last + 1)
 
     def history_span(self, key: bytes, after: int | None) -> EventSpan | None:
-        """Return ``span(key)``; None if the request has no known event at offset ``after`` or later."""
+        """Return ``span(key)``, but None if the whole span is before the offset ``after``."""
         span = self.span(key)
         return span if span is not None and (after is None or after < span.end) else None
 

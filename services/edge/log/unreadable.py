@@ -1,4 +1,7 @@
-"""Tell from its headers whether a record that cannot be decoded may take shown text back."""
+"""Judge records that this version of the edge cannot decode.
+
+Their headers tell whether an event may remove or replace text that a client already shows.
+"""
 
 from typing import Final
 

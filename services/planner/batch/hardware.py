@@ -101,7 +101,9 @@ def estimate(deployment: Deployment, work: BatchWork, factors: Mapping[str, floa
 
 
 def sample_factor(deployment: Deployment, work: BatchWork, at_once: int, hours: float) -> float:
-    """Return ``hours``, the time of the job according to a sample, divided by the predicted time.
+    """Return the ratio of ``hours`` to the time that the performance model predicts for the job.
+
+    ``hours`` is the time of the job according to a sample. ``at_once`` is the number of concurrent requests.
 
     Raises:
         ValueError: The model or batch does not fit into memory.

@@ -258,7 +258,8 @@ def _prompt_slope(requests: Sequence[RequestResult]) -> float | None:
 def measured_ways(job: BatchJob, engine: SampledEngine, name: str, score: float | None, per_hour: float) -> list[Way]:
     """Predict the time and the cost of the job on the engine that ran the sample.
 
-    The ways differ in the number of concurrent requests and in the length of the answers.
+    The ways differ in the number of concurrent requests and in the length of the answers. If more than about 5 % of the
+    sample's prompt tokens were cached, one more way assumes that none are cached.
     """
     full, cap = engine.at_once, job.work.output
     numbers = dict.fromkeys((full, max(2, full // 2), 1))

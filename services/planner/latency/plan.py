@@ -65,7 +65,7 @@ class GovernanceCost:
 
     @property
     def paid(self) -> bool:
-        """Whether queue and prefill hide the whole time of the rails, so that the first token is not delayed."""
+        """Whether the input rails add no delay to the first token."""
         return self.seen_ms == 0
 
 

@@ -140,7 +140,7 @@ class Automaton:
         """Build the automaton.
 
         Raises:
-            BadPattern: A rule matches the empty text, or its repeats are too large.
+            BadPattern: A rule matches the empty text, or it is too long because of repeats, such as ``(a{99}){99}``.
         """
         self.rules = tuple(rules)
         self.max_chars = max((rule.max_chars for rule in rules), default=0)

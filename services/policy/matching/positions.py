@@ -1,4 +1,7 @@
-"""Convert patterns to Glushkov automata."""
+"""Convert patterns to Glushkov automata.
+
+A position is a place in a pattern that reads one character. The pattern ``a[bc]d`` has three positions.
+"""
 
 from dataclasses import dataclass, field
 from typing import Final
@@ -27,7 +30,8 @@ class Positions:
         """Add a pattern. Return the positions where a match may begin, and those where it may end.
 
         Raises:
-            BadPattern: The pattern matches the empty text, or its repeats have more than ``MAX_POSITIONS`` positions.
+            BadPattern: The pattern matches the empty text, or it has too many positions because of repeats, such as
+                ``(a{99}){99}``.
         """
         self._begun = len(self.chars)
         nullable, first, last = self._part(node)

@@ -51,7 +51,8 @@ class Scanner:
 
     Attributes:
         position: Number of code points that were read.
-        work: Estimated number of table look-ups beyond one per character. The caller may set it to 0.
+        work: Estimated cost of the text that was read, in table look-ups beyond one per character. A caller that limits
+            its time per step can read it and set it to 0.
     """
 
     __slots__ = (
@@ -86,7 +87,7 @@ class Scanner:
 
     @property
     def undecided(self) -> int:
-        """The first offset at which a match that was not returned yet may start."""
+        """An offset in the text. All matches that are still to be returned start there or later."""
         return self._starts[0] if self._starts else self.position
 
     def feed(self, text: str) -> list[Match]:

@@ -101,11 +101,12 @@ class OutputChecks(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
 
 class DeliveryBounds(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The deliveries that a request may choose.
+    """Limits for the delivery settings of a request.
 
     Attributes:
-        modes: Allowed modes. A request for another mode gets the nearest stricter mode.
-        max_exposure_tokens: Maximum exposure in tokens.
+        modes: Allowed modes. Another mode becomes the nearest stricter one of these, or ``gated`` if none is
+            stricter.
+        max_exposure_tokens: Maximum number of tokens that are shown and not yet checked.
         min_hold_tokens: In ``windowed`` delivery, the minimum number of tokens held back.
         min_hold_ms: In ``windowed`` delivery, the minimum time that text is held back, in milliseconds.
     """
@@ -124,7 +125,7 @@ class PolicyDocument(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         about: A description in one sentence.
         rails: Input rails.
         safety: Output checks.
-        delivery: Bounds of a request's delivery.
+        delivery: Limits for the delivery settings of a request: how much unchecked text may be shown.
         deadlines: Bounds of an interactive request's deadlines.
         classes: Classes of requests, by name.
         refusals: Texts for denied users, by reason. ``default`` is required.

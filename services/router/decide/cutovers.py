@@ -271,7 +271,10 @@ def price(state: RequestState) -> float:
 
 
 def next_messages(state: RequestState) -> tuple[Message, ...] | None:
-    """Return the prompt for the next attempt, masked if the verdict says so; None if the router does not have it."""
+    """Return the prompt for the next attempt; None if the router does not have it.
+
+    If the policy's verdict on the prompt is ``mask``, return the masked prompt in the verdict.
+    """
     verdict, request = state.screen.verdict, state.request
     if verdict is not None and verdict.decision == "mask":
         return verdict.masked or None

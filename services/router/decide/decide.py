@@ -1,7 +1,8 @@
 """Decide what the router writes for a request now, from the request's state and the time. Pure.
 
-A decision is an event, such as a ``Cutover``. The router writes the event to the log and reads it back. It ignores
-the event if an earlier event on the log contradicts the event's reason.
+A decision is an event, such as a ``Cutover``. The router writes the event to the log and reads it back. The router
+ignores the event if earlier events on the log contradict the decision. For example, a ``Cutover`` may start another
+attempt because the first token is late. This ``Cutover`` has no effect if the first token precedes it on the log.
 """
 
 from typing import Final

@@ -10,7 +10,10 @@ from services.stream.stages import RunTimes
 
 @dataclass(slots=True)
 class AttemptRecord:
-    """What the router knows about one attempt. If the attempt has several runs, only the first one on the log counts.
+    """What the router knows about one attempt.
+
+    An attempt may be executed more than once, such as after a restart of the worker. Only the first execution on the
+    log is recorded.
 
     Attributes:
         opened_us: When the attempt's ``Cutover`` was appended, by the broker's clock; None for attempt 1.

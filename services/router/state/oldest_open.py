@@ -28,12 +28,13 @@ class OldestOpen:
     def mark_us(self, requests: Collection[str], besides: str, known_us: int) -> int:
         """Return the time from which the partition's next owner must read the log, by the broker's clock.
 
-        It is ``MARGIN_US`` before the first event of the oldest unfinished request.
+        The result is ``MARGIN_US`` before the earlier of two times: the first event of the oldest request in
+        ``requests``, and ``known_us``.
 
         Args:
             requests: Ids of the unfinished requests.
-            besides: Id of the request that is being finished. It does not count.
-            known_us: The time up to which the log was read. If all other requests are finished, this time counts.
+            besides: Id of a request to leave out, because its account is being written.
+            known_us: The time up to which the log was read, by this process's clock.
         """
         if len(self._heap) > 2 * len(requests) + SPARE:
             self._heap = [each for each in self._heap if each[1] in requests]

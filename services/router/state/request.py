@@ -1,4 +1,7 @@
-"""The state of one request, with its screen, its clients, its prompt and its attempts, folded from the log. Pure."""
+"""The state of one request, computed from its events on the log. Pure.
+
+The state has the request's prompt, its attempts, its connected clients, and the text that may be shown.
+"""
 
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
@@ -48,7 +51,7 @@ class RequestState:
         checked: The newest event of the safety service, and its append time in milliseconds since the epoch.
         republished: Attempts 2 and later whose ``Request`` is on the log.
         cancelled: The numbers of the attempts for which a ``Cancel`` was written.
-        over_budget: Whether the request needs a cutover for which a budget is spent.
+        over_budget: Whether a spent budget prevents a cutover that the request needs.
         bypass: Whether the request goes to the cloud at once, because the breaker refused it.
         probe: Whether the request is a probe of the breaker.
         health_recorded: Whether the breaker knows how the self-hosted engines served the request.

@@ -69,7 +69,10 @@ class TimeoutSweeper:
         self._due_s.pop(task, None)
 
     def was_overdue(self, task: asyncio.Task[object]) -> bool:
-        """Return whether the task was cancelled by its time limit alone. Undo the cancellation by the time limit."""
+        """Return whether the time limit alone cancelled the task.
+
+        The time limit's own request to cancel is withdrawn with ``Task.uncancel``. Other requests to cancel remain.
+        """
         if task not in self._cancelled:
             return False
         self._cancelled.discard(task)

@@ -29,8 +29,8 @@ class CheckContext:
     Attributes:
         source: The name of the safety process in the events that it writes.
         now_us: The current time in microseconds since the epoch. The core sets it before it makes decisions.
-        work: Extra cost of the pattern matcher in this ``step``, in table look-ups. Text with only one look-up for
-            each character has no extra cost.
+        work: Number of table look-ups of the pattern matcher beyond one for each character. ``SafetyCore.step`` sets it
+            to 0 when it begins.
     """
 
     __slots__ = ("_number", "now_us", "source", "work")

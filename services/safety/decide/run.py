@@ -119,13 +119,13 @@ class RunCheck:
         return self.read()
 
     def finish(self, last_seq: int | None) -> _Outputs:
-        """Note that the run ends with chunk ``last_seq``; if None, with the last chunk that has arrived."""
+        """Note that the run ends with chunk ``last_seq``; if None, before the first missing chunk."""
         if self._last_seq is None:
             self._last_seq = self.last_seq if last_seq is None else last_seq
         return self.read()
 
     def read(self) -> _Outputs:
-        """Read at most ``SLICE_CHARS`` of the unread text. If the run ends there, request the last checks."""
+        """Read at most ``SLICE_CHARS`` characters of ``unread``."""
         outputs: _Outputs = []
         room = SLICE_CHARS
         while self.unread and room > 0:

@@ -1,4 +1,7 @@
-"""Compares the recorded recalls with the recalls under another policy. Scores that policy by labelled texts. No I/O."""
+"""Compare the recorded recalls with the recalls under another policy. No I/O.
+
+Also score the other policy's rules by labels, that is, by findings that a person marked.
+"""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
@@ -45,8 +48,8 @@ class Comparison:
 def compare(runs: Mapping[RunId, JudgedRun]) -> Comparison:
     """Compare the recorded recalls of each run with its recalls under the other policy.
 
-    Suppose that a rule no longer makes a recorded recall, but makes a new one in the same run. Then both recalls
-    together are one difference, ``moves``.
+    If a rule's recall disappears and a recall of the same rule appears in the same run, both are one ``Difference``
+    with the change ``moves``.
     """
     found = Comparison()
     for name, run in runs.items():

@@ -27,7 +27,7 @@ class Ending(NamedTuple):
 
 
 def check_live(ending: Ending) -> None:
-    """Check that a request was closed as ``truth`` says, and that its account agrees.
+    """Check that a request was closed, and that its ``Account`` events and ``truth`` agree with its state.
 
     If the client saw text of the answer, also check that the answer was cleared or withdrawn.
     """
@@ -62,7 +62,8 @@ def check_justified(ending: Ending, margin_us: int, *, breaker: bool, max_retrie
     """Check that a request was not closed or moved to another attempt too early, and was not retried too often.
 
     Returns:
-        Whether the request had only one attempt and was closed with the cause ``answered`` or ``recalled``.
+        Whether the request counts as healthy: it had only one attempt, and the cause of its closing is ``answered`` or
+        ``recalled``.
     """
     request, screen = ending.request, ending.replay.screen
     deadlines, name = request.deadlines, f"request {ending.number}"

@@ -237,7 +237,7 @@ class LogReader:
 
     @property
     def since_us(self) -> int:
-        """The time before which every appended record has been read, by the process's clock; 0 if unknown."""
+        """A time on the process's clock; 0 if unknown. All records appended before this time have been read."""
         return self._process.steady_at_us(self._whole_us) if self._whole_us else 0
 
     def _wait_on(self) -> None:

@@ -35,8 +35,10 @@ class Reading:
     """The topics that a member reads, where it starts, and whether it commits offsets.
 
     Attributes:
-        rewind_ms: How far back to read a gained partition; None to read from the committed offset.
-        progress: The topic whose newest record tells where ``rewind_ms`` begins; None to begin at the end of the log.
+        rewind_ms: Reading of a gained partition starts this long before the newest record; None to start at the
+            committed offset.
+        progress: The topic to which the member writes its results. If set, ``rewind_ms`` counts from the newest
+            result. ``services/bus/groups/rewind.py`` has the exact rule.
     """
 
     topics: Sequence[Topic]

@@ -66,7 +66,7 @@ class Edge:
 
     Attributes:
         streams: The open streams, by request id.
-        old: Whether the edge is too old to read the recalls of the safety service.
+        old: Whether the edge runs an old version, which cannot decode ``Recall`` events of the new version.
     """
 
     def __init__(

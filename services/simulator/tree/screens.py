@@ -13,7 +13,8 @@ class ScreenState(NamedTuple):
     Attributes:
         op_id: Id of the event; empty before the first event.
         visible: The text on the screen.
-        frozen: The only text that may be shown after a refusal or a withdrawal; None before.
+        frozen: The text of the newest op ``refuse`` or ``withdraw``, after which no other text may be shown; None if
+            there was no such op.
     """
 
     op_id: str = ""

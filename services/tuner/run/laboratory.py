@@ -29,7 +29,7 @@ class Shape:
 
     Attributes:
         prompt: Approximate number of tokens of a prompt.
-        shared: Share of a prompt that is a prefix common to all prompts.
+        shared: Length of the prefix that all prompts have in common, as a share of a prompt.
         output: Maximum number of tokens of an answer.
     """
 
@@ -94,7 +94,10 @@ class Laboratory:
         return Trial(change=change, base=dict(base), size=size, rounds=tuple(rounds))
 
     async def quality(self, base: Mapping[str, str], change: SettingsChange) -> Quality | None:
-        """Compare the answers with and without a change. Return None if an engine fails or is ``simulated``."""
+        """Compare the answers with and without a change.
+
+        Return None if an engine fails, and for the engine ``simulated``, whose answers are random words.
+        """
         if base.get("RAILBUS_ENGINE") == "simulated":
             return None  # its words are drawn at random
         key = tuple(sorted(base.items()))
@@ -109,7 +112,7 @@ class Laboratory:
 
     @asynccontextmanager
     async def engine(self, env: Mapping[str, str], *, twin: bool = False) -> AsyncIterator[EngineProcess]:
-        """Provide a warm engine. Unless ``keep`` is set, the engine ends after the block.
+        """Provide a warm engine. If ``Laboratory.keep`` is false, the engine ends after the block.
 
         With ``twin``, provide a second process with the same settings.
         """

@@ -14,7 +14,7 @@ INSTRUCTION: Final = "\nWrite these words again, in the same order, many times."
 def prompts(count: int, *, tokens: int, shared: float, seed: str) -> list[str]:
     """Return ``count`` prompts of about ``tokens`` tokens each.
 
-    ``shared`` is the share of a prompt that is a prefix common to all prompts.
+    ``shared`` is the length of the prefix that all prompts have in common, as a share of a prompt.
     """
     common = random.Random(f"shared:{tokens}")  # noqa: S311 - it must be repeatable
     own = random.Random(f"own:{seed}")  # noqa: S311 - it must be repeatable

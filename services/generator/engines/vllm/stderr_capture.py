@@ -17,7 +17,8 @@ class StderrCapture:
     """A context manager that captures the stderr of this process and its child processes while an engine starts.
 
     Args:
-        verbose: Whether the captured output also appears on stderr. After a successful start, it always appears.
+        verbose: Whether captured lines are also written to stderr. Lines of Railbus's own log always are. After a
+            successful start, all lines are.
     """
 
     def __init__(self, *, verbose: bool) -> None:
