@@ -215,9 +215,7 @@ def test_a_mistake_gets_one_sentence(capsys, flags, sentence):
 
 
 def test_a_class_of_the_policy_gives_the_limits(capsys, tmp_path):
-    (tmp_path / "policy.toml").write_text(
-        "[classes.slow.slo]\nfirst_token = { ms = 5000 }\n[classes.free]\n"
-    )
+    (tmp_path / "policy.toml").write_text("[classes.slow.slo]\nfirst_token = { ms = 5000 }\n[classes.free]\n")
     policy = ("--policy", str(tmp_path), "--model", "gemma-3-4b", "--gpu", "h100", "--gpus", "1", "--json")
     code, out, _ = told(capsys, "--class", "slow", *policy)
     assert code == 0
