@@ -84,7 +84,7 @@ class RecallDetails:
 
     Attributes:
         appended_at: Append time of the recall.
-        action: ``stop`` withdraws the whole answer; ``redact`` replaces a span.
+        action: ``stop`` withdraws the whole answer; ``redact`` replaces a part of it.
         rule: Name of the rule that found something.
         category: Category of the rule.
     """

@@ -64,7 +64,7 @@ class Detached(Event):
         last: Id of the last op that was sent, as in ``Attached.resumed_from``; None if no op was sent.
         first_text_ms: Time from the request's receipt until text was first sent, in milliseconds; None if no text was
             sent.
-        exposed_tokens: Maximum number of shown tokens that were not cleared.
+        exposed_tokens: Largest number of unchecked tokens that the client saw at once.
         exposure_ms: Longest time for which recalled text was shown, in milliseconds.
         recalled_tokens: Maximum number of visible tokens that one recall removed.
     """
@@ -186,9 +186,9 @@ class Account(Event):
         fallbacks: Number of attempts in the cloud.
         retries: Number of further attempts on the self-hosted engines.
         policy_version: Version of the policy that judged the request; None if no policy did.
-        open_since: A time before the first event of every other open request of this partition, in microseconds since
-            the epoch by the broker's clock. It tells a router that takes over the partition how far to read back. None
-            in accounts by an older router version.
+        open_since: A time in microseconds since the epoch, by the broker's clock. All events of the partition's other
+            open requests are later. It tells a router that takes over the partition how far to read back. None in
+            accounts by an older router version.
         cause: The reason why the request was closed, as a code for programs.
         request: The parameters of the request; None without a ``Request``, and in accounts by an older router version.
         verdict: The effective verdict; None without a verdict, and in accounts by an older router version.
@@ -309,7 +309,8 @@ class Window(AnyEvent):
         between_tokens: Histogram of the mean time between two tokens of each request, in milliseconds.
         total: Histogram of the time from the receipt of a request until a client had the whole answer, in
             milliseconds. If no client had the whole answer, the time until ``Closed`` counts.
-        exposed_tokens: Histogram of the maximum number of unchecked tokens that each client was shown.
+        exposed_tokens: Histogram, over the requests, of the largest number of unchecked tokens that a client saw at
+            once.
     """
 
     tenant: Tenant

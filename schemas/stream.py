@@ -287,10 +287,10 @@ class Cleared(RunEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recall(RunEvent):
-    """The safety service takes back a part of the answer, or the whole answer.
+    """The safety service takes back a span of the answer, or the whole answer.
 
     Attributes:
-        recall_id: Id of the finding. A second recall with the same id changes nothing.
+        recall_id: Id of the recall. A second recall with the same id changes nothing.
         start: Offset of the span's first code point in the run's whole text.
         end: One past the offset of the span's last code point.
         action: ``stop`` withdraws the whole answer. ``redact`` replaces the span.

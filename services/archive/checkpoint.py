@@ -22,7 +22,7 @@ class ChainCheckpoint:
         start: Offset after the last record of the partition's previous file.
         first: Offset of the file's first record.
         total: Number of the partition's records up to the end of this file.
-        length: Size of the keys and values of these records, in bytes.
+        length: Size of the keys and values of the records that ``total`` counts, in bytes.
         from_ms: Smallest record timestamp in the file, in milliseconds since the epoch.
         to_ms: Largest record timestamp in the file, in milliseconds since the epoch.
         before: Digest of the record before the file's first record, in hex.

@@ -23,7 +23,7 @@ class PartitionBuffer:
         next_offset: The offset after the last added record.
         start: The offset after the last removed record.
         units: Size of the buffered records, in units of ``UNIT_BYTES``.
-        since_us: Time at which the empty buffer got its first record, in microseconds; None if it is empty.
+        since_us: Time since which the buffer has not been empty, in microseconds; None if it is empty.
     """
 
     next_offset: int
@@ -48,7 +48,10 @@ class PartitionBuffer:
             self.since_us = now_us
 
     def take(self) -> tuple[int, list[StoredRecord]]:
-        """Remove the oldest records, all of one day (UTC). Return the old ``start``, and the removed records."""
+        """Remove records from the beginning of the buffer, up to the first record of another day (UTC).
+
+        Return the old ``start``, and the removed records.
+        """
         records = self._records
         day = records[0].timestamp_ms // DAY_MS if records else 0
         end = next((i for i, record in enumerate(records) if record.timestamp_ms // DAY_MS != day), len(records))

@@ -112,7 +112,7 @@ class JobRun:
         )  # fmt: skip
 
     def restore(self, before: BatchProgress) -> None:
-        """Restore the fields of the job from its newest progress event, except ``open``."""
+        """Restore the job's progress from ``before``, the job's newest progress event. ``open`` is not restored."""
         totals = before.totals
         self.epoch, self.next_line, self.recovered_from = before.epoch, before.next_line, before.next_line
         self.parts = before.parts
@@ -137,12 +137,13 @@ class JobRun:
     def adapt_window(self, *, crowded: bool, submitted_us: int, now_us: int) -> None:
         """Adapt the window after a request was closed: halve it if ``crowded``, else widen it by one line.
 
-        ``crowded`` means that the request was closed for one of ``CROWDED_CAUSES``, such as ``deadline``.
+        ``crowded`` means that the request was closed for one of ``CROWDED_CAUSES``, such as ``deadline``. A request
+        that was submitted before the last halving does not cause another one. The window is at most
+        ``created.window_open``.
         """
         if not crowded:
             self.window = min(self.window + 1, self.created.window_open)
         elif submitted_us > self.shrunk_us:
-            # A request that was submitted before the last halving does not cause another one.
             self.window, self.shrunk_us = max(1.0, self.window / 2), now_us
 
     def is_over(self, now_us: int, grace_us: int) -> bool:

@@ -26,7 +26,7 @@ def bucket_of(value: float) -> int:
 
 
 def value_of(bucket: int) -> float:
-    """Return a value that represents the bucket."""
+    """Return the value that ``Histogram.quantile`` reports for all values in the bucket."""
     return 0.0 if bucket <= LOWEST else 2 * _BASE**bucket / (_BASE + 1)
 
 

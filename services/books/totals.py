@@ -118,7 +118,7 @@ class Totals:
         self.histograms = tuple(Histogram() for _ in HISTOGRAMS)
 
     def add(self, share: Share, sign: int = 1) -> None:
-        """Add the share of one request. If ``sign`` is -1, subtract it."""
+        """Add what one request adds to the sums. If ``sign`` is -1, subtract it."""
         for index, value in enumerate(share.sums):
             if value:
                 self.sums[index] += sign * value

@@ -15,7 +15,8 @@ longer knows at which offset."""
 class Position(NamedTuple):
     """The partition number and the offset of an event in its topic.
 
-    The offset is ``UNKNOWN_OFFSET`` if the broker no longer knew it when it acknowledged a retry.
+    The offset is ``UNKNOWN_OFFSET`` if the producer sent the event again, and the broker no longer knew the offset of
+    the first copy.
     """
 
     partition: int

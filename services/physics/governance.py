@@ -10,7 +10,7 @@ from services.physics.checks import not_negative
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GovernedStart:
-    """The time to first token of a request whose input rails run in parallel to queue and prefill.
+    """The time to first token if the input rails (checks of the prompt) run in parallel to queue and prefill.
 
     Attributes:
         hidden_ms: Part of the rails' time that does not delay the first token.

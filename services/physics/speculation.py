@@ -118,7 +118,10 @@ def budget_holds(draft_ms: float, target_ms: float, gamma: int, alpha: float) ->
 
 
 def largest_gamma_in_budget(alpha: float, draft_cost: float, *, most: int = 64) -> int:
-    """Return the largest number of drafted tokens for which ``budget_holds`` is true; 0 if there is none."""
+    """Return the largest gamma, up to ``most``, that is expected to save more time than it takes; 0 if there is none.
+
+    ``draft_cost`` is the time of a draft step divided by the time of a target step.
+    """
     return max((gamma for gamma in range(1, most + 1) if budget_holds(draft_cost, 1.0, gamma, alpha)), default=0)
 
 
@@ -126,7 +129,7 @@ def acceptance_from_tokens(tau: float, gamma: int) -> float:
     """Return the acceptance probability at which ``tau`` tokens per verify step are expected.
 
     Raises:
-        ValueError: ``tau`` is not within 1 and ``gamma + 1``.
+        ValueError: ``tau`` or ``gamma`` is less than 1, or ``tau`` is more than ``gamma + 1``.
     """
     if whole("gamma", gamma, least=1) and not 1 <= tau <= gamma + 1:
         raise ValueError(f"tokens per step must be within 1 and {gamma + 1} for gamma {gamma}, not {tau!r}")

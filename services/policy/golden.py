@@ -1,11 +1,20 @@
 """Run the test cases of a policy: ``railbus policy test``.
 
-Each line of ``golden/*.jsonl`` is a case. Fields of Rego's answer that ``expect`` does not name are not compared::
+Each line of ``golden/*.jsonl`` is a case. There are three kinds.
+
+``admit`` is an input of ``admission.rego``, and ``finding`` an input of ``findings.rego``. Most fields of an input have
+default values. Only the fields in ``expect`` are compared with Rego's answer::
 
     {"name": ..., "admit": {"tenant": "acme", "max_tokens": 9000}, "expect": {"allow": false, "reasons": ["tokens"]}}
     {"name": ..., "finding": {"tenant": "acme", "side": "output", "category": "email"}, "expect": {"action": "redact"}}
+
+``input`` is the text of a prompt, and ``output`` the text of an answer. ``expect`` lists all matches of patterns: the
+rule, the action and the matched text::
+
     {"name": ..., "output": "Write to a@b.io", "tenant": "acme", "expect": [["pii/email", "redact", "a@b.io"]]}
-    {"name": ..., "input": "...", "expect": [[rule, action, text]]}
+
+``broken`` is the name of an input rail. ``expect`` is the value of ``on_broken`` for this rail::
+
     {"name": ..., "broken": "jailbreak", "expect": "deny"}
 """
 

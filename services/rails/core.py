@@ -32,7 +32,7 @@ class EvaluateRequest:
 
 
 class RailsCore(Core):
-    """Decides when each request of one lane is evaluated. Tenants take turns.
+    """Decides when each request of one lane (interactive or batch) is evaluated. Tenants take turns.
 
     Args:
         room: Maximum number of requests that are evaluated at the same time.

@@ -106,7 +106,10 @@ class PendingScore:
 
 
 class JailbreakClassifier:
-    """Scores texts in several processes. While several tenants are active, no tenant may use all of them at once."""
+    """Scores texts in separate processes.
+
+    With two or more processes, a tenant cannot occupy all of them while other tenants use them too.
+    """
 
     # ``first_nice`` and ``nice`` are added to the nice level of the first process and of the others. At 19, a process
     # runs only if nothing else needs the CPU. ``Turns`` gives the tenant that has used most time the first process

@@ -71,7 +71,10 @@ class JailbreakModel:
             raise ModelUnavailable(f"the classifier cannot be loaded: {type(error).__name__}") from None
 
     def spans(self, text: str) -> list[tuple[int, int]]:
-        """Return the start and the end of each window of a text, in code points. The windows cover the whole text."""
+        """Split a text into windows of at most ``WINDOW_TOKENS`` tokens. Return (start, end) of each, in code points.
+
+        The windows may overlap, and cover the whole text.
+        """
         return list(_spans(self._encode(text, marks=False), len(text)))
 
     def score(self, text: str) -> float:

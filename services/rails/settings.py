@@ -15,8 +15,8 @@ class Settings:
             three quarters of this number judged at once, and twice this number waiting. With 256, these are 192 and
             512. Further requests of the tenant are denied.
         rails_classifiers: Number of processes of the jailbreak classifier. Each reads one prompt at a time, and needs
-            one core and 240 MB of memory. With two or more processes, one tenant cannot occupy all of them. The first
-            process has a higher CPU priority than the others.
+            one core and 240 MB of memory. With two or more processes, a tenant cannot occupy all of them while other
+            tenants use them too. The first process has a higher CPU priority than the others.
         rails_batch_classifiers: Number of processes of the jailbreak classifier for batch requests. They start at the
             first batch request, and run only if nothing else needs the CPU. For each of these processes, four batch
             requests are judged at the same time.

@@ -44,14 +44,14 @@ LOOK_AGAIN_S: Final = 0.002
 
 
 class ActiveRequests:
-    """The requests that are being evaluated. A request counts for at most ``PREFERENCE_S``, even if it runs longer."""
+    """The requests whose evaluation began less than ``PREFERENCE_S`` ago and has not ended."""
 
     def __init__(self) -> None:
         self._tenants: dict[object, str] = {}  # one entry for each request
 
     @contextmanager
     def request(self, tenant: str) -> Iterator[None]:
-        """Count a request as active during the ``with`` block."""
+        """Count a request as active during the ``with`` block, but for at most ``PREFERENCE_S``."""
         request = object()
         self._tenants[request] = tenant
         timer = asyncio.get_running_loop().call_later(PREFERENCE_S, self._tenants.pop, request, None)
@@ -124,8 +124,8 @@ class Turns:
     Args:
         places: Maximum number of turns at the same time. Each turn has a place, numbered from 0.
         active: The requests that this process evaluates now.
-        credit_s: Seconds by which a tenant may exceed its share of the time. With one place, a tenant beyond this limit
-            may have to wait for its next turn.
+        credit_s: Seconds by which a tenant may exceed its share of the time. A tenant beyond this limit gets no turns
+            for a while, if there is only one place and other tenants had turns recently.
     """
 
     # With one place, a turn uses time of this process; with several, the work is done in other processes. The caller

@@ -71,7 +71,7 @@ def _gunzip(data: memoryview, limit: int) -> bytes:
 
 
 def _unsnap(data: memoryview, limit: int) -> bytes:
-    """Decompress a snappy block, or data in the format xerial of Java clients."""
+    """Decompress one snappy block, or the several blocks in the xerial framing that Java clients write."""
     if bytes(data[: len(_XERIAL)]) != _XERIAL:
         blocks = [data]
     else:

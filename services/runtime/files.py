@@ -41,7 +41,7 @@ class SettledChange:
         self._settled = True
 
     def poll(self, seen: Hashable) -> bool:
-        """Return true if the previous call got a new state and this call gets the same state."""
+        """Return true once after a change, as soon as two calls in a row get the same state."""
         if seen != self._seen:
             self._seen, self._settled = seen, False
             return False

@@ -28,6 +28,6 @@ def leaf_errors(error: BaseException) -> list[BaseException]:
 
 
 def first_error(error: BaseException) -> BaseException:
-    """Return the first ``UserError`` in an exception group; without one, its first error."""
+    """Return the first ``UserError`` in an exception group. If there is none, return the first error."""
     errors = leaf_errors(error)
     return next((leaf for leaf in errors if isinstance(leaf, UserError)), errors[0])

@@ -59,10 +59,11 @@ class Fault(NamedTuple):
 
     Attributes:
         at_us: Start of the fault, in microseconds since the start of the simulation.
-        service: The affected service; empty for a fault of a request.
-        target: Number of the affected request, or of the affected process within ``service``.
-        amount_us: For ``clock`` and ``time``: the size of the step of a clock. For ``roam``, in which a client
-            disconnects and resumes: the duration of each later read of this client; 0 leaves the duration as it is.
+        service: The affected service, or ``broker``; empty for a fault of a request.
+        target: Number that selects the affected request, process or partitions.
+        amount_us: If the kind is ``clock`` or ``time``: how far the clock of a host or of the broker is moved. If the
+            kind is ``roam`` (the client disconnects and resumes): how long each later read by the client takes, or 0
+            for no change. Otherwise 0.
     """
 
     kind: str

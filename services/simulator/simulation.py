@@ -89,16 +89,16 @@ class Simulation:
         self.events += done
 
     def note(self, lane: str, what: str) -> None:
-        """Record an entry for ``digest`` and a line of the timeline."""
+        """Add an entry to ``schedule``, the input of ``digest``, and a line to the timeline."""
         self.count(lane, what)
         self.trace(lane, what)
 
     def count(self, *what: int | str) -> None:
-        """Record an entry for ``digest``, without a line of the timeline."""
+        """Add an entry to ``schedule``, the input of ``digest``."""
         self.schedule.append((self.now_us, *what))
 
     def trace(self, lane: str, what: str) -> None:
-        """Add a line to the timeline only. Do nothing if no timeline is kept."""
+        """Add a line to the timeline. Do nothing if no timeline is kept."""
         if self.lines is not None:
             self.lines.append((self.now_us, lane, what))
 

@@ -159,7 +159,9 @@ def settle(parts: Sequence[int], waited: int) -> list[int]:
         waited: Time from the receipt to the last byte sent, in the same unit.
 
     Returns:
-        The durations of the parts, shortened where necessary, and then the delivery time. They add up to ``waited``.
+        The durations of the parts, and then the delivery time. They add up to ``waited``: parts 5, 10 and ``waited`` 20
+        give 5, 10, 5. If the parts are too long, the first part is shortened, and then the last parts: parts 5, 10 and
+        ``waited`` 12 give 2, 10, 0.
     """
     # The difference between the clocks is corrected as in ``measure``.
     excess = max(0, min(sum(parts) - waited, parts[0]))  # the edge's clock is behind the broker's

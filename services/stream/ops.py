@@ -116,7 +116,7 @@ class Refuse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finish:
-    """The answer is complete. Its text can still change, by a recall or a verdict.
+    """The whole answer is shown. A later recall or verdict can still replace its text.
 
     Attributes:
         attempt: Number of the attempt that answered.

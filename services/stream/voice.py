@@ -10,6 +10,8 @@ from services.stream.order import FirstRuns
 class VoiceState:
     """Decides which run is the voice, that is, the run whose text is shown.
 
+    A run is one execution of an attempt. If an attempt is executed again, only its first run can be the voice.
+
     Attributes:
         candidates: Numbers of the attempts whose runs may be shown. There are several while attempts race for the first
             token.
@@ -44,7 +46,7 @@ class VoiceState:
         self._find_voice()
 
     def drop(self, attempt: int) -> None:
-        """Remove an attempt that ended without text from the candidates. The only candidate is never removed."""
+        """Remove an attempt that ended without text from the candidates. Keep it if it is the only candidate."""
         if not self.has_spoken and len(self.candidates) > 1:
             self.candidates -= {attempt}
             self._find_voice()

@@ -58,11 +58,13 @@ class _Partition:
 class TracerCore(Core):
     """Returns the traces to export, and counts the requests without a trace.
 
+    A trace is made from a request's ``Account``, the event that summarises the closed request.
+
     Attributes:
         unsampled: Requests whose ``traceparent`` is not sampled.
-        unclosed: Requests whose account did not come within ``MEMORY_US``.
+        unclosed: Requests whose ``Account`` did not come within ``MEMORY_US``.
         crowded: Requests that were forgotten because of ``MAX_REQUESTS``.
-        incomplete: Requests whose account lacks details.
+        incomplete: Requests whose ``Account`` lacks details.
     """
 
     def __init__(self) -> None:

@@ -8,7 +8,7 @@ MOST_KEPT: Final = 2_048
 
 
 def keep_encoded_texts() -> bool:
-    """Patch the encoder to cache messages of string attributes. Return False if it cannot be patched."""
+    """Patch the encoder to cache the protobuf messages of string attributes. Return False if it cannot be patched."""
     from opentelemetry.exporter.otlp.proto.common import _internal
 
     # The encoder spends two thirds of its time on attributes, most of which are the same in every trace. It has no

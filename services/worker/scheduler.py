@@ -93,7 +93,7 @@ class Ticket:
         received_us: When an edge received the request, in microseconds since the epoch. Deadlines count from this time.
         begun: Whether the run's task has started.
         stopped: Why the run must stop; None if the run may continue.
-        over: Whether only the last event of the run is still to be written.
+        over: Whether the run has ended. The last event of the run may not be written yet.
         place: Topic, partition and offset of the request's record; None only in tests.
         taken: Whether the first event of the run was acknowledged or could not be written.
     """
@@ -160,7 +160,8 @@ class RecentKeys(Generic[RecentKey]):
 class Scheduler:
     """Queues accepted requests, and decides when each of them starts.
 
-    A batch request starts only if no interactive request waits and another slot stays free.
+    A batch request starts only if no interactive request waits. If there are several slots, batch requests leave one
+    slot free.
 
     Args:
         slots: Maximum number of concurrent runs.
@@ -217,13 +218,15 @@ class Scheduler:
         return len(self._running) - (self._running_batch if self._preempts else 0) < self._slots
 
     def accept(self, ticket: Ticket, now_us: int) -> Refusal | Literal["waits", "known", "unacknowledged"]:
-        """Queue a request, unless it must be refused or its attempt is known already.
+        """Queue a request, unless it must be refused or the same attempt was read before.
+
+        An attempt that ``hand_back`` returned counts as new.
 
         Returns:
             ``waits``: The request was queued.
-            ``unacknowledged``: This very record was read before, and its request is still in ``unacknowledged``. The
-                caller must not commit the record's offset yet.
-            ``known``: The attempt was read before, in any other case. The caller may commit this record's offset.
+            ``unacknowledged``: The attempt was read before from the same record, and is still in ``unacknowledged``.
+                The caller must not commit the offset of the record yet.
+            ``known``: The attempt was read before. The caller may commit the offset of the record.
             A ``Refusal``: The caller must refuse the request.
         """
         request = ticket.request
@@ -274,7 +277,8 @@ class Scheduler:
     def cancel(self, event: Cancel, now_us: int) -> tuple[list[Ticket], list[Ticket]]:
         """Cancel the requests that the event names.
 
-        For up to ``CANCEL_MEMORY_US`` from now on, ``accept`` refuses requests that the event names.
+        Also remember the event for at most ``CANCEL_MEMORY_US``. During this time, ``accept`` refuses the requests that
+        the event names.
 
         Returns:
             Two lists of cancelled requests: the requests that were waiting, and the requests that are running.

@@ -22,8 +22,8 @@ class AppendResult(NamedTuple):
     Attributes:
         offset: Offset of the batch's first record.
         duplicate: Whether the batch was already on the log and was not appended again.
-        time_ms: Append time for the response; -1 if the topic keeps the client's timestamps. For a duplicate, the
-            largest timestamp of the first copy.
+        time_ms: Time for the response. For a new batch, its append time; -1 if the topic keeps the client's timestamps.
+            For a duplicate, the largest timestamp of the first copy.
     """
 
     offset: int

@@ -20,8 +20,9 @@ class PartitionProgress:
         self._next = 0
 
     def read(self, next_offset: int, kept: Iterable[int] = ()) -> None:
-        """Mark all records before ``next_offset`` as read. ``kept`` has the offsets of new ones that are not done yet.
+        """Mark all records before ``next_offset`` as read.
 
+        ``kept`` has the offsets of the newly read records that are not done yet.
         If the partition is read again from a lower offset, the records of earlier calls are forgotten.
         """
         kept = tuple(kept)

@@ -29,7 +29,7 @@ class Committer:
 
     Args:
         settle: Waits until the started work on given partitions is done. If None, partitions move without this wait.
-        patience_s: Maximum time in seconds for ``settle``. The last commit may take the same time again.
+        patience_s: Maximum time in seconds for each of two steps: ``settle``, and the last commit.
     """
 
     def __init__(

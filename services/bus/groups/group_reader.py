@@ -155,7 +155,10 @@ class GroupReader:
             await cluster.close()
 
     async def read_to_end(self, partitions: TopicPartitions) -> bool:
-        """Wait until ``partitions`` are read up to their present ends. Return false if one is not this reader's."""
+        """Wait until ``partitions`` are read up to their present ends, and return true.
+
+        Return false if one of them is not assigned to this reader, or is taken from this reader during the wait.
+        """
         return await self._reach(_Goal(partitions, wait=True))
 
     def log_clock(self, partition: Partition) -> LogClock:

@@ -145,7 +145,7 @@ class GroupMembership(ConsumerRebalanceListener):  # type: ignore[misc] # aiokaf
         return TopicPartition(*partition) in assignment.tps or partition[1] in self._assignor.handing_over
 
     def take_over(self, term: Term) -> bool:
-        """Allow commits in the term ``term``, because the reader now works on its assignment.
+        """Allow commits in ``term``. Call this when the reader begins to work on the assignment of this term.
 
         Return true if the member id is new: in the first term, and after the group has removed this member.
         """

@@ -22,8 +22,8 @@ async def rewound(
     """Return, for each gained partition, the offset from which a reader must read it to rebuild its state.
 
     If ``topic`` is None, reading starts ``rewind_ms`` before ``end_ms``. Otherwise, ``topic`` is the topic to which the
-    group writes its results. Then the start depends on the newest result for the partition number: see
-    ``rewind_to_ms``.
+    group writes its results. For example, the newest result in partition 3 of ``topic`` decides where reading of each
+    gained partition 3 starts (see ``rewind_to_ms``).
     """
     if topic is None:
         return await cluster.offsets_for_time(partitions, end_ms - rewind_ms)
@@ -59,10 +59,10 @@ def rewind_to_ms(now_ms: int, worked_ms: int, rewind_ms: int, since_ms: int | No
 
     Args:
         now_ms: The present time.
-        worked_ms: The time of the newest result that a member wrote for this partition number; 0 if there is none. A
-            time after ``now_ms`` counts as ``now_ms``.
+        worked_ms: The time of the newest result in the result topic's partition with the same number; 0 if there is
+            none. A time after ``now_ms`` counts as ``now_ms``.
         rewind_ms: How far to read back from the newest result.
-        since_ms: A time at or before the start of the oldest request that was open at ``worked_ms``; None if unknown.
+        since_ms: All requests that were open at ``worked_ms`` started at this time or later; None if unknown.
     """
     floor_ms = now_ms - max(LONGEST_OUTAGE_MS, rewind_ms)
     begin_ms = max(min(now_ms, worked_ms) - rewind_ms, floor_ms)

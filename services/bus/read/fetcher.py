@@ -134,7 +134,8 @@ class Fetcher:
     def read_up_to_us(self, partition: Partition, node: int | None) -> int:
         """Return a time by the reader's clock; 0 if unknown.
 
-        All records that were appended to the partition before this time have been read.
+        All records that were appended to the partition before this time have been read. ``node`` is the id of the
+        broker that leads the partition; None if no leader is known.
         """
         answer = None if node is None else self._answers.get(node)
         if answer is None or partition in answer.behind:

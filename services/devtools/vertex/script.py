@@ -63,7 +63,7 @@ class EmulatorScript:
     block: int | None = None
 
     def first_s(self, rng: random.Random) -> float:
-        """Return the delay of the first word in seconds, including a random delay if the script has ``tail``."""
+        """Return the delay of the first word in seconds: ``ttft`` plus a random delay whose scale is ``tail``."""
         tail = self.tail * (float((1 - rng.random()) ** (-1 / _SHAPE)) - 1)
         return (self.ttft + tail) / 1_000
 

@@ -80,7 +80,8 @@ class Subscription:
         on_detached: Called once, when the last bytes have been written or can no longer be written.
 
     Attributes:
-        on_log: Set when the request is on the log. Also set when waiting for this has failed.
+        on_log: Set when the request is on the log. Also set when its write to the log fails or takes too long, and when
+            the stream ends.
         ended_us: When the stream ended, in microseconds since the epoch; 0 while the stream is open.
         quiet_since_us: When bytes were last written to the client, by the clock ``steady_us``.
         opened_us: When the stream was opened, by the clock ``steady_us``.
@@ -115,7 +116,7 @@ class Subscription:
 
     @property
     def early_error(self) -> ApiError | None:
-        """The error with which the stream ended, if nothing was sent before it; otherwise None."""
+        """The error that ended the stream before the head of the HTTP response was sent; None if there is none."""
         return None if self.reason is None or self._has_begun else self.encoder.error
 
     @property
@@ -202,7 +203,11 @@ class Subscription:
         return () if self.encoder.error is not None else caught_up.ops[done:]
 
     def end(self, reason: DetachReason, error: ApiError | None = None, *, withhold: bool = False) -> None:
-        """End the stream. Send the pending ops, unless ``withhold`` is set, and the error."""
+        """End the stream. Send the pending ops, and then ``error`` or the normal end of the stream.
+
+        Drop the pending ops if ``withhold`` is set. Send nothing if there is an error and the head of the HTTP response
+        was not sent yet. The property ``early_error`` is then the error.
+        """
         if self.reason is not None:
             # The client has disconnected after its answer was complete and before the answer was written.
             if self.reason == "complete" and reason == "gone" and self._on_detached is not None:

@@ -53,7 +53,7 @@ class BodyTurn:
         self._room.count_whole(-self._count)
 
     def set_aside(self) -> None:
-        """Let other bodies be processed while this batch request waits for a free stream.
+        """Let other bodies be processed while this batch request waits to be put on the log.
 
         Raises:
             ApiError: 503, if the batch requests that wait need too much memory.
@@ -92,7 +92,11 @@ class BodyRoom(Generic[Key]):
         self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()  # their bytes are counted
 
     def add(self, key: Key, count: int) -> None:
-        """Count received bytes of an incomplete body or message. Close connections if the limit is exceeded."""
+        """Count received bytes of an incomplete body or message.
+
+        If ``total`` exceeds the limit, close the connections of other incomplete bodies or messages, the oldest first.
+        Close the connection ``key`` last.
+        """
         self._incoming[key] = self._incoming.get(key, 0) + count
         self.total += count
         while self.total > self._most and key in self._incoming:
@@ -161,7 +165,7 @@ class BodyRoom(Generic[Key]):
         self._admit()
 
     def reserve_aside(self, count: int) -> None:
-        """Reserve memory for a batch request that waits for a free stream.
+        """Reserve memory for a batch request that waits to be put on the log. A negative ``count`` releases memory.
 
         Raises:
             ApiError: 503, if the batch requests that wait need too much memory.

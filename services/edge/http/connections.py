@@ -102,7 +102,7 @@ class Connections:
         self._make_room(self._table.open(handler, counted, now_s + self._timeouts.request_s), now_s)
 
     def move(self, handler: "LimitedHandler", address: str, now_s: float) -> Refusal | None:
-        """Count a trusted proxy's connection under ``address``. If a limit forbids this, return the limit."""
+        """Count a trusted proxy's connection under another address. Return the limit that forbids this, if any."""
         admission = self._table.move(handler, address)
         self._make_room(admission, now_s)
         return admission.refusal

@@ -37,7 +37,7 @@ class LedgerEndpoint:
         """Return the ledger's sums of the last hour as JSON.
 
         The query parameters ``minutes``, ``tenant`` and ``class`` select a part of the sums. If the edge has API keys,
-        a key sees only its tenant's sums, unless ``RAILBUS_METRICS_TENANTS`` names the tenant.
+        the tenants in ``RAILBUS_METRICS_TENANTS`` see the sums of all tenants. Any other tenant sees only its own sums.
         """
         tenant = self._keys.tenant_of(request.headers)
         sees_all = self._keys.allows_anonymous or tenant in self._readers_of_all

@@ -66,8 +66,8 @@ class WindowStore:
     """The ledger's windows of the last hour.
 
     Args:
-        most: Maximum number of parts that are kept. A part has the sums of one window and one group of requests, over
-            one partition of ``railbus.accounts``.
+        most: Maximum number of parts that are kept. A part has the sums over the requests of one ``Cell`` in one window
+            and one partition of ``railbus.accounts``.
 
     Attributes:
         complete_since: A time in microseconds since the epoch. Windows that start earlier may have been dropped because
@@ -93,7 +93,10 @@ class WindowStore:
         self.wanted_shares: dict[str, float] = {}
 
     def take(self, window: Window, at_ms: int, now_us: int) -> None:
-        """Add a record of the topic ``railbus.ledger``, in the order of the log. ``at_ms`` is its timestamp."""
+        """Add a record of the topic ``railbus.ledger``. ``at_ms`` is the record's timestamp.
+
+        The caller must pass the records in the order of the log.
+        """
         self.newest_ms = at_ms
         if window.start_at > now_us + AHEAD_S * US_PER_S:
             self.dated_ahead += 1

@@ -88,7 +88,10 @@ class RequestIndex:
         return EventSpan(0, 0) if entry.first is None else EventSpan(entry.first, entry.last + 1)
 
     def history_span(self, key: bytes, after: int | None) -> EventSpan | None:
-        """Return ``span(key)``, but None if the whole span is before the offset ``after``."""
+        """Return ``span(key)``, or None if the client already has an event beyond the span.
+
+        ``after`` is the offset of the client's last event; None if the client has no event.
+        """
         span = self.span(key)
         return span if span is not None and (after is None or after < span.end) else None
 

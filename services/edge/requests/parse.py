@@ -63,8 +63,8 @@ class ParsedRequest:
     def request(self, *, request_id: str, tenant: str, at_us: int, source: str, waited_us: int = 0) -> Request:
         """Build the event to put on the log.
 
-        ``at_us`` is when the request reached this host, in microseconds since the epoch. ``waited_us`` is the number of
-        microseconds since the edge read the request.
+        ``at_us`` is when the request reached this host, in microseconds since the epoch. ``waited_us`` is the time from
+        when the edge read the request until now, in microseconds.
         """
         waited_ms = min(max(0, waited_us) / 1_000, MAX_WAITED_MS)
         return dataclasses.replace(

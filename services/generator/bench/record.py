@@ -9,9 +9,10 @@ class RequestRecord:
     """The measurements of one request.
 
     Attributes:
-        due_ms: When the request was due, in milliseconds since the start of the loop; 0 in a closed loop.
-        steps: For each engine step: its time in milliseconds after ``due_ms``, and its number of tokens.
-        total_ms: Milliseconds from ``due_ms`` to the end of the answer.
+        due_ms: When the request was due, in milliseconds since the start of the loop. In a closed loop, it counts from
+            the start of the batch, and is therefore 0.
+        steps: For each engine step with tokens: milliseconds since the request was due, and the number of tokens.
+        total_ms: Milliseconds from when the request was due until it ended.
         usage: The engine's token counts; None if the request failed.
         speculation: Totals of speculative decoding; None if the engine does not report them.
         error: Why the request failed; None if it did not fail.

@@ -39,8 +39,11 @@ def answers(
 ) -> tuple[BatchAnswer, ...]:
     """Choose the fastest way and the cheapest way to run the job.
 
-    With ``within_h``, also choose the cheapest way within so many hours. With ``budget``, also choose the way with the
-    highest quality score for so much money.
+    Args:
+        ways: The ways to choose from.
+        within_h: If given, also choose the cheapest way whose upper bound of ``hours`` is at most this value.
+        budget: If given, also choose the way with the highest score whose upper bound of ``money`` is at most this
+            value.
     """
     found = [
         _least("fastest", ways, lambda way: (way.hours.value, way.money.value), "h"),

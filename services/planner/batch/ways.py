@@ -43,7 +43,7 @@ def exactly(value: float) -> Range:
 def spread(value: float, pairs: Iterable[tuple[float, float]]) -> Range:
     """Return a predicted ``value`` with its error interval, which combines the errors of several inputs.
 
-    Each pair belongs to one uncertain input. It has the predictions with the input's lower and upper bound.
+    For each uncertain input, ``pairs`` has two predictions: one with the input's lower bound, one with the upper bound.
     """
     # The deviations from the value, as logarithms, are added in quadrature.
     down, up = math.log1p(LAW_ERROR) ** 2, math.log1p(LAW_ERROR) ** 2

@@ -65,7 +65,7 @@ class GovernanceCost:
 
     @property
     def paid(self) -> bool:
-        """Whether the input rails add no delay to the first token."""
+        """Whether the input rails do not delay the first token. The report calls such rails "paid for"."""
         return self.seen_ms == 0
 
 
@@ -117,7 +117,7 @@ class LatencyPlan:
     governance: GovernanceCost
 
     def total(self, column: str, *, first: bool) -> float:
-        """Return the sum of one column over all parts: ``floor``, ``practical`` or ``drafted``.
+        """Return the sum of a column over all parts. The columns are ``floor``, ``practical`` and ``drafted``.
 
         With ``first``, add only the parts before the first token.
         """

@@ -87,7 +87,8 @@ class Presidio:
 
         Args:
             text: The text.
-            turn: Called before each short step of the search. The step runs inside the context manager that it returns.
+            turn: Called before each short step of the search. Returns the context manager inside which the step runs,
+                such as a lock.
         """
         # If all calls get the same lock from ``turn``, their steps alternate.
         found: list[FoundSpan] = []

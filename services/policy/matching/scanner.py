@@ -51,8 +51,8 @@ class Scanner:
 
     Attributes:
         position: Number of code points that were read.
-        work: Estimated cost of the text that was read, in table look-ups beyond one per character. A caller that limits
-            its time per step can read it and set it to 0.
+        work: Estimated extra cost of the text that was read, in look-ups of the automaton's table. The first look-up
+            for each character is not counted. The caller may set ``work`` to 0, to measure the cost of a single step.
     """
 
     __slots__ = (

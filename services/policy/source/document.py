@@ -60,13 +60,13 @@ class WindowSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The windows in which a check reads an answer. Windows may overlap. All lengths are in code points.
 
     Attributes:
-        first_chars: Offset at which the first window ends. From window to window, the offset of the end doubles until
-            it reaches ``stride_chars``.
-        stride_chars: From there on, a window ends at each multiple of this number. For example, with 16 and 64, windows
-            end at 16, 32, 64, 128 and 192.
+        first_chars: Offset at which the first window ends. Each further window ends at twice the offset of the window
+            before, up to ``stride_chars``. A value above ``stride_chars`` counts as ``stride_chars``.
+        stride_chars: Distance between the ends of windows after the offset ``stride_chars``. For example, if
+            ``first_chars`` is 16 and ``stride_chars`` is 64, windows end at 16, 32, 64, 128, 192, 256 and so on.
         context_chars: Maximum length of a window.
-        hold_chars: In gated delivery: number of characters at the end of a window that are cleared only with the next
-            window.
+        hold_chars: In gated delivery: number of characters at the end of a window that are cleared only with a later
+            window. In ``OutputChecks.classifier_windows``, this value has no effect.
         timeout_ms: Time limit of one check of a window.
         retries: How often a failed check is repeated before the window counts as unchecked.
     """
@@ -166,9 +166,9 @@ class PatternSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
         max_chars: Maximum length of a match. A pattern that can match a longer text is refused.
         ignore_case: Whether upper and lower case are the same.
         folded: Whether ``words`` are also found if they are disguised (``services.policy.matching.folding``).
-        guard: Which characters may not be next to a match. ``digit``: no digit before and after the match. ``word``: no
-            letter, digit or ``_`` before and after it. ``token``: as ``word``, and none of ``.%+-`` before it.
-            ``start``: no letter, digit or ``_`` before it. ``none``: any characters.
+        guard: Which characters must not stand next to a match. ``digit``: digits. ``word``: letters, digits and ``_``.
+            ``token``: as ``word``; before the match, also ``.%+-``. ``start``: as ``word``, but only before the match.
+            ``none``: every neighbour is allowed.
         validator: A check that a match must pass, such as ``luhn`` for check digits.
         examples: Texts, each of which must be matched as a whole.
         counterexamples: Texts in which nothing may be matched.

@@ -27,7 +27,7 @@ class JudgedPrompt(NamedTuple):
         unanswered: Rails that gave no answer, because they were cancelled, late or broken.
         details: The explanations of the rails that answered, by rail. A rail without an explanation is left out.
         masked: The prompt after masking; None if the verdict does not mask it. It is never printed.
-        delivery: The delivery that the verdict sets for the answer; None if it sets none.
+        delivery: The verdict's rule for how much of the answer may be shown unchecked; None if it sets no rule.
     """
 
     decision: VerdictDecision
@@ -73,8 +73,8 @@ class VerdictComparison:
     """The result of comparing all recorded verdicts with the new ones.
 
     Attributes:
-        unanswered: Number of requests that were not compared. In the recorded or in the new verdict, a rail gave no
-            answer and no other rail refused the prompt.
+        unanswered: Number of requests that were not compared, because the recorded or the new verdict is incomplete.
+            In an incomplete verdict, a rail gave no answer, and no rail refused the prompt.
         left_out: Number of requests that were not compared, because the recorded verdict came from a rail that is not
             run now.
         blocked: By rail, the number of prompts that it refuses in the new evaluation.

@@ -53,7 +53,7 @@ class SpendTracker:
         second.usd += usd
 
     def correct(self, usd: float, at_us: int) -> None:
-        """Correct the price of a fallback by ``usd``: its actual price minus its estimated price."""
+        """Correct the price of a fallback by ``usd``, which is the actual price minus the estimated price."""
         # ``at_us`` is the time that was passed to ``spend``.
         if at_us // 1_000_000 in self._seconds:
             second = self._at(at_us)

@@ -39,7 +39,7 @@ class RequestState:
 
     Attributes:
         opened_us: Append time of the event that was read first.
-        received_us: When the edge received the request. Deadlines count from here.
+        received_us: When the edge received the request, computed from append times. Deadlines count from here.
         last_chunk_us: Append time of the answer's newest chunk, or of the newest ``Cutover`` if that was later.
         begun_us: When a worker started the current attempt; 0 while the attempt waits in a queue.
         known: Whether a ``Request`` or a ``Started`` was read, so that the deadlines are known.
@@ -47,7 +47,7 @@ class RequestState:
         has_cloud_deadline: Whether a late first token sends the request to the cloud.
         request: The ``Request``; None before it was read. It has no messages if the prompt is not kept.
         client_gone_us: When the last connected client left without its complete answer. Otherwise None.
-        request_at: When the edge received the request, by the edge's clock.
+        request_at: When the edge received the request, by the edge's clock; None before the ``Request`` was read.
         checked: The newest event of the safety service, and its append time in milliseconds since the epoch.
         republished: Attempts 2 and later whose ``Request`` is on the log.
         cancelled: The numbers of the attempts for which a ``Cancel`` was written.
@@ -115,7 +115,7 @@ class RequestState:
         self.record(1)
 
     def on_request(self, request: Request, traceparent: str | None, at_us: int, log_ms: int) -> bool:
-        """Apply a ``Request``. Return whether it is the first one that was read for attempt 1."""
+        """Apply a ``Request``. Return true for the ``Request`` of attempt 1, but only the first time it is read."""
         if request.attempt > 1:
             self.republished.add(request.attempt)
             self.pending.pop(request_key(request.attempt), None)

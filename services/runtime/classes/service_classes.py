@@ -247,7 +247,7 @@ class _Document(Struct, frozen=True):
 
 
 def read_service_classes(folder: Path) -> ServiceClasses:
-    """Read the request classes of the policy in this folder.
+    """Return the request classes that the policy in this folder defines, and the built-in ones.
 
     Raises:
         UserError: The policy cannot be read, or its deadlines or classes are invalid.

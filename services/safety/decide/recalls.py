@@ -24,13 +24,13 @@ class RunKey:
 
 
 class CheckContext:
-    """The writer's name, the time and the counters that all checks of a core share.
+    """Data that all checks of one ``SafetyCore`` or ``PolicyReplay`` share.
 
     Attributes:
         source: The name of the safety process in the events that it writes.
         now_us: The current time in microseconds since the epoch. The core sets it before it makes decisions.
-        work: Number of table look-ups of the pattern matcher beyond one for each character. ``SafetyCore.step`` sets it
-            to 0 when it begins.
+        work: Estimated extra cost of pattern matching, in table look-ups. The one look-up that every character needs is
+            not counted. ``SafetyCore.step`` sets it to 0 when it begins.
     """
 
     __slots__ = ("_number", "now_us", "source", "work")

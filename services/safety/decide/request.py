@@ -109,7 +109,10 @@ class RequestCheck:
         return not final and (event.final or event.seq > seq) and self.note(event)
 
     def note(self, event: Cleared | Recall) -> bool:
-        """Record a recall or a clearance, and return true. If its run is not the attempt's first, only return false."""
+        """Record a recall or a clearance if it belongs to the first run of its attempt.
+
+        Return whether it was recorded.
+        """
         if not self._first_runs.is_first(event.attempt, event.run):
             return False
         if isinstance(event, Recall):

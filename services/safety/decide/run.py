@@ -119,7 +119,10 @@ class RunCheck:
         return self.read()
 
     def finish(self, last_seq: int | None) -> _Outputs:
-        """Note that the run ends with chunk ``last_seq``; if None, before the first missing chunk."""
+        """Record that the run ends with chunk ``last_seq``. Then read on, as ``read`` does.
+
+        The run ends before its first missing chunk if ``last_seq`` is None.
+        """
         if self._last_seq is None:
             self._last_seq = self.last_seq if last_seq is None else last_seq
         return self.read()

@@ -24,8 +24,9 @@ class PendingCheck:
 
     Attributes:
         last: Whether the run's text ends with this window.
-        clears: ``seq`` of the last chunk that is cleared if this window passes; None if it clears no chunk.
-        after: Number of windows that must pass tier 2 before chunks up to ``clears`` are cleared.
+        clears: ``seq`` of the last chunk that is cleared if this window passes tier 1; None if it clears no chunk.
+        after: Number of windows that must pass tier 2 before the chunks up to ``clears`` are cleared; 0 if the chunks
+            do not wait for tier 2.
     """
 
     number: int

@@ -27,9 +27,11 @@ class Ending(NamedTuple):
 
 
 def check_live(ending: Ending) -> None:
-    """Check that a request was closed, and that its ``Account`` events and ``truth`` agree with its state.
+    """Check that a request was closed, and that its ``Account`` events have the same outcome.
 
-    If the client saw text of the answer, also check that the answer was cleared or withdrawn.
+    Also check that the function ``truth`` finds the same voice and the same end of the request. If text was sent to a
+    client, also check that the safety service checked or withdrew the whole answer. After a denied prompt, the answer
+    needs no check.
     """
     name, screen = f"request {ending.number}", ending.replay.screen
     if screen.closed is None:

@@ -1,6 +1,6 @@
 """One member of a simulated consumer group, with the real decision logic (``Core``) of a service.
 
-Keep the order of the calls the same as in ``services/processor/processor.py``.
+It imitates ``services/processor/processor.py``. If the order of the steps changes there, change it here too.
 """
 
 from collections import deque
@@ -37,8 +37,8 @@ class Reading:
     Attributes:
         rewind_ms: Reading of a gained partition starts this long before the newest record; None to start at the
             committed offset.
-        progress: The topic to which the member writes its results. If set, ``rewind_ms`` counts from the newest
-            result. ``services/bus/groups/rewind.py`` has the exact rule.
+        progress: The topic to which the member writes its results. If the newest result is older than the newest
+            record, ``rewind_ms`` counts from the result. ``services/bus/groups/rewind.py`` has the exact rule.
     """
 
     topics: Sequence[Topic]
@@ -57,7 +57,8 @@ class SimulatedMember:
     """The membership of one process in one consumer group.
 
     Args:
-        perform: Carries out each effect of ``core`` except ``Write`` and ``RecordDone``, which the member carries out.
+        perform: Called with each effect that ``core`` returns, except ``Write`` and ``RecordDone``. The member handles
+            these two itself.
 
     Attributes:
         companion: The membership of the same process in a second group; None if there is none.

@@ -1,7 +1,7 @@
 """Simulated edge. It follows partitions and delivers answers with classes of the real edge.
 
-Keep the order of the calls the same as in the edge's ``log/partition_follower.py`` and
-``requests/request_service.py``.
+It imitates ``log/partition_follower.py`` and ``requests/request_service.py`` in ``services/edge``. If the order of the
+steps changes there, change it here too.
 """
 
 import random

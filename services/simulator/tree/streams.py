@@ -1,6 +1,6 @@
 """Simulated stream from an edge to a client, with the real session and encoder.
 
-Keep the order of the calls the same as in ``services/edge/delivery/subscription.py``.
+It imitates ``services/edge/delivery/subscription.py``. If the order of the steps changes there, change it here too.
 """
 
 from collections.abc import Callable, Iterator, Sequence

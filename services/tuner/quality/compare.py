@@ -42,7 +42,8 @@ class Quality(msgspec.Struct, frozen=True):
 
     Attributes:
         identical: Share of tasks whose answer the change did not alter.
-        noise: Share of tasks with equal answers from two processes without the change. Chance alters the other answers.
+        noise: Share of tasks to which two processes without the change give equal answers. The lower this share, the
+            more answers vary by chance.
         fewer_identical: ``noise`` minus ``identical``; above 0 if the change alters more answers than chance does.
         first_divergence: Median position of the first altered character; None if no answer is altered.
         loss: Share of tasks solved without the change minus the share solved with it.

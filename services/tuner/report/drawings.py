@@ -11,7 +11,7 @@ ROW = 26
 
 
 def forest(rows: Sequence[tuple[str, Interval, bool]], *, title: str, margin: float) -> str:
-    """Return a forest plot of gains as SVG. Filled circles mark kept changes. Without rows, the text is empty."""
+    """Return a forest plot of gains as SVG; empty if there are no rows. Filled circles mark kept changes."""
     if not rows:
         return ""
     ends = [min(1.0, max(-1.0, end)) for _, each, _ in rows for end in (each.low, each.high)]
