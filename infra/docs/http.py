@@ -15,6 +15,7 @@ from infra.docs.events import kind_of
 from infra.docs.tables import code, codes, table
 from schemas.documents.json_schemas import attribute_texts, event_schema
 from schemas.registry import KINDS
+from services.runtime.chat_body import ChatBody
 
 METHODS = ("get", "post", "put", "delete", "head")
 
@@ -37,13 +38,22 @@ def endpoints(service: str) -> str:
 
 def request_body() -> str:
     text = ""
-    for cls in reversed(classes(_is_body, "Struct")):
+    for cls in _bodies():
         schema = msgspec.json.schema_components([cls])[1][cls.__name__]
-        meanings = attribute_texts(inspect.getdoc(cls) or "")
         text += f"\n### {cls.__name__} {{ #body-{anchor(cls.__name__)} }}\n\n"
         text += f"{sentence((inspect.getdoc(cls) or '').partition('Attributes:')[0])}\n"
-        text += table(("field", "type", "meaning"), _fields(schema["properties"], meanings))
+        text += table(("field", "type", "meaning"), _fields(schema["properties"], _meanings(cls)))
     return text
+
+
+def undescribed() -> list[str]:
+    """Return the fields of request bodies that have no meaning in a docstring."""
+    return [
+        f"{cls.__name__}.{field.encode_name}"
+        for cls in _bodies()
+        for field in msgspec.structs.fields(cls)
+        if not _meanings(cls).get(field.encode_name)
+    ]
 
 
 def parameters() -> str:
@@ -79,6 +89,21 @@ def said_in_code() -> set[str]:
     return found
 
 
+@cache
+def _bodies() -> tuple[type, ...]:
+    found = reversed(classes(_is_body, "Struct"))
+    return tuple(sorted(found, key=lambda cls: not issubclass(cls, ChatBody)))
+
+
+def _meanings(cls: type) -> dict[str, str]:
+    """Return the description of each field, also of those that a base class describes."""
+    tag = cls.__struct_config__.tag_field  # type: ignore[attr-defined]
+    texts = {tag: f"Always `{cls.__struct_config__.tag}`"} if tag else {}  # type: ignore[attr-defined]
+    for one in reversed(cls.__mro__):
+        texts |= attribute_texts(inspect.cleandoc(one.__doc__ or ""))
+    return texts
+
+
 def _fields(properties: dict[str, Any], meanings: dict[str, str]) -> Iterator[tuple[str, str, str]]:
     for name, rule in properties.items():
         yield code(name), _kind(rule), sentence(one_line(meanings.get(name, "")))
@@ -93,11 +118,14 @@ def _kind(rule: dict[str, Any]) -> str:
     text = kind_of(rule)
     for name in _objects():
         text = re.sub(rf"\b{name}$", f"[{name}](events.md#{anchor(name)})", text)
+    for cls in _bodies():
+        text = re.sub(rf"\b{cls.__name__}\b", f"[{cls.__name__}](#body-{anchor(cls.__name__)})", text)
     return text
 
 
 def _is_body(cls: type) -> bool:
-    return issubclass(cls, msgspec.Struct) and cls.__module__.startswith("services.edge")
+    homes = ("services.edge", "services.runtime.chat_body")
+    return issubclass(cls, msgspec.Struct) and cls is not ChatBody and cls.__module__.startswith(homes)
 
 
 def _routes(scope: ast.AST, tree: ast.Module) -> Iterator[tuple[str, str, str]]:

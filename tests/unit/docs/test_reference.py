@@ -73,6 +73,15 @@ def test_every_op_is_there_with_its_fields() -> None:
     assert ops.undescribed() == []
 
 
+def test_every_field_of_a_request_body_is_there_and_described() -> None:
+    text = page("http")
+
+    assert [
+        name for name in ("messages", "role", "content", "max_tokens", "railbus") if f"| `{name}` |" not in text
+    ] == []
+    assert http.undescribed() == []
+
+
 def test_every_event_and_topic_is_there() -> None:
     text = page("events")
 
