@@ -240,7 +240,7 @@ class WindowSums:
         denied: Number of requests with the outcome ``denied``.
         cancelled: Number of requests with the outcome ``cancelled``.
         failed: Number of requests with the outcome ``failed``, ``expired`` or ``rejected``.
-        judged: Number of ``completed``, ``recalled`` and ``failed`` requests whose class has objectives.
+        judged: Number of requests whose class has objectives. It leaves out ``denied`` and ``cancelled`` requests.
         good: Number of judged requests that met all objectives.
         delivered: Number of requests whose client received the whole answer.
         fell_back: Number of requests with an attempt in the cloud.
@@ -349,7 +349,7 @@ class DeadLetter(AnyEvent):
         reason: Why the record could not be read.
         key_b64: The record's key in base64; None if it had no key.
         value_b64: The record's value in base64; None if it had no value.
-        headers: The record's headers, as pairs of name and value in base64.
+        headers: The record's headers, as pairs of name and value. Only the values are in base64.
         cut: Whether bytes were left out because the record was too long.
     """
 

@@ -19,13 +19,14 @@ class ChainCheckpoint:
     """Signed summary of a data file. One copy is inside the data file, another in a checkpoint file.
 
     Attributes:
-        start: Offset after the last record of the partition's previous file.
+        start: Offset after the last record of the partition's previous file; 0 for the first file.
         first: Offset of the file's first record.
         total: Number of the partition's records up to the end of this file.
         length: Size of the keys and values of the records that ``total`` counts, in bytes.
         from_ms: Smallest record timestamp in the file, in milliseconds since the epoch.
         to_ms: Largest record timestamp in the file, in milliseconds since the epoch.
-        before: Digest of the record before the file's first record, in hex.
+        before: Digest of the record before the file's first record, in hex. For the partition's first file, the result
+            of ``genesis``.
         head: Digest of the file's last record, in hex.
         file_sha256: SHA-256 of the data file, in hex; empty in the copy inside the data file.
         signer: Short name of the signing key (see ``key_name``).

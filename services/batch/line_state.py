@@ -39,8 +39,8 @@ class LineAttempt:
         submitted_us: Time from which the request's timeout counts: its submission, or the recovery of the job if
             another service submitted the request.
         on_log: Whether the request is known to be in Kafka.
-        failure: The newest ``Failed`` event of the request.
-        folded_offset: Offset of the newest event that was applied.
+        failure: The newest ``Failed`` event of the request; None if there is none.
+        folded_offset: Offset of the newest event that was applied; -1 before the first event.
     """
 
     screen: Screen

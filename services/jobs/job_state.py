@@ -23,10 +23,10 @@ class JobState:
         created: The event that submitted the job.
         created_ms: When the job was submitted.
         progress: The newest valid progress event; None if there is none.
-        began_ms: When the first progress event was written.
-        cancelled_ms: When a user cancelled the job.
+        began_ms: When the first progress event was written; None before that.
+        cancelled_ms: When a user cancelled the job; None if nobody has.
         finished: The event that ended the job; None if the job has not ended.
-        finished_ms: When the job ended.
+        finished_ms: When the job ended; None if it has not ended.
     """
 
     created: BatchCreated

@@ -26,7 +26,7 @@ class StoredFile:
     """The metadata of a file.
 
     Attributes:
-        filename: The name that the tenant gave the file.
+        filename: The name that the tenant gave an input. A result file has a generated name.
         purpose: ``batch`` for the input of a job, ``batch_output`` for a result file.
         length: Length in bytes.
         created_s: When the file was stored, in seconds since the epoch.

@@ -22,7 +22,8 @@ class Efficiency:
         flops: Share of the arithmetic rate, in prefill.
         step_flops: Share of the arithmetic rate, in decode and verify steps.
         bandwidth: Share of the memory bandwidth, for weights and activations.
-        int4_bandwidth: Share of ``bandwidth`` at which int4 weights are read.
+        int4_bandwidth: Share of ``bandwidth`` that the engine reaches for packed weights. The weights of int4 and of
+            the GGUF precisions, such as ``q4_k_m``, are packed.
         kv_bandwidth: Share of the memory bandwidth, for KV caches of multi-head attention.
         grouped_kv_bandwidth: Share of the memory bandwidth, for KV caches of grouped-query attention.
         overlap: Overlap of memory reads and arithmetic: 0 means one after the other, 1 means at the same time.

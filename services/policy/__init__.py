@@ -14,7 +14,7 @@ Example::
     policy = load(Path("policies/default"))
     policy.admit(AdmissionRequest(...))    # whether the request may be answered
     find_all(policy.automaton, text)       # matches of the patterns
-    policy.folded.find(text)               # disguised words, such as "b-o-m-b"
+    policy.folded.find(text)               # disguised words, such as "e-x-p-l-o-s-i-v-e"
     policy.rule_on(Finding(...))           # what to do about a match
 
 If Rego gives no usable answer, ``RulingError`` is raised, and the caller must fail closed. Use a ``Policy`` from one

@@ -3,8 +3,8 @@
 A service makes its decisions in a subclass of ``Core``, without I/O. ``Processor`` does the I/O and calls the methods
 of the core.
 
-A partition number stands for the partitions with this number in all topics that the service reads. One member of the
-group holds all of these partitions. ``Processor`` guarantees the following:
+Partitions are assigned by number. A member that holds partition number 3 holds partition 3 of every topic that the
+service reads. ``Processor`` guarantees the following:
 
 * ``gained`` is called before the first ``read`` of a partition number.
 * A rebalance does not affect the partition numbers that a member keeps.

@@ -90,7 +90,7 @@ class Core:
         return None
 
     def tick(self, number: int, known_us: int, now_us: int) -> Sequence[Effect]:  # noqa: ARG002
-        """Make the decisions that are due at ``known_us``. All records that were appended earlier have been read."""
+        """Make the decisions that are due at ``known_us``. All records appended before ``known_us`` have been read."""
         return NOTHING
 
     def step(self, now_us: int) -> Sequence[Effect]:  # noqa: ARG002

@@ -169,11 +169,12 @@ class Rules:
     Attributes:
         margin: A change is kept only if the whole confidence interval of its relative gain is above this value.
         confidence: Level of the confidence interval.
-        guards: Limits of the relative loss, by metric. A change is refused if the whole 80 % confidence interval of its
-            loss is above the limit.
-        accepted: Targets of guarded metrics. A metric that still meets its target may get worse.
-        max_loss: Largest accepted relative rise of the perplexity. If the engine reports no log-probabilities: largest
-            accepted loss of solved tasks, as a share of all tasks.
+        guards: By metric, the largest relative loss that a change may cause. The objective has no limit. A change is
+            refused if the whole 80 % confidence interval of a loss is above its limit.
+        accepted: Exemptions from ``guards``. A metric may lose more than its guard allows if it still meets its target
+            in ``accepted``.
+        max_loss: Largest accepted loss of the answers' quality, as a share. The loss is the relative rise of the
+            perplexity, or the drop in the share of solved tasks if the engine reports no log-probabilities.
     """
 
     objective: Metric = "answer_p50_ms"

@@ -37,8 +37,8 @@ class TunePlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         budget_min: Number of minutes after which no further change is tried; None means no limit.
         shared: Length of the prefix that all prompts have in common, as a share of a prompt.
         margin: A change is kept only if the whole confidence interval of its relative gain is above this value.
-        max_loss: Largest accepted relative rise of the perplexity. If the engine reports no log-probabilities: largest
-            accepted loss of solved tasks, as a share of all tasks.
+        max_loss: Largest accepted loss of the answers' quality, as a share. The loss is the relative rise of the
+            perplexity, or the drop in the share of solved tasks if the engine reports no log-probabilities.
         apart: Whether only one engine may be in memory at a time.
         keep: Whether engines stay loaded between rounds.
         find: ``batch`` finds the best batch size instead of trying changes.

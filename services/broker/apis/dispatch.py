@@ -68,7 +68,9 @@ APIS = {
 
 
 def handle_frame(broker: BrokerState, frame: bytes, host: str) -> ApiResponse:
-    """Pass a request to its handler, and return the response. `frame` is the request without its length prefix.
+    """Pass a request to its handler, and return the response.
+
+    `frame` is the request without its length prefix. `host` is the IP address of the client.
 
     Raises:
         MalformedRequest: The request cannot be decoded.

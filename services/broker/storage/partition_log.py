@@ -21,9 +21,11 @@ class AppendResult(NamedTuple):
 
     Attributes:
         offset: Offset of the batch's first record.
-        duplicate: Whether the batch was already on the log and was not appended again.
-        time_ms: Time for the response. For a new batch, its append time; -1 if the topic keeps the client's timestamps.
-            For a duplicate, the largest timestamp of the first copy.
+        duplicate: Whether the log already had the batch. Then nothing was appended, and ``offset`` is that of the first
+            copy.
+        time_ms: Timestamp to put into the response, in milliseconds since the epoch. For a new batch, it is the append
+            time, or -1 if the topic keeps the client's timestamps. For a duplicate, it is the largest timestamp of
+            the first copy.
     """
 
     offset: int

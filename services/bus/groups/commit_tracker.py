@@ -23,7 +23,7 @@ class PartitionProgress:
         """Mark all records before ``next_offset`` as read.
 
         ``kept`` has the offsets of the newly read records that are not done yet.
-        If the partition is read again from a lower offset, the records of earlier calls are forgotten.
+        All records of earlier calls are forgotten if the partition is read again from a lower offset.
         """
         kept = tuple(kept)
         if (kept[0] if kept else next_offset) < self._next:

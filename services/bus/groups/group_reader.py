@@ -67,10 +67,11 @@ class GroupReader:
             gained ones. If it raises an exception, reading ends.
         commit: When a record's offset may be committed. ``on_accept``: when the handler has returned. ``manual``: when
             ``done`` was called for the record and for all records before it. ``never``: no offset is committed.
-        rewind_ms: If it is set, committed offsets are ignored. A gained partition is read from this many milliseconds
-            before the newest record in any gained partition.
-        progress_topic: The topic to which the group's members write their results. It has an effect only with
-            ``rewind_ms``: if the newest result is old, for example after an outage, reading starts further back.
+        rewind_ms: How far back to read a gained partition, to rebuild a state, in milliseconds. Committed offsets are
+            then ignored. The time counts back from the newest record of all partitions gained together. None means
+            that reading starts at the committed offset.
+        progress_topic: The topic to which the group's members write their results; it is used only with ``rewind_ms``.
+            ``rewind_ms`` then counts back from the newest result, so reading starts further back after an outage.
             ``rewound`` describes the rule.
         settle: Awaited before partitions move to another member. It must wait until the started work on these
             partitions is done, so that the other member does not do it again. Only for ``manual`` commits.

@@ -27,8 +27,9 @@ OnAssigned = Callable[[Assignment], None]
 class HeldPartitions(Generic[Waiter]):
     """The partitions of one reader, each with the next offset to read.
 
-    A waiter waits until given partitions are read up to given offsets. When this is so, ``start_at`` or ``read``
-    removes the waiter and returns it.
+    ``set_goal`` adds a waiter, such as a future, with the offsets that some partitions must reach. ``start_at`` or
+    ``read`` removes and returns the waiter when all these offsets are reached. ``assign`` removes and returns the
+    waiter when one of these partitions is lost.
     """
 
     __slots__ = ("_ends", "_goals", "_known_us", "held", "positions")
@@ -88,7 +89,7 @@ class HeldPartitions(Generic[Waiter]):
                 self._ends[partition] = (end, asked_us)
 
     def read_up_to_us(self, partition: Partition) -> int:
-        """Return a time by the reader's clock; 0 if unknown.
+        """Return the time up to which the partition is known to be read, by the reader's clock; 0 if unknown.
 
         All records that were appended to the partition before this time have been read.
         """

@@ -54,13 +54,17 @@ def _since_ms(record: Any) -> int | None:
 def rewind_to_ms(now_ms: int, worked_ms: int, rewind_ms: int, since_ms: int | None = None) -> int:
     """Return the time from which a reader must read a gained partition to rebuild its state.
 
-    Reading starts ``rewind_ms`` before the newest result, or at ``since_ms`` if ``since_ms`` is earlier.
-    ``LONGEST_OUTAGE_MS`` and ``LONGEST_WORK_MS`` limit how far back reading starts.
+    Reading starts at the earlier of two times:
+
+    * ``rewind_ms`` before the newest result, but not before the limit.
+    * ``since_ms``, but not more than ``LONGEST_WORK_MS`` before the limit.
+
+    The limit is ``LONGEST_OUTAGE_MS`` before ``now_ms``, or ``rewind_ms`` before ``now_ms`` if ``rewind_ms`` is longer.
 
     Args:
         now_ms: The present time.
-        worked_ms: The time of the newest result in the result topic's partition with the same number; 0 if there is
-            none. A time after ``now_ms`` counts as ``now_ms``.
+        worked_ms: The time of the newest result in the result topic's partition with the same number. It counts as
+            ``now_ms`` if it is later. It is 0 if there is no result, and the first time is then the limit.
         rewind_ms: How far to read back from the newest result.
         since_ms: All requests that were open at ``worked_ms`` started at this time or later; None if unknown.
     """

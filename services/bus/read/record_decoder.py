@@ -32,7 +32,7 @@ class BrokenBatch(NamedTuple):
     """A batch of records that cannot be unpacked.
 
     Attributes:
-        first: The first offset of the batch, or the reader's next offset if the batch begins before it.
+        first: The higher of two offsets: the first offset of the batch, and the next offset of the reader.
     """
 
     first: int

@@ -1,8 +1,8 @@
 """Run a batch job on a cascade of models.
 
-The first model answers every line. Each answer gets a score, for example the relevance of a document. Each further
-model first answers a random sample of the lines, which shows what a line costs with this model. It then answers the
-lines whose answers from the previous model had the highest scores. An expensive last model thus answers few lines.
+The first model answers every line. Each answer gets a score, for example the relevance of a document. Each model
+after the first begins with a random sample of the lines, which shows what a line costs with this model. It then answers
+the lines whose answers from the previous model had the highest scores. An expensive last model thus answers few lines.
 """
 
 from collections.abc import Callable, Iterable

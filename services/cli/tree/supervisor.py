@@ -29,7 +29,7 @@ class Supervisor:
     Args:
         specs: The processes in start order.
         say: Called with each status line.
-        started: Called after each start of a process.
+        started: Called without arguments after each start of a process, before the process is ready.
         policy: Limits for restarts; None for the default.
     """
 

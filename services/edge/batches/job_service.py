@@ -148,7 +148,7 @@ class JobService:
 
         Raises:
             ApiError: 400, if a field is not valid; 404, if the tenant has no such input file; 429, if the tenant has
-                too many unfinished jobs.
+                too many unfinished jobs; 503, if batches are off or the log cannot be reached in time.
         """
         self.store  # noqa: B018 - raises where batches are off
         if body.get("endpoint") != ENDPOINT:

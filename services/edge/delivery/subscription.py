@@ -50,7 +50,7 @@ class OpenRequest:
     Attributes:
         at: When the request arrived, in microseconds since the epoch.
         waited_ms: Milliseconds from the arrival of the request until it was written to the log.
-        total_ms: The total deadline of the request, in milliseconds.
+        total_ms: The total deadline of the request: milliseconds from when the edge read the request.
     """
 
     request_id: str

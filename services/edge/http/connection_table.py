@@ -36,7 +36,8 @@ class ConnectionAdmission(Generic[Key]):
 
     Attributes:
         over: The limit that the connection exceeded; None if it exceeded none.
-        evicted: The connection that the caller must close to make room, and what the server expected from its client.
+        evicted: The connection that was removed from the table to make room, and what the server waited for on it. The
+            caller must close this connection. None if no connection was removed.
         refusal: Set if no room could be made. Only health checks are then served on the connection.
     """
 
@@ -62,9 +63,12 @@ class _Group(Generic[Key]):
 
 
 class ConnectionTable(Generic[Key]):
-    """All open connections.
+    """All open connections, with a limit for each client address and a limit for all connections.
 
-    If there are too many, the one that has waited longest for a request or message is evicted.
+    To evict a connection means to drop it from the table. A connection beyond a limit evicts the connection that has
+    waited longest for its client. At the limit of an address, only a connection of this address is evicted. The
+    connection beyond the limit is refused if no connection waits. The oldest refused connection is evicted if there
+    would be more than ``MAX_REFUSED``.
     """
 
     def __init__(self, most: int, most_per_address: int) -> None:

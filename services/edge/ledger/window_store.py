@@ -66,8 +66,8 @@ class WindowStore:
     """The ledger's windows of the last hour.
 
     Args:
-        most: Maximum number of parts that are kept. A part has the sums over the requests of one ``Cell`` in one window
-            and one partition of ``railbus.accounts``.
+        most: Maximum number of parts that are kept. The sums of one window and one ``Cell`` have one part for each
+            partition of ``railbus.accounts``.
 
     Attributes:
         complete_since: A time in microseconds since the epoch. Windows that start earlier may have been dropped because

@@ -82,8 +82,8 @@ class PartitionFollower:
     def reserve_request_id(self, now_ms: int) -> tuple[str, PartitionHold] | None:
         """Create the id of a new request, and hold the partition of the id.
 
-        The edge puts new requests only into its home partitions. Return None if the edge has none, or if many random
-        ids all belong to other partitions.
+        The edge puts new requests only into its home partitions. So random ids are drawn until one belongs to a home
+        partition. Return None if there is no home partition, or if ``MAX_TRIES`` ids all belong to other partitions.
         """
         # Without an ``await``, because a rebalance before the hold could unfollow the partition.
         request_id = new_local_request_id(

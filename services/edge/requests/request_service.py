@@ -133,8 +133,10 @@ class RequestService:
         The stream begins after the op at the position ``after``, or with the first op if ``after`` is None.
 
         Raises:
-            ApiError: The request is unknown, belongs to another tenant, is too old, or has no op at this position. The
-                status is 429 or 503 if there are too many resumes or open streams.
+            ApiError: 400, if ``after`` is not the position of an op of this request; 404, if the request is unknown,
+                belongs to another tenant or is too old; 429, if the tenant resumes too often, or has too many
+                unfinished look-ups or open streams; 503, if all tenants together have too many unfinished look-ups or
+                open streams, or the log cannot be read now.
         """
         await self._charge("resumes", client.tenant, now_us())
         return await self._reopen(request_id, after, client, self._settings.resume_ms)

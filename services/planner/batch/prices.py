@@ -1,4 +1,7 @@
-"""Prices, rate limits and quality scores of models, read from a TOML file that the user may edit."""
+"""Prices, rate limits and quality scores of models, read from a TOML file that the user may edit.
+
+All prices are in US dollars.
+"""
 
 import tomllib
 from collections.abc import Mapping
@@ -61,13 +64,14 @@ class RentedGpu(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 class ApiOffer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A model that a provider offers through an API and that is paid per token.
+    """A model that a provider offers through an API and that is paid per token. Prices are in US dollars.
 
     Attributes:
         model: Name of the model in ``PriceFile.scores``.
         input: Price of a million prompt tokens.
         output: Price of a million answer tokens.
-        cached_input: Price of a million cached prompt tokens; None if the provider has no such price.
+        cached_input: Price of a million prompt tokens from the provider's prompt cache. None means that they cost as
+            much as other prompt tokens (``input``).
         tokens_per_minute: Rate limit for prompts and answers together.
         requests_per_day: Rate limit; None means no limit.
         batch_discount: Share by which the provider's batch API is cheaper (0 to 1); None if there is no batch API.

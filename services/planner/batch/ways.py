@@ -104,7 +104,7 @@ class Way:
     Attributes:
         kind: Heading under which the report lists this way.
         hours: Hours until the last answer, including the set-up.
-        money: Cost, in the currency of the price file.
+        money: Cost in US dollars.
         per_second: Requests per second, not counting the set-up.
         score: Quality score of the model in this weight precision; None if unknown.
         complexity: Effort to build and to operate.

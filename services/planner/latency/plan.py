@@ -27,7 +27,8 @@ class BudgetPart:
         floor: Lower bound for any engine.
         practical: Estimate for a good engine.
         drafted: Estimate for a good engine with speculative decoding.
-        first: Whether the part comes before the first token.
+        first: Whether the first token waits for the part. The first token also waits for post-processing
+            and response.
     """
 
     name: str
@@ -65,7 +66,7 @@ class GovernanceCost:
 
     @property
     def paid(self) -> bool:
-        """Whether the input rails do not delay the first token. The report calls such rails "paid for"."""
+        """Whether the first token is as early as without input rails. The report then calls the rails "paid for"."""
         return self.seen_ms == 0
 
 
@@ -77,7 +78,8 @@ class FirstTokenDeadline:
         ttft_ms: The deadline, counted from the receipt of the request at the edge.
         prefill_ms: Part of the deadline that is left for queue and prefill.
         longest: Longest prompt, in uncached tokens, that meets the deadline on an idle engine.
-        longest_floor: The value of ``longest`` for an engine that reaches the rates of the data sheet.
+        longest_floor: Longest prompt for an ideal engine at the rates of the data sheet (``FLOOR``). It is never
+            shorter than ``longest``.
         utilisation: Highest load at which 99 % of the requests meet the deadline; 0 if there is none.
         variation: Coefficient of variation of the time for queue and prefill.
     """

@@ -121,7 +121,7 @@ class PolicyDocument(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """The content of ``policy.toml``.
 
     Attributes:
-        name: The policy's name. It is part of the policy's version.
+        name: The policy's name. The policy's version is a hash of all files, and does not contain the name.
         about: A description in one sentence.
         rails: Input rails.
         safety: Output checks.

@@ -28,7 +28,7 @@ _SELF_HOSTED_FAULTS: Final = frozenset({"unavailable", "overloaded", "timeout", 
 
 
 class Objection(Enum):
-    """A reason against a cutover. The ``reason`` of a ``Closed`` may quote the value."""
+    """A reason against a cutover. Each value is a text that may become part of the ``reason`` of a ``Closed``."""
 
     UNREAD = "its question or its verdict was not read yet"
     OFF = "fallback is off"

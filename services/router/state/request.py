@@ -32,7 +32,8 @@ class EventContext(NamedTuple):
 class RequestState:
     """One request, from its first event to its account.
 
-    Times in microseconds are since the epoch, by this process's clock, unless an entry says otherwise.
+    Fields whose names end in ``_us`` are times in microseconds since the epoch, by this process's clock. Append times
+    are converted from the broker's clock to this clock.
 
     Topics are read in parallel, so any event of the request may be read first. No decision is made before the request
     is ``known``.
@@ -47,16 +48,20 @@ class RequestState:
         has_cloud_deadline: Whether a late first token sends the request to the cloud.
         request: The ``Request``; None before it was read. It has no messages if the prompt is not kept.
         client_gone_us: When the last connected client left without its complete answer. Otherwise None.
-        request_at: When the edge received the request, by the edge's clock; None before the ``Request`` was read.
-        checked: The newest event of the safety service, and its append time in milliseconds since the epoch.
+        request_at: When the edge received the request, in microseconds since the epoch, by the edge's clock. None
+            before the ``Request`` was read.
+        checked: The newest event of the safety service, and its append time. The time is in milliseconds since the
+            epoch, by the broker's clock.
         republished: Attempts 2 and later whose ``Request`` is on the log.
         cancelled: The numbers of the attempts for which a ``Cancel`` was written.
         over_budget: Whether a spent budget prevents a cutover that the request needs.
         bypass: Whether the request goes to the cloud at once, because the breaker refused it.
         probe: Whether the request is a probe of the breaker.
-        health_recorded: Whether the breaker knows how the self-hosted engines served the request.
+        health_recorded: Whether the request already counts in a breaker, as served in time or not. The breaker may be
+            that of the previous router.
         timer_us: When the request's earliest timer is due; 0 if it has no timer.
-        pending: The decisions that were written and not read back yet: for each key, the time of writing.
+        pending: The time of writing of each decision that was not read back from the log yet. A key names the decision,
+            such as ``closed`` or ``cutover-2``. Times are in microseconds since the epoch, by this process's clock.
     """
 
     request_id: str

@@ -29,8 +29,8 @@ class CheckContext:
     Attributes:
         source: The name of the safety process in the events that it writes.
         now_us: The current time in microseconds since the epoch. The core sets it before it makes decisions.
-        work: Estimated extra cost of pattern matching, in table look-ups. The one look-up that every character needs is
-            not counted. ``SafetyCore.step`` sets it to 0 when it begins.
+        work: Estimated number of table look-ups of pattern matching, beyond one look-up for each character.
+            ``SafetyCore.step`` sets this number to 0 at its start.
     """
 
     __slots__ = ("_number", "now_us", "source", "work")

@@ -24,9 +24,9 @@ class PendingCheck:
 
     Attributes:
         last: Whether the run's text ends with this window.
-        clears: ``seq`` of the last chunk that is cleared if this window passes tier 1; None if it clears no chunk.
-        after: Number of windows that must pass tier 2 before the chunks up to ``clears`` are cleared; 0 if the chunks
-            do not wait for tier 2.
+        clears: The chunks up to this ``seq`` are cleared if the window passes tier 1. None for a window of tier 2, or
+            if no chunk is to be cleared.
+        after: The clearance waits until this many windows of the run have passed tier 2. 0 if it does not wait.
     """
 
     number: int

@@ -54,7 +54,7 @@ class PolicyReplay:
         wanted: Returns whether to judge the request with this id.
 
     Attributes:
-        runs: The runs that have a recall, recorded or under the policy.
+        runs: The runs with at least one recall, either on the log or under the new policy.
         chunks: Number of chunks that were judged.
         requests: The ids of the judged requests.
         versions: For each policy version, the number of recorded recalls and clearances.
