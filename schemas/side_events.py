@@ -186,8 +186,8 @@ class Account(Event):
         fallbacks: Number of attempts in the cloud.
         retries: Number of further attempts on the self-hosted engines.
         policy_version: Version of the policy that judged the request; None if no policy did.
-        open_since: A time in microseconds since the epoch, by the broker's clock. All events of the partition's other
-            open requests are later. It tells a router that takes over the partition how far to read back. None in
+        open_since: How far a router that takes over the partition must read back: to this time, by the broker's clock,
+            in microseconds since the epoch. No other open request of the partition has an earlier event. None in
             accounts by an older router version.
         cause: The reason why the request was closed, as a code for programs.
         request: The parameters of the request; None without a ``Request``, and in accounts by an older router version.

@@ -50,12 +50,13 @@ NOTHING: Final[Sequence[Effect]] = ()
 class Core:
     """Makes the decisions of a service, without I/O. A subclass overrides the methods that it needs.
 
-    Methods return effects, which the processor performs. Times are in microseconds since the epoch:
+    The methods return effects, which the processor performs. Their parameters mean the same everywhere. Those that end
+    in ``_us`` are microseconds since the epoch:
 
     * ``number``: a partition number.
     * ``now_us``: the current time.
     * ``at_us``: the time at which the record was appended to the log.
-    * ``known_us``: ``read`` was called for all records that were appended before this time.
+    * ``known_us``: the time up to which the log was read. All records appended before it were passed to ``read``.
     """
 
     @property

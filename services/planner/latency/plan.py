@@ -27,8 +27,7 @@ class BudgetPart:
         floor: Lower bound for any engine.
         practical: Estimate for a good engine.
         drafted: Estimate for a good engine with speculative decoding.
-        first: Whether the first token waits for the part. The first token also waits for post-processing
-            and response.
+        first: Whether the first token waits for the part. Only decode and the prefill of other prompts come after it.
     """
 
     name: str

@@ -76,26 +76,26 @@ class CutoverChoice(NamedTuple):
 NO_CUTOVER: Final = CutoverChoice()
 
 
-def choose_cutover(state: RequestState, now_us: int, at_us: int, budgets: AttemptBudgets) -> CutoverChoice:
+def choose_cutover(state: RequestState, known_us: int, now_us: int, budgets: AttemptBudgets) -> CutoverChoice:
     """Return the cutover to make now, or the reasons why none may be made.
 
     Args:
         state: The request.
-        now_us: The time up to which the log was read. Deadlines are compared with this time.
-        at_us: The current time. Only the budgets use it.
+        known_us: The time up to which the log was read. Deadlines are compared with this time.
+        now_us: The current time. Only the budgets use it.
         budgets: The budgets of further attempts.
     """
-    plans = _due_cutovers(state, now_us, prefer_cloud=budgets.breaker.state != "closed")
+    plans = _due_cutovers(state, known_us, prefer_cloud=budgets.breaker.state != "closed")
     against = []
     for plan in plans:
-        found = _objection(state, plan, at_us, budgets)
+        found = _objection(state, plan, now_us, budgets)
         if found is None:
             return CutoverChoice(plan.trigger, plan)
         against.append(found)
     return CutoverChoice(plans[0].trigger, None, tuple(against)) if plans else NO_CUTOVER
 
 
-def _due_cutovers(state: RequestState, now_us: int, *, prefer_cloud: bool) -> tuple[CutoverPlan, ...]:
+def _due_cutovers(state: RequestState, known_us: int, *, prefer_cloud: bool) -> tuple[CutoverPlan, ...]:
     # After a stall or the death of a worker, a retry comes first, then the cloud. Other failures go to the cloud.
     screen = state.screen
     if screen.over or screen.stopped is not None:
@@ -112,8 +112,8 @@ def _due_cutovers(state: RequestState, now_us: int, *, prefer_cloud: bool) -> tu
     elif screen.has_spoken:
         due_us, trigger, retry = stall_due_us(state), "stall", True
     else:
-        return _late_first_token(state, now_us)
-    if not _is_due(due_us, now_us):
+        return _late_first_token(state, known_us)
+    if not _is_due(due_us, known_us):
         return ()
     seen_seq = screen.last_seq
     cloud = CutoverPlan(trigger, "cancel", "vertex", seen_seq)
@@ -125,19 +125,19 @@ def _due_cutovers(state: RequestState, now_us: int, *, prefer_cloud: bool) -> tu
     return (cloud, again) if prefer_cloud else (again, cloud)
 
 
-def _late_first_token(state: RequestState, now_us: int) -> tuple[CutoverPlan, ...]:
+def _late_first_token(state: RequestState, known_us: int) -> tuple[CutoverPlan, ...]:
     # The earlier attempt may only be waiting in a queue, so the retry does not cancel it: the two race.
     plans = []
-    if _is_due(fallback_due_us(state), now_us):
+    if _is_due(fallback_due_us(state), known_us):
         race = state.request is not None and state.request.fallback == "race" and not state.bypass
         plans.append(CutoverPlan("ttft", "race" if race else "cancel", "vertex", state.screen.last_seq))
-    if _is_due(retry_due_us(state), now_us):
+    if _is_due(retry_due_us(state), known_us):
         plans.append(CutoverPlan("ttft", "race", "generator", state.screen.last_seq))
     return tuple(plans)
 
 
-def _is_due(due_us: int | None, now_us: int) -> bool:
-    return due_us is not None and now_us >= due_us
+def _is_due(due_us: int | None, known_us: int) -> bool:
+    return due_us is not None and known_us >= due_us
 
 
 def trigger_times_us(state: RequestState) -> list[int]:
@@ -281,7 +281,7 @@ def next_messages(state: RequestState) -> tuple[Message, ...] | None:
     return request.messages if request is not None and state.prompt_kept else None
 
 
-def health_outcome(state: RequestState, now_us: int) -> bool | None:
+def health_outcome(state: RequestState, known_us: int) -> bool | None:
     """Return whether the self-hosted engines served the request in time; None if this is not known."""
     if state.bypass or not state.has_cloud_deadline or state.cloud_attempts:
         return None
@@ -290,7 +290,7 @@ def health_outcome(state: RequestState, now_us: int) -> bool | None:
     failure = all_failed(state)
     if failure is not None:
         return False if failure.error_class in _SELF_HOSTED_FAULTS else None
-    return False if now_us >= ttft_due_us(state) else None
+    return False if known_us >= ttft_due_us(state) else None
 
 
 def _wants_mask(state: RequestState) -> bool:

@@ -35,17 +35,17 @@ BUDGET_RETRY_US: Final = 1_000_000
 """Microseconds after which a cutover is considered again if its budget was spent."""
 
 
-def decide(state: RequestState, now_us: int, budgets: AttemptBudgets, context: EventContext) -> list[Write]:
+def decide(state: RequestState, known_us: int, budgets: AttemptBudgets, context: EventContext) -> list[Write]:
     """Return the events to write for a request.
 
     Args:
         state: The request.
-        now_us: The time up to which the log was read. Deadlines are compared with this time.
+        known_us: The time up to which the log was read. Deadlines are compared with this time.
         budgets: The budgets of the partition.
         context: The current time, and the router's name for the new events.
     """
     if state.screen.closed is not None:
-        return after_close(state, state.screen.closed, now_us, context)
+        return after_close(state, state.screen.closed, known_us, context)
     if not state.known:
         return []
     writes: list[Write] = []
@@ -55,9 +55,9 @@ def decide(state: RequestState, now_us: int, budgets: AttemptBudgets, context: E
     elif state.screen.stopped is not None:
         writes += stop_all(state, "recalled", context)
     elif state.cutovers:
-        writes += begin_attempts(state, now_us, context)
+        writes += begin_attempts(state, known_us, context)
         writes += stop_losers(state, context)
-    return writes + _next_event(state, now_us, budgets, context, conclusion)
+    return writes + _next_event(state, known_us, budgets, context, conclusion)
 
 
 def close_too_many_open(state: RequestState, context: EventContext) -> Write:
@@ -68,7 +68,7 @@ def close_too_many_open(state: RequestState, context: EventContext) -> Write:
     return _close(state, CloseDecision("too_many_open", "failed", reason), context)
 
 
-def next_alarm_us(state: RequestState, now_us: int) -> int:
+def next_alarm_us(state: RequestState, known_us: int) -> int:
     """Return when to call ``decide`` next if no event comes before, in microseconds since the epoch.
 
     A time in the past means at once.
@@ -87,36 +87,36 @@ def next_alarm_us(state: RequestState, now_us: int) -> int:
     if state.awaits_verdict:
         alarm_us = min(alarm_us, state.received_us + state.deadlines.verdict_ms * 1_000)
     for due_us in trigger_times_us(state):
-        if now_us < due_us < alarm_us:
+        if known_us < due_us < alarm_us:
             alarm_us = due_us
     if state.over_budget:
-        alarm_us = min(alarm_us, now_us + BUDGET_RETRY_US)
+        alarm_us = min(alarm_us, known_us + BUDGET_RETRY_US)
     if state.pending:
         alarm_us = min(alarm_us, min(state.pending.values()) + RETRY_US)
     return alarm_us
 
 
 def _next_event(
-    state: RequestState, now_us: int, budgets: AttemptBudgets, context: EventContext, conclusion: Conclusion | None
+    state: RequestState, known_us: int, budgets: AttemptBudgets, context: EventContext, conclusion: Conclusion | None
 ) -> list[Write]:
     attempt = state.screen.attempts + 1
     written_us = state.pending.get(cutover_key(attempt)) if state.pending else None
-    if written_us is not None and now_us - written_us >= RETRY_US:
+    if written_us is not None and known_us - written_us >= RETRY_US:
         budgets.release(state.request_id)
         written_us = None
-    choice = NO_CUTOVER if written_us is not None else choose_cutover(state, now_us, context.now_us, budgets)
+    choice = NO_CUTOVER if written_us is not None else choose_cutover(state, known_us, context.now_us, budgets)
     state.over_budget = not BUDGETS.isdisjoint(choice.against)
     ending = (
         answered(state, conclusion)
-        or overdue(state, now_us)
+        or overdue(state, known_us)
         or no_masked_prompt(state)
         or cannot_begin(state)
         or no_attempt_left(state, choice, context.now_us)
     )
     if ending is not None:
-        return [_close(state, ending, context)] if state.should_write("closed", now_us, context) else []
+        return [_close(state, ending, context)] if state.should_write("closed", known_us, context) else []
     plan = choice.plan
-    if plan is None or not state.should_write(cutover_key(attempt), now_us, context):
+    if plan is None or not state.should_write(cutover_key(attempt), known_us, context):
         return []
     if plan.target == "vertex":
         budgets.cloud.reserve(state.request_id, price(state))

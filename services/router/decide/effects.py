@@ -23,7 +23,7 @@ _CANCEL_REASONS: dict[Outcome, CancelReason] = {
 }
 
 
-def begin_attempts(state: RequestState, now_us: int, context: EventContext) -> list[Write]:
+def begin_attempts(state: RequestState, known_us: int, context: EventContext) -> list[Write]:
     """Return a ``Request`` for each new attempt whose ``Request`` is not on the log yet."""
     writes: list[Write] = []
     for attempt, cutover in state.cutovers.items():
@@ -35,7 +35,7 @@ def begin_attempts(state: RequestState, now_us: int, context: EventContext) -> l
         # It is written twice only if the router dies, or its partition moves, before the ``Request`` is read back. A
         # worker ignores an attempt that is among the last 10,000 that it has accepted. So the cloud is called twice
         # only if another worker also gets the partition of the ``Request`` in that moment.
-        if state.request is None or messages is None or not state.should_write(request_key(attempt), now_us, context):
+        if state.request is None or messages is None or not state.should_write(request_key(attempt), known_us, context):
             continue
         waited_ms = max(0, context.now_us - state.received_us) / 1_000  # counts towards the deadline, below a day
         request: Request = replace(
@@ -62,11 +62,11 @@ def stop_all(state: RequestState, reason: CancelReason, context: EventContext) -
     return [_cancel(state, None, reason, context)]
 
 
-def after_close(state: RequestState, closed: Closed, now_us: int, context: EventContext) -> list[Write]:
+def after_close(state: RequestState, closed: Closed, known_us: int, context: EventContext) -> list[Write]:
     writes: list[Write] = []
     if closed.outcome != "rejected":  # no worker has an unreadable request
         writes += stop_all(state, _CANCEL_REASONS[closed.outcome], context)
-    if now_us >= settled_us(state) and state.should_write("account", now_us, context):
+    if known_us >= settled_us(state) and state.should_write("account", known_us, context):
         writes.append(Write(ACCOUNTS, account_of(state, closed, context), state.traceparent))
     return writes
 

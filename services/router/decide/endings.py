@@ -36,15 +36,15 @@ def answered(state: RequestState, conclusion: Conclusion | None) -> CloseDecisio
     return CloseDecision("answered", "completed", "") if conclusion == "answered" else None
 
 
-def overdue(state: RequestState, now_us: int) -> CloseDecision | None:
+def overdue(state: RequestState, known_us: int) -> CloseDecision | None:
     gone_us, grace_ms = state.client_gone_us, state.config.client_grace_ms
-    if gone_us is not None and now_us >= gone_us + grace_ms * 1_000:
+    if gone_us is not None and known_us >= gone_us + grace_ms * 1_000:
         return CloseDecision("client_gone", "cancelled", f"the client was gone for more than {grace_ms} ms")
-    if now_us >= state.deadline_us:
+    if known_us >= state.deadline_us:
         total_ms = state.deadlines.total_ms
         return CloseDecision("deadline", "expired", f"not answered within {total_ms} ms of receipt: {_why_late(state)}")
     verdict_ms = state.deadlines.verdict_ms
-    if state.awaits_verdict and now_us >= state.received_us + verdict_ms * 1_000:
+    if state.awaits_verdict and known_us >= state.received_us + verdict_ms * 1_000:
         return CloseDecision(
             "no_verdict", "failed", f"the input check gave no verdict within {verdict_ms} ms of receipt"
         )
