@@ -74,7 +74,7 @@ class BatchControl(BatchEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenLine:
-    """A line of a job that was submitted and is not done.
+    """A job's line that was submitted and is not done.
 
     Attributes:
         line: Number of the line in the order of submission.

@@ -66,12 +66,12 @@ class Delivery:
     """How much of the answer may be shown before it is checked.
 
     Attributes:
-        mode: ``optimistic`` shows text at once, ``windowed`` holds back the newest text, ``gated`` shows only text that
-            is cleared.
-        hold_tokens: In ``windowed`` mode, the number of newest tokens that are hidden until they are cleared; 0 turns
+        mode: ``optimistic`` shows text at once, ``windowed`` holds back the newest text, ``gated`` shows only checked
+            text.
+        hold_tokens: In ``windowed`` mode, the number of newest tokens that are hidden until they are checked; 0 turns
             this rule off.
-        hold_ms: In ``windowed`` mode, text younger than this is hidden until it is cleared; 0 turns this rule off.
-        max_exposure_tokens: Maximum number of shown tokens that are not cleared.
+        hold_ms: In ``windowed`` mode, text younger than this is hidden until it is checked; 0 turns this rule off.
+        max_exposure_tokens: Maximum number of shown tokens that are not checked yet.
     """
 
     mode: DeliveryMode = "optimistic"
@@ -112,12 +112,13 @@ class Request(Event):
         priority: Priority within the lane, if the engine has priorities; 0 is served first.
         attempt: Number of the attempt that this record starts; 1 for a new request.
         delivery: How much of the answer may be shown before it is checked.
-        deadlines: The times at which verdict, first token and end are due.
+        deadlines: Time limits for the verdict, the first token, each pause between chunks, and the whole request.
         fallback: What happens if the first-token deadline is missed. ``cancel`` replaces attempt 1 by an attempt in the
             cloud, ``race`` runs both attempts, ``off`` starts no attempt in the cloud.
         egress: ``forbidden`` marks a prompt that must never leave the premises.
         waited_ms: Time from the receipt of the request until this record was written, in milliseconds. Deadlines count
-            from the record's append time minus ``waited_ms``.
+            from the record's append time minus ``waited_ms``. At most 10,000 ms are subtracted for attempt 1, and at
+            most ``total_ms`` for later attempts.
     """
 
     model: Name = "default"
@@ -137,7 +138,8 @@ class Request(Event):
 def received_us(request: Request, appended_us: int) -> int:
     """Return when a request was received, in microseconds since the epoch. The deadlines count from this time.
 
-    ``appended_us`` is the append time of the request's record. ``Request.waited_ms`` is subtracted from it.
+    The result is ``appended_us``, the append time of the request's record, minus ``Request.waited_ms``. At most
+    ``MAX_WAITED_MS`` are subtracted for attempt 1, and at most the total deadline for later attempts.
     """
     most_ms = MAX_WAITED_MS if request.attempt == 1 else request.deadlines.total_ms
     return appended_us - int(min(request.waited_ms, most_ms) * 1_000)

@@ -254,8 +254,8 @@ class Cutover(StreamEvent):
     Attributes:
         attempt: Number of the new attempt.
         trigger: The reason for the cutover.
-        how: ``cancel`` ends the earlier attempt. ``race`` lets both attempts go on, but only with the trigger ``ttft``.
-            The run that has the first chunk on the log then becomes the voice.
+        how: ``cancel`` ends the earlier attempt. ``race`` lets both attempts go on, and the run that has the first
+            chunk on the log becomes the voice. For triggers other than ``ttft``, readers treat ``race`` as ``cancel``.
         target: The worker that runs the new attempt.
         seen_seq: For the trigger ``stall``: ``seq`` of the voice's last chunk that the router had read. Readers ignore
             the ``Cutover`` if a chunk of the voice with a higher ``seq`` precedes the ``Cutover`` on the log.

@@ -47,7 +47,7 @@ def request_body() -> str:
 
 
 def undescribed() -> list[str]:
-    """Return the fields of request bodies that have no meaning in a docstring."""
+    """Return the fields of request bodies that no docstring describes."""
     return [
         f"{cls.__name__}.{field.encode_name}"
         for cls in _bodies()

@@ -105,8 +105,8 @@ class BatchCore:
     def confirmed(self, batch_id: str) -> None:
         """Change the state of a job from *starting* to *recovering*.
 
-        The caller must have written the progress event from ``begin`` to the log. This event must be the job's newest
-        progress event.
+        Call this method when the progress event that ``begin`` returned is on the log. This event must still be the
+        job's newest progress event.
         """
         if (job := self.job(batch_id)) is not None and job.stage == "starting":
             job.stage = "recovering"

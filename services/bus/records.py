@@ -104,6 +104,6 @@ TopicPartitions = frozenset[Partition]
 
 
 def filter_for_role(role: RoleName, *topics: Topic) -> RecordFilter:
-    """Return a filter for the events on these topics that the role reads according to ``schemas.registry``."""
+    """Return a filter for the kinds of events that the role reads from these topics (see ``schemas.registry``)."""
     kinds = read_kinds(role, *topics)
     return lambda kind, _key: kind in kinds

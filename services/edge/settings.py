@@ -30,7 +30,8 @@ class Settings:
         api_keys_file: TOML or JSON file with a table ``keys``, which maps the SHA-256 of each key, in hex, to a
             tenant's name. If not set, no key is needed, and every request belongs to the tenant ``local``.
         metrics_tenants: Tenants whose keys may read ``/metrics``, separated by commas. If not set, every key may read
-            it. At ``/ledger``, these tenants see the sums of every tenant, and any other tenant sees only its own.
+            it. At ``/ledger``, these tenants see the usage and costs of every tenant. Any other tenant sees only
+            its own usage and costs.
         input_gate: ``hold`` means that no text is shown before the verdict of a rails service. Set ``off`` only where
             no rails service runs, and set ``off`` for the router and the workers too.
         output_check: ``on`` means that a safety service must clear answers. At most ``max_exposure_tokens`` tokens of
@@ -83,9 +84,10 @@ class Settings:
         batch_file_mb: Maximum size of an uploaded file, in MiB.
         batch_tenant_files: Maximum number of files of a tenant, including those that its jobs wrote.
         batch_tenant_jobs: Maximum number of unfinished jobs of a tenant.
-        edge_notice: A sentence at the top of the page, for example that a part of the installation is emulated.
-        operator_page: Whether the page keeps text that was taken back, struck through, for an operator who examines a
-            policy. Turn it on only where the people to whom the answers are addressed cannot open the page.
+        edge_notice: A sentence at the top of the edge's web pages, ``/`` and ``/ledger``. It can say, for example, that
+            a part of the installation is emulated.
+        operator_page: Whether the web page at ``/`` keeps text that was taken back, struck through, for an operator who
+            examines a policy. Turn it on only where the people to whom the answers are addressed cannot open the page.
         edge_drain_ms: Maximum time that open streams may continue after the process was told to stop.
     """
 

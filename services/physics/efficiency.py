@@ -144,7 +144,11 @@ def practical(gpu: Gpu, engine: Engine = "vllm") -> Efficiency:
 
 
 def variants(gpu: Gpu, engine: Engine = "vllm") -> tuple[tuple[Efficiency, Efficiency], ...]:
-    """Return two variants for each constant of ``Efficiency``, with the low and with the high end of its interval."""
+    """Return pairs of variants of ``practical(gpu, engine)``, to estimate the error of a prediction.
+
+    There is one pair for each uncertain constant. The first variant of a pair has the constant's lowest plausible
+    value, the second the highest. All other constants are unchanged.
+    """
     usual = practical(gpu, engine)
     if gpu.generation == "cpu":
         constants = dict(GENERATIONS["cpu"])

@@ -115,7 +115,7 @@ def rule_of(spec: PatternSpec) -> Rule:
     """Convert a pattern to a rule that can be matched.
 
     Raises:
-        BadPattern: The pattern has syntax that is not supported, or a match can be longer than its ``max_chars``.
+        BadPattern: The pattern is refused, for example because a match can be longer than ``max_chars``.
     """
     node = _node(spec)
     if spec.folded:

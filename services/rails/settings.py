@@ -18,8 +18,8 @@ class Settings:
             one core and 240 MB of memory. With two or more processes, a tenant cannot occupy all of them while other
             tenants use them too. The first process has a higher CPU priority than the others.
         rails_batch_classifiers: Number of processes of the jailbreak classifier for batch requests. They start at the
-            first batch request, and run only if nothing else needs the CPU. For each of these processes, four batch
-            requests are judged at the same time.
+            first batch request, and run only if nothing else needs the CPU. For each process, up to four batch requests
+            are judged at the same time, so that the process is seldom idle. It still reads one prompt at a time.
         rails_instance: Id for static group membership. No other rails process may have the same id. If a process
             restarts with its id within the session timeout, there is no rebalance.
         opa_url: ``http://HOST:PORT`` of an Open Policy Agent server that decides on admission. If it is not set, the

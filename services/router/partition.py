@@ -66,7 +66,8 @@ class RouterPartition:
 
     Attributes:
         requests: Open requests, and closed requests whose ``Account`` was not read back from the log yet.
-        rejected: The ``Closed`` events that ``RouterCore`` writes after ``catch_up``.
+        rejected: ``Closed`` events for unreadable requests. ``RouterCore`` decides after ``catch_up`` which of them to
+            write.
     """
 
     def __init__(self, shared: SharedResources) -> None:

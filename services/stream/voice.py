@@ -46,7 +46,7 @@ class VoiceState:
         self._find_voice()
 
     def drop(self, attempt: int) -> None:
-        """Remove an attempt that ended without text from the candidates. Keep it if it is the only candidate."""
+        """Remove an attempt from the candidates, because it ended without text. Keep it if it is the only one."""
         if not self.has_spoken and len(self.candidates) > 1:
             self.candidates -= {attempt}
             self._find_voice()

@@ -1,7 +1,8 @@
 """Decide when each request's trace is exported. No I/O, no clock.
 
-A trace is exported when two events were read: the request's ``Account``, and the ``Detached`` of a client that was sent
-the whole answer. If no such ``Detached`` comes, the trace is exported ``LINGER_US`` after the ``Account``.
+A request's trace is exported when two events were read. ``Account`` summarises the closed request. ``Detached`` says
+that a client was sent the whole answer. If no such ``Detached`` comes, the trace is exported ``LINGER_US`` after the
+``Account``.
 """
 
 from collections.abc import Sequence

@@ -95,7 +95,8 @@ class Ticket:
         stopped: Why the run must stop; None if the run may continue.
         over: Whether the run has ended. The last event of the run may not be written yet.
         place: Topic, partition and offset of the request's record; None only in tests.
-        taken: Whether the first event of the run was acknowledged or could not be written.
+        taken: Whether the offset of the request's record may be committed, because the first event of the run was
+            acknowledged or could not be written.
     """
 
     request: Request

@@ -225,10 +225,13 @@ class PartitionLog:
             self._drop_oldest()
 
     def compact(self, now_ms: int) -> bool:
-        """Compact all segments except the newest. Return whether they were compacted.
+        """Compact all segments except the newest. Return false if nothing was done.
 
-        Do nothing if the topic is not compacted, or if more than half of the bytes in these segments are compacted
-        already.
+        Nothing is done in these cases:
+
+        * The topic's `cleanup.policy` does not contain `compact`.
+        * An earlier compaction has read or written more than half of the bytes in these segments.
+        * A batch cannot be decoded.
 
         Raises:
             OSError: A segment file cannot be read or written.

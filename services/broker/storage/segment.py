@@ -63,7 +63,10 @@ class SegmentStore(Protocol):
         """
 
     def keep_state(self, end: int, producers: ProducerStates, appended_ms: int) -> None:
-        """Store the state of the idempotent producers at the offset `end`. Errors are logged, not raised."""
+        """Store the state of the idempotent producers and the latest append time. Errors are logged, not raised.
+
+        `end` is the log end offset to which both belong.
+        """
 
 
 class MemorySegments:

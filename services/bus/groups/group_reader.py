@@ -68,8 +68,8 @@ class GroupReader:
         commit: When a record's offset may be committed. ``on_accept``: when the handler has returned. ``manual``: when
             ``done`` was called for the record and for all records before it. ``never``: no offset is committed.
         rewind_ms: How far back to read a gained partition, to rebuild a state, in milliseconds. Committed offsets are
-            then ignored. The time counts back from the newest record of all partitions gained together. None means
-            that reading starts at the committed offset.
+            then ignored. Partitions that are gained together are all read from the same time: ``rewind_ms`` before
+            the newest record among all of them. None means that reading starts at the committed offset.
         progress_topic: The topic to which the group's members write their results; it is used only with ``rewind_ms``.
             ``rewind_ms`` then counts back from the newest result, so reading starts further back after an outage.
             ``rewound`` describes the rule.

@@ -44,7 +44,7 @@ HASTE_S: Final = 0.05
 
 
 class Term(NamedTuple):
-    """Identifies one assignment of one member. After a removal from the group, a member has a new ``member_id``."""
+    """One assignment of one member. A member that the group has removed joins again with a new ``member_id``."""
 
     member_id: str
     generation: int
@@ -65,7 +65,8 @@ class GroupMembership(ConsumerRebalanceListener):  # type: ignore[misc] # aiokaf
         cluster: An open ``Cluster``, created with the timeout that ``request_timeout_ms`` returns.
         instance_id: Id for static membership; None for dynamic membership.
         held: Returns the partitions that this member has now.
-        hands_over: If true, a partition of this member moves to another member only after ``rejoin`` was called here.
+        hands_over: If true, the group gives a partition of this member to another member only after a call of
+            ``rejoin``.
         revoked: Awaited before the member rejoins. Meanwhile, the member continues to send heartbeats.
         assigned: Called with each assignment and its term. It must return at once.
     """

@@ -54,17 +54,19 @@ def _since_ms(record: Any) -> int | None:
 def rewind_to_ms(now_ms: int, worked_ms: int, rewind_ms: int, since_ms: int | None = None) -> int:
     """Return the time from which a reader must read a gained partition to rebuild its state.
 
-    Reading starts at the earlier of two times:
+    This time is ``rewind_ms`` before the newest result that the group has written. For example, the newest result is 60
+    minutes old, and ``rewind_ms`` is 10 minutes. The reader must then read the last 70 minutes. There are two
+    exceptions:
 
-    * ``rewind_ms`` before the newest result, but not before the limit.
-    * ``since_ms``, but not more than ``LONGEST_WORK_MS`` before the limit.
-
-    The limit is ``LONGEST_OUTAGE_MS`` before ``now_ms``, or ``rewind_ms`` before ``now_ms`` if ``rewind_ms`` is longer.
+    1. The reader goes back at most ``max(LONGEST_OUTAGE_MS, rewind_ms)`` from ``now_ms``.
+    2. If ``since_ms`` is earlier, the reader goes back to ``since_ms``, but at most ``LONGEST_WORK_MS`` further than
+       exception 1 allows.
 
     Args:
         now_ms: The present time.
-        worked_ms: The time of the newest result in the result topic's partition with the same number. It counts as
-            ``now_ms`` if it is later. It is 0 if there is no result, and the first time is then the limit.
+        worked_ms: The time of the newest result in the result topic's partition with the same number. A time after
+            ``now_ms`` counts as ``now_ms``. 0 means that there is no result. The reader then goes back as far as
+            exception 1 allows.
         rewind_ms: How far to read back from the newest result.
         since_ms: All requests that were open at ``worked_ms`` started at this time or later; None if unknown.
     """

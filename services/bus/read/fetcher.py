@@ -132,11 +132,10 @@ class Fetcher:
         return None if position is None else position.offset
 
     def read_up_to_us(self, partition: Partition, node: int | None) -> int:
-        """Return the time when a fetch was sent, by the reader's clock; 0 if unknown.
+        """Return the time up to which the partition is known to be read, by the reader's clock; 0 if unknown.
 
-        The fetch is the newest one to ``node`` whose records were all handed over. All records that were appended to
-        the partition before this time have been read. ``node`` is the id of the broker that leads the partition; None
-        if no leader is known.
+        All records that were appended to the partition before this time have been read. ``node`` is the id of the
+        broker that leads the partition; None if no leader is known.
         """
         answer = None if node is None else self._answers.get(node)
         if answer is None or partition in answer.behind:

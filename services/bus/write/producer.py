@@ -1,9 +1,9 @@
 """The producer. As long as the process lives, no accepted event is lost in an outage of the broker.
 
-The partition of a record follows from its key, or is partition 0 without a key. Events of a topic with the same key
-keep the order of ``post`` calls. The producer is idempotent, waits for all replicas and retries without limit. A new
-aiokafka producer sends all unacknowledged events again, in order, if aiokafka gives up a batch or the broker refuses
-one. Only then may an event be written twice.
+The key of a record decides its partition. A record without a key goes to partition 0. Events of a topic with the same
+key keep the order of ``post`` calls. The producer is idempotent, waits for all replicas and retries without limit. A
+new aiokafka producer sends all unacknowledged events again, in order, if aiokafka gives up a batch or the broker
+refuses one. Only then may an event be written twice.
 """
 
 import asyncio

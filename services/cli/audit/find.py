@@ -28,7 +28,11 @@ class Wanted:
 
 
 class ArchivedRequest(NamedTuple):
-    """A request that was found by a search. Its outcome is None if it is not closed."""
+    """A request that was found by a search.
+
+    Attributes:
+        outcome: How the request ended; None if the searched records do not say it.
+    """
 
     first_ms: int
     request_id: str

@@ -18,9 +18,11 @@ MOST_LINES: Final = 2_000_000
 
 
 class FoldedOp(NamedTuple):
-    """An op, and the record from which it was computed.
+    """An op (an instruction to a client), and the record from which it was computed.
 
     Attributes:
+        op_id: ``partition:offset:index``. ``3:120:0`` is the first op of the record at offset 120 of partition 3 of
+            ``railbus.streams``.
         at_ms: The record's append time, in milliseconds since the epoch.
     """
 

@@ -18,7 +18,12 @@ _OPS: Final[dict[str, type[Op]]] = {
 
 
 class AnswerOp(NamedTuple):
-    """One op of an answer. ``op_id`` is ``partition:offset:index`` of the op on ``railbus.streams``."""
+    """One op of an answer. An op is an instruction to a client, such as to show text.
+
+    Attributes:
+        op_id: ``partition:offset:index``. ``3:120:0`` is the first op of the record at offset 120 of partition 3 of
+            ``railbus.streams``. Ops that the edge sends together in one message have the id of the last one.
+    """
 
     request_id: str
     op_id: str

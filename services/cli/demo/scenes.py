@@ -28,7 +28,8 @@ class Scene:
         fallback: What happens if the first token misses its deadline.
         ttft_ms: Deadline of the first token, in milliseconds.
         stall_ms: Maximum pause between two chunks, in milliseconds.
-        cutover: Expected ``trigger`` and ``how`` of the event ``Cutover``; None if there must be none.
+        cutover: Expected ``trigger`` and ``how`` of the event ``Cutover``, by which another attempt takes over the
+            answer. None if there must be no such event.
         stopped: Expected ``reason`` of an event ``Cancel``; None if this is not checked.
         recall: Expected ``action`` of the event ``Recall``; None if there must be none.
     """

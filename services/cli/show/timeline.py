@@ -1,4 +1,7 @@
-"""Format one request: its events and ops, its receipts, and its latency. Pure functions."""
+"""Format one request: its events and ops, its receipts, and its latency. Pure functions.
+
+An op is an instruction to a client, such as to show text. A receipt says what a client was sent on one connection.
+"""
 
 from collections.abc import Iterable, Sequence
 from typing import Any

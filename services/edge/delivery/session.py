@@ -120,7 +120,7 @@ class DeliverySession:
         return self._caught_up(tuple(already_sent), rest)
 
     def shorten(self, unsent: Sequence[PositionedOp]) -> CatchUpOps:
-        """Return ``unsent`` without the text that it shows and later takes back."""
+        """Return the ops ``unsent`` without text that one of them shows and a later one takes back."""
         return self._caught_up((), unsent)
 
     def _caught_up(self, already_sent: tuple[Op, ...], rest: Sequence[PositionedOp]) -> CatchUpOps:

@@ -47,10 +47,13 @@ class ClientConnection:
 class OpenRequest:
     """The data of a request that its streams need.
 
+    A request first reaches the host of an edge. The edge reads the request a little later.
+
     Attributes:
-        at: When the request arrived, in microseconds since the epoch.
-        waited_ms: Milliseconds from the arrival of the request until it was written to the log.
-        total_ms: The total deadline of the request: milliseconds from when the edge read the request.
+        at: When the request reached the host, in microseconds since the epoch.
+        waited_ms: Milliseconds from ``at`` until the request was written to the log. For a resumed stream, the
+            milliseconds count from when the edge read the request.
+        total_ms: The total deadline: milliseconds from when the edge read the request.
     """
 
     request_id: str

@@ -94,8 +94,8 @@ class BodyRoom(Generic[Key]):
     def add(self, key: Key, count: int) -> None:
         """Count received bytes of an incomplete body or message.
 
-        If ``total`` exceeds the limit, close the connections of other incomplete bodies or messages, the oldest first.
-        Close the connection ``key`` last.
+        If ``total`` exceeds the limit, close connections until it does not. The oldest incomplete body or message goes
+        first, and the connection ``key`` goes last.
         """
         self._incoming[key] = self._incoming.get(key, 0) + count
         self.total += count

@@ -36,9 +36,10 @@ class ConnectionAdmission(Generic[Key]):
 
     Attributes:
         over: The limit that the connection exceeded; None if it exceeded none.
-        evicted: The connection that was removed from the table to make room, and what the server waited for on it. The
+        evicted: The connection that was removed from the table to make room, and what its client was to send next. The
             caller must close this connection. None if no connection was removed.
-        refusal: Set if no room could be made. Only health checks are then served on the connection.
+        refusal: Equal to ``over`` if no room could be made; otherwise None. If it is set, the caller must refuse every
+            request except a health check.
     """
 
     over: Refusal | None = None
@@ -65,10 +66,11 @@ class _Group(Generic[Key]):
 class ConnectionTable(Generic[Key]):
     """All open connections, with a limit for each client address and a limit for all connections.
 
-    To evict a connection means to drop it from the table. A connection beyond a limit evicts the connection that has
-    waited longest for its client. At the limit of an address, only a connection of this address is evicted. The
-    connection beyond the limit is refused if no connection waits. The oldest refused connection is evicted if there
-    would be more than ``MAX_REFUSED``.
+    A new connection beyond a limit replaces the connection that has waited longest for its client. At the limit of an
+    address, it replaces only a connection of the same address.
+
+    If no such connection waits, the new connection is refused: it stays open, but only health checks are served on it.
+    If ``MAX_REFUSED`` refused connections are open already, the new one replaces the oldest of them.
     """
 
     def __init__(self, most: int, most_per_address: int) -> None:

@@ -39,7 +39,10 @@ class Query(NamedTuple):
 
 
 def report_steps(windows: Windows, query: Query, now_us: int, wanted_shares: Mapping[str, float]) -> Steps:
-    """Make a report on the minutes before ``now_us``. Yield between the steps, so that other tasks can run."""
+    """Make a report on the last ``query.minutes`` minutes before ``now_us``.
+
+    The generator yields after each small piece of work, so that other tasks can run. Its return value is the report.
+    """
     since_at = now_us - query.minutes * 60 * US_PER_S
     seen = [(key, totals) for key, totals in windows if key.end_at > since_at]
     wanted = [(key, totals) for key, totals in seen if query.wants(key.cell)]

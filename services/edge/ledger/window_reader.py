@@ -56,7 +56,7 @@ State = Literal["reading", "live", "refused"]
 
 
 class WindowReader:
-    """Reads the ledger's windows and makes reports on them.
+    """Reads the topics behind the page at ``/ledger``, and makes the reports for this page.
 
     Args:
         idle_s: Reading stops when ``report`` has not been called for this many seconds.

@@ -39,7 +39,10 @@ class WindowKey(NamedTuple):
 
 
 def class_of(about: Window | Cell) -> str:
-    """Return the recorded class of the requests. If none was recorded, return the default class of their lane."""
+    """Return the class of the requests that ``about`` describes.
+
+    If no class was recorded, return ``chat`` for interactive requests and ``batch`` for batch requests.
+    """
     return about.service_class or DEFAULT_NAMES[about.lane]
 
 
@@ -66,8 +69,8 @@ class WindowStore:
     """The ledger's windows of the last hour.
 
     Args:
-        most: Maximum number of parts that are kept. The sums of one window and one ``Cell`` have one part for each
-            partition of ``railbus.accounts``.
+        most: Maximum number of parts that are kept. A part has the sums for one window, one ``Cell`` (a group of
+            requests) and one partition of ``railbus.accounts``.
 
     Attributes:
         complete_since: A time in microseconds since the epoch. Windows that start earlier may have been dropped because

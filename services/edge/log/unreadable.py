@@ -1,6 +1,8 @@
-"""Judge records that this version of the edge cannot decode.
+"""Judge whether the edge may skip a record that it cannot decode.
 
-Their headers tell whether an event may remove or replace text that a client already shows.
+The headers of the record name the kind of the event. If events of this kind can take shown text back, the edge must not
+skip the record, because the client would still show the text. Instead, the client gets the error ``newer_version``. It
+can resume at an edge with a newer version.
 """
 
 from typing import Final

@@ -27,9 +27,9 @@ def choose_class(
     body: str | None,
     tier: str | None,
 ) -> ServiceClass:
-    """Return the class that the client names, or else the policy's default class.
+    """Return the class that the client names, or else the default class for the tenant, the model and the lane.
 
-    The client can name it in the header ``X-Railbus-Class``, in ``railbus.service_class`` or in ``service_tier``.
+    The client can name a class in the header ``X-Railbus-Class``, in ``railbus.service_class`` or in ``service_tier``.
 
     Raises:
         ApiError: 400, if the class is unknown, if the names differ, or if ``lane`` is not the lane of the class; 403,

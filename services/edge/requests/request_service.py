@@ -130,13 +130,14 @@ class RequestService:
     async def resume(self, request_id: str, after: str | None, client: ClientContext) -> Subscription:
         """Open a stream for a request that is on the log already.
 
-        The stream begins after the op at the position ``after``, or with the first op if ``after`` is None.
+        The stream begins after the op at the position ``after``, or with the first op if ``after`` is None. An op is
+        an instruction to the client, such as to append text.
 
         Raises:
-            ApiError: 400, if ``after`` is not the position of an op of this request; 404, if the request is unknown,
-                belongs to another tenant or is too old; 429, if the tenant resumes too often, or has too many
-                unfinished look-ups or open streams; 503, if all tenants together have too many unfinished look-ups or
-                open streams, or the log cannot be read now.
+            ApiError: 400, if ``after`` is not the position of an op of this request. 404, if the request is unknown,
+                belongs to another tenant or is too old. 429, if the tenant resumes too often, resumes too many streams
+                at once, or has too many open streams. 503, if all tenants together resume too many streams at once or
+                have too many open streams. The status is also 503 if the log cannot be read now.
         """
         await self._charge("resumes", client.tenant, now_us())
         return await self._reopen(request_id, after, client, self._settings.resume_ms)

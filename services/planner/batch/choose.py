@@ -42,7 +42,7 @@ def answers(
     Args:
         ways: The ways to choose from.
         within_h: If given, also choose the cheapest way whose upper bound of ``hours`` is at most this value.
-        budget: If given, also choose the way with the highest score whose upper bound of ``money`` is at most this
+        budget: If given, also choose the way with the highest score. Its upper bound of ``money`` must be at most this
             value.
     """
     found = [

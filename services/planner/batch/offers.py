@@ -15,7 +15,7 @@ MILLION: Final = 1e6
 
 
 def token_money(api: ApiOffer, work: BatchWork) -> Range:
-    """Return the price of all tokens, as an interval, because hits in the provider's prompt cache are cheaper."""
+    """Return the price of all tokens as an interval. The price falls if requests hit the provider's prompt cache."""
     full = work.requests * ((work.shared + work.own) * api.input + work.output * api.output) / MILLION
     if api.cached_input is None or not work.prefix_cached:
         return Range(full, full, full)

@@ -12,9 +12,10 @@ MAX_BATCH: Final = 256
 
 
 def bands(rows: Sequence[ShapeMeasurement], gammas: Mapping[str, int]) -> tuple[GammaBand, ...]:
-    """Return, for each batch size, the number of drafted tokens (gamma) with the shortest times in the bench.
+    """Return the number of tokens to draft (gamma) for each range of batch sizes.
 
-    ``gammas`` has the number of tokens that each arm drafts per step.
+    It is the gamma with the shortest time between tokens in the bench, or 0 if drafting saves too little time.
+    ``gammas`` has the number of tokens that each arm of the bench drafts per step.
     """
     # Empty if no batch size was measured both with and without drafting. Gamma never grows with the batch size.
     # A gamma that saves time at one batch size also saves time at smaller ones, because a smaller batch leaves more

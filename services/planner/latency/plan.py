@@ -27,7 +27,8 @@ class BudgetPart:
         floor: Lower bound for any engine.
         practical: Estimate for a good engine.
         drafted: Estimate for a good engine with speculative decoding.
-        first: Whether the first token waits for the part. Only decode and the prefill of other prompts come after it.
+        first: Whether the first token waits for this part. False for decode and for the prefill of other prompts, which
+            delay only later tokens.
     """
 
     name: str

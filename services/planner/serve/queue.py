@@ -37,7 +37,8 @@ class QueueTimes:
     """The latencies at one rate of arrivals.
 
     Attributes:
-        ttft: Distribution of the time to the first token, as pairs of a time and a share of the requests.
+        ttft: Distribution of the time to the first token, by rising time. Each pair has a time, and the share of the
+            requests that take this time.
         token_ms: Mean time between the tokens of an answer.
         running: Mean number of running answers.
     """

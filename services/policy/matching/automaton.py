@@ -140,7 +140,8 @@ class Automaton:
         """Build the automaton.
 
         Raises:
-            BadPattern: A rule matches the empty text, or it is too long because of repeats, such as ``(a{99}){99}``.
+            BadPattern: A rule's pattern matches the empty text, or the pattern is too long when its repeats are written
+                out, such as ``(a{99}){99}``.
         """
         self.rules = tuple(rules)
         self.max_chars = max((rule.max_chars for rule in rules), default=0)

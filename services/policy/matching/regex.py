@@ -24,7 +24,7 @@ _HEX: Final = {"x": 2, "u": 4}
 
 
 class BadPattern(ValueError):
-    """A pattern has syntax that is not supported. The message names the position, and what to write instead."""
+    """A pattern is refused, for example because of unsupported syntax. The message says why."""
 
 
 @dataclass(frozen=True, slots=True)

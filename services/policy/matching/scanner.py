@@ -51,8 +51,9 @@ class Scanner:
 
     Attributes:
         position: Number of code points that were read.
-        work: Estimated extra cost of the text that was read, in look-ups of the automaton's table. The first look-up
-            for each character is not counted. The caller may set ``work`` to 0, to measure the cost of a single step.
+        work: Estimated extra cost of the text that was read. The unit is one look-up in the automaton's table. The
+            normal cost, one look-up for each character, is not included. The caller may set ``work`` to 0, to measure
+            the extra cost of the next call.
     """
 
     __slots__ = (

@@ -65,8 +65,9 @@ class WindowSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         stride_chars: Distance between the ends of windows after the offset ``stride_chars``. For example, if
             ``first_chars`` is 16 and ``stride_chars`` is 64, windows end at 16, 32, 64, 128, 192, 256 and so on.
         context_chars: Maximum length of a window.
-        hold_chars: In gated delivery: number of characters at the end of a window that are cleared only with a later
-            window. In ``OutputChecks.classifier_windows``, this value has no effect.
+        hold_chars: In gated delivery, the number of characters at the end of a window that stay hidden until a later
+            window has passed its check. The last window of an answer hides none. In
+            ``OutputChecks.classifier_windows``, this value has no effect.
         timeout_ms: Time limit of one check of a window.
         retries: How often a failed check is repeated before the window counts as unchecked.
     """
@@ -104,8 +105,8 @@ class DeliveryBounds(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """Limits for the delivery settings of a request.
 
     Attributes:
-        modes: Allowed modes. Another mode becomes the nearest stricter one of these, or ``gated`` if none is
-            stricter.
+        modes: Allowed modes. A request for another mode gets the next stricter allowed mode. It gets ``gated``, the
+            strictest mode, if no allowed mode is stricter.
         max_exposure_tokens: Maximum number of tokens that are shown and not yet checked.
         min_hold_tokens: In ``windowed`` delivery, the minimum number of tokens held back.
         min_hold_ms: In ``windowed`` delivery, the minimum time that text is held back, in milliseconds.
@@ -166,9 +167,9 @@ class PatternSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
         max_chars: Maximum length of a match. A pattern that can match a longer text is refused.
         ignore_case: Whether upper and lower case are the same.
         folded: Whether ``words`` are also found if they are disguised (``services.policy.matching.folding``).
-        guard: Which characters must not stand next to a match. ``digit``: digits. ``word``: letters, digits and ``_``.
-            ``token``: as ``word``; before the match, also ``.%+-``. ``start``: as ``word``, but only before the match.
-            ``none``: every neighbour is allowed.
+        guard: Which characters must not stand next to a match. ``digit`` forbids digits. ``word`` forbids letters,
+            digits and ``_``. ``token`` forbids the same as ``word``, and before the match also ``.``, ``%``, ``+`` and
+            ``-``. ``start`` forbids the same as ``word``, but only before the match. ``none`` forbids nothing.
         validator: A check that a match must pass, such as ``luhn`` for check digits.
         examples: Texts, each of which must be matched as a whole.
         counterexamples: Texts in which nothing may be matched.

@@ -273,7 +273,7 @@ def price(state: RequestState) -> float:
 def next_messages(state: RequestState) -> tuple[Message, ...] | None:
     """Return the prompt for the next attempt; None if the router does not have it.
 
-    If the policy's verdict on the prompt is ``mask``, return the masked prompt in the verdict.
+    If the policy's verdict is ``mask``, the result is the masked prompt that the verdict contains.
     """
     verdict, request = state.screen.verdict, state.request
     if verdict is not None and verdict.decision == "mask":

@@ -20,16 +20,23 @@ class OldestOpen:
         self._ahead_us = 0
 
     def note(self, request_id: str, log_us: int, at_us: int) -> None:
-        """Record an event that may be the first of its request."""
-        # The event was appended at ``log_us`` by the broker's clock, and at ``at_us`` by this process's clock.
+        """Record an event that may be the first of its request.
+
+        Args:
+            request_id: Id of the request.
+            log_us: Append time of the event, by the broker's clock.
+            at_us: The same append time, by this process's clock.
+        """
         self._ahead_us = log_us - at_us
         heapq.heappush(self._heap, (log_us, request_id))
 
     def mark_us(self, requests: Collection[str], besides: str, known_us: int) -> int:
         """Return the time from which the partition's next owner must read the log, by the broker's clock.
 
-        The result is ``MARGIN_US`` before the earlier of two times: the first event of the oldest request in
-        ``requests``, and ``known_us``.
+        The result is ``MARGIN_US`` before the earlier of two times:
+
+        * The append time of the first event of the oldest request in ``requests``.
+        * ``known_us``, converted to the broker's clock.
 
         Args:
             requests: Ids of the unfinished requests.

@@ -47,7 +47,8 @@ class RequestState:
         may_fall_back: Whether the configuration, the class and the ``Request`` all allow the cloud.
         has_cloud_deadline: Whether a late first token sends the request to the cloud.
         request: The ``Request``; None before it was read. It has no messages if the prompt is not kept.
-        client_gone_us: When the last connected client left without its complete answer. Otherwise None.
+        client_gone_us: When the last connected client left without its complete answer. None if this has not happened,
+            or if a client has connected since then.
         request_at: When the edge received the request, in microseconds since the epoch, by the edge's clock. None
             before the ``Request`` was read.
         checked: The newest event of the safety service, and its append time. The time is in milliseconds since the

@@ -29,8 +29,8 @@ class CheckContext:
     Attributes:
         source: The name of the safety process in the events that it writes.
         now_us: The current time in microseconds since the epoch. The core sets it before it makes decisions.
-        work: Estimated number of table look-ups of pattern matching, beyond one look-up for each character.
-            ``SafetyCore.step`` sets this number to 0 at its start.
+        work: Estimated extra cost of pattern matching, as a number of table look-ups. One look-up for each character is
+            not counted. ``SafetyCore.step`` sets ``work`` to 0 at its start, and ends earlier if ``work`` grows.
     """
 
     __slots__ = ("_number", "now_us", "source", "work")
@@ -92,7 +92,10 @@ class RecallBuilder:
         return False
 
     def unchecked(self, tracker: WindowTracker, pending: PendingCheck, outputs: list[RunOutput]) -> bool:
-        """Add the recall for a window whose check failed. Return true if no further text may be cleared."""
+        """Add a recall to ``outputs`` for a window whose check failed, if Rego wants one.
+
+        Return whether the tier must stop. It then checks no further windows of the run.
+        """
         rule = f"safety/tier{tracker.tier}"
         ruling = rule_on(self._policy, self._key.tenant, "unchecked", rule, tracker.tier)
         if ruling.action == "flag":

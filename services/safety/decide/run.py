@@ -7,10 +7,12 @@ was cut into chunks, when the chunks arrived, or when a check answered. Only a f
   stops the answer, no more text is read.
 - Tiers 1 and 2 check windows. The offset at which a window ends does not depend on chunks or time. The outcomes of
   checks are processed in the order of the windows.
-- If a window passes tier 1, the chunks before its end are cleared. In gated delivery, tier 2 must pass, too. Text at
-  the end that may be the start of a finding is not cleared.
-- If a check fails, the policy decides whether to recall its window. A check also counts as failed if more than
-  ``max_waiting_chars`` characters of text follow the window before the check answers.
+- If a window passes tier 1, the chunks before its end are cleared. Text at the end that may be the start of a finding
+  is not cleared.
+- The last clearance of a run requires that the text passed tier 2, too. With the delivery mode ``gated``, every
+  clearance requires this.
+- If a check fails, the policy decides whether to recall its window. A check that is too slow counts as failed: it has
+  no answer yet when more than ``max_waiting_chars`` characters of text follow its window.
 
 No I/O.
 """

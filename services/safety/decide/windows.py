@@ -44,9 +44,9 @@ class WindowTracker:
     A window is a piece of the run's text that is checked at once.
 
     Attributes:
-        next: Offset of the end of the next window.
-        reached: Offset of the end of the newest window; 0 if there is no window yet.
-        asked: Number of windows so far.
+        next: Offset at which the next window will end.
+        reached: Offset at which the newest window ended; 0 if there is no window yet.
+        asked: Number of windows given to ``ask`` so far, checked or not.
         passed: Number of windows whose outcome was processed and did not stop the tier.
         stopped: Whether this tier has stopped. It then requests no check and ignores outcomes.
     """

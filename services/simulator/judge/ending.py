@@ -27,11 +27,13 @@ class Ending(NamedTuple):
 
 
 def check_live(ending: Ending) -> None:
-    """Check that a request was closed, and that its ``Account`` events have the same outcome.
+    """Check the state of a request at the end of a simulation.
 
-    Also check that the function ``truth`` finds the same voice and the same end of the request. If text was sent to a
-    client, also check that the safety service checked or withdrew the whole answer. After a denied prompt, the answer
-    needs no check.
+    * The request is closed, and its ``Account`` events have the same outcome.
+    * The function ``truth`` and the class ``Screen`` agree on the run that is shown, and on the event that closed the
+      request. If the result of ``truth`` is not ``sure``, they may differ.
+    * If text was sent to a client and the verdict is ``allow`` or ``mask``, the safety service checked or withdrew the
+      whole answer.
     """
     name, screen = f"request {ending.number}", ending.replay.screen
     if screen.closed is None:

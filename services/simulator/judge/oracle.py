@@ -353,7 +353,10 @@ class Oracle:
     # Offsets
 
     def on_commit(self, group: str, position: int, number: int, now_us: int, margin_us: int) -> None:
-        """Check an offset that rails committed: each request before the offset must have a verdict or have expired."""
+        """Check an offset that the rails service committed.
+
+        Each request before the offset must have a verdict or have expired.
+        """
         log, appended_us = self._broker.log((REQUESTS.name, number)), self._broker.appended_us[REQUESTS.name, number]
         for record in log[self._committed.get(number, 0) : position]:
             request = event_of(record)

@@ -1,4 +1,7 @@
-"""A second, simpler computation of a request's state. Simulations compare its results with those of ``Screen``."""
+"""A second, simpler computation of a request's state.
+
+The checks at the end of a simulation compare the result with that of the class ``Screen``, which the services use.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

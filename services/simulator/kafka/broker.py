@@ -103,7 +103,10 @@ class SimulatedBroker:
             told(record)
 
     def append_newer(self, number: int) -> None:
-        """Append a request in a format that the services cannot read."""
+        """Append a request in a format that the services cannot read.
+
+        ``number`` is part of the seed of the request's id.
+        """
         request_id = self._new_id(f"newer/{number}")
         partition = (REQUESTS.name, partition_for(request_id, PARTITIONS))
         log, now_us = self.log(partition), self._simulation.now_us
@@ -120,7 +123,7 @@ class SimulatedBroker:
             reader.wake()
 
     def append_stray(self, number: int) -> None:
-        """Append a verdict on a request that does not exist."""
+        """Append a verdict on a request that does not exist. ``number`` is part of the seed of the request's id."""
         request_id, now_us = self._new_id(f"stray/{number}"), self._simulation.now_us
         self.labels[request_id] = -3
         self._simulation.note("broker", "FAULT a verdict on an unknown request")

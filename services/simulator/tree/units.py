@@ -1,4 +1,4 @@
-"""Build the simulated processes of each service. Workers write the answers of the plan."""
+"""Build the simulated processes of each service. The verdicts and the answers come from the ``Plan``."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

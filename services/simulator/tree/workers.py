@@ -1,4 +1,4 @@
-"""Simulated generators and cloud workers. They have the real scheduler, and write the answers of the plan.
+"""Simulated generators and cloud workers. They have the real scheduler, and write the answers from the ``Plan``.
 
 Keep the behaviour the same as in ``services/worker/worker.py`` and ``services/worker/execution.py``.
 """

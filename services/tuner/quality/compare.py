@@ -42,9 +42,9 @@ class Quality(msgspec.Struct, frozen=True):
 
     Attributes:
         identical: Share of tasks whose answer the change did not alter.
-        noise: Share of tasks to which two processes without the change give equal answers. The lower this share, the
-            more answers vary by chance.
-        fewer_identical: ``noise`` minus ``identical``; above 0 if the change alters more answers than chance does.
+        baseline_identical: Share of tasks to which two processes without the change give equal answers.
+        fewer_identical: ``baseline_identical`` minus ``identical``; above 0 if the change alters more answers than
+            chance does.
         first_divergence: Median position of the first altered character; None if no answer is altered.
         loss: Share of tasks solved without the change minus the share solved with it.
         perplexity_before: None if the engine reports no log-probabilities.
@@ -53,7 +53,7 @@ class Quality(msgspec.Struct, frozen=True):
     """
 
     identical: Interval
-    noise: Interval
+    baseline_identical: Interval
     fewer_identical: Interval
     first_divergence: float | None
     solved_before: float
@@ -102,7 +102,7 @@ def compare(before: Answers, again: Answers, after: Answers, answers: Sequence[s
     count = len(answers)
     return Quality(
         identical=wilson(sum(equal), count, CONFIDENCE),
-        noise=wilson(sum(self_equal), count, CONFIDENCE),
+        baseline_identical=wilson(sum(self_equal), count, CONFIDENCE),
         fewer_identical=paired_difference(self_equal, equal, CONFIDENCE),
         first_divergence=parted[len(parted) // 2] if parted else None,
         solved_before=sum(right_before) / count,

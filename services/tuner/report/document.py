@@ -238,10 +238,11 @@ def _quality(search: Search) -> Section:
             parted = (
                 "" if quality.first_divergence is None else f", differing from character {quality.first_divergence:g}"
             )
+            itself = quality.baseline_identical.value
             rows.append(
                 (
                     each.trial.change.name + (" (lossy)" if each.trial.change.lossy else ""),
-                    f"{_with(quality.identical, share=True)}{parted}; baseline with itself {quality.noise.value:.0%}",
+                    f"{_with(quality.identical, share=True)}{parted}; baseline with itself {itself:.0%}",
                     perplexity,
                     f"{quality.solved_before:.0%} to {quality.solved_after:.0%}; lost {percent(quality.loss)}",
                 )

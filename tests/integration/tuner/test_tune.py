@@ -128,7 +128,7 @@ async def test_what_a_lossy_change_costs_is_measured_on_a_real_model(monkeypatch
 
     assert found is not None
     assert found.prompts == 8
-    assert found.noise.value == 1
+    assert found.baseline_identical.value == 1
     assert found.identical.value < 1
     assert found.first_divergence is not None
     assert found.perplexity_rise is not None

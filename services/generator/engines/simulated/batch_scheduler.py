@@ -42,7 +42,7 @@ class CostModel:
     """The simulated hardware and models, and the limits of a step.
 
     Attributes:
-        pair: Target model, draft model and GPU.
+        pair: The target model and the draft model, on one GPU.
         gamma: Number of tokens drafted for each sequence in a step; 0 turns speculation off. If ``adaptive`` is true,
             this is the maximum.
         adaptive: Whether the number of drafted tokens is chosen for each step from load and measured acceptance.

@@ -1,7 +1,7 @@
 """Scripts that say how a simulated answer behaves, for load and fault tests.
 
-A request appends its script to the model's name. The model ``simulated-n50-die10`` generates an answer of 50 tokens
-that fails after 10 steps. The parts of a script may come in any order::
+A request appends its script to the model's name. The model ``simulated-n50-die10`` begins an answer of 50 tokens, and
+fails after 10 steps. The parts of a script may come in any order::
 
     n<k>      generate k tokens, or max_tokens if that is less
     slow<ms>  delay the first token by this time
@@ -63,7 +63,7 @@ class FaultScript:
         return next((word for scripted, word in words if scripted == position), None)
 
     def silent_from(self) -> int | None:
-        """Return after how many steps the answer stalls for ever; None if it does not stall."""
+        """Return the number of steps after which the answer stalls for ever; None if it does not stall."""
         return 0 if self.mute is not None else self.stall
 
 
