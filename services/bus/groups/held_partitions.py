@@ -54,11 +54,11 @@ class HeldPartitions(Generic[Waiter]):
 
         Args:
             partitions: All partitions to hold from now on.
-            anew: Partitions to read from another offset. Such a partition is in ``gained``, and also in ``lost`` if it
-                was held before.
+            anew: Partitions to read from another offset.
 
         Returns:
-            The change, and the removed waiters.
+            The change, and the removed waiters. In the change, a partition of ``anew`` counts as gained, and also as
+            lost if it was held before.
         """
         kept = (self.held & partitions) - anew
         lost = self.held - kept

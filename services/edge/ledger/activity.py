@@ -1,6 +1,6 @@
 """Collect the latest recalls and circuit breaker states, for the page at ``/ledger``.
 
-A recall takes back text of an answer. Both come from accounts, the summaries of requests on ``railbus.accounts``.
+The recalls and states are read from accounts, the summaries of requests on ``railbus.accounts``.
 """
 
 from collections import deque

@@ -237,9 +237,9 @@ def plan_serve(kind: EngineKind, demand: Demand) -> ServePlan:
 
 
 def grown(demand: Demand, streams: int, seen: QueueTimes) -> Demand:
-    """Return the demand with the number of users at which about ``streams`` answers run at the same time.
+    """Return ``demand`` with another number of users: as many as keep about ``streams`` answers running at once.
 
-    ``seen`` has the latencies that give the duration of an answer.
+    ``seen`` gives the time that an answer takes.
     """
     seconds = (seen.ttft_ms(0.5) + demand.output * seen.token_ms) / 1e3
     return replace(demand, users=max(1, round(streams / seconds * demand.every_s)))

@@ -42,7 +42,7 @@ class Quality(msgspec.Struct, frozen=True):
 
     Attributes:
         identical: Share of tasks whose answer the change did not alter.
-        baseline_identical: Share of tasks to which two processes without the change give equal answers.
+        baseline_identical: The same share for two runs without the change: how often answers stay equal by chance.
         fewer_identical: ``baseline_identical`` minus ``identical``; above 0 if the change alters more answers than
             chance does.
         first_divergence: Median position of the first altered character; None if no answer is altered.
@@ -65,7 +65,7 @@ class Quality(msgspec.Struct, frozen=True):
     perplexity_rise: Interval | None = None
 
     def objection(self, *, lossy: bool, rules: Rules) -> str:
-        """Return why the answers forbid the change; empty if they allow it."""
+        """Return why the change must be refused for the quality of its answers; empty if it may be used."""
         if not lossy and self.fewer_identical.low <= 0:
             return ""
         said = "" if lossy else f"answers differ ({self.identical.value:.0%} equal), though it is said to be lossless; "
