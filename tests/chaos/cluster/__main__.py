@@ -21,6 +21,7 @@ async def main():
     print(report(found, rows, figures), flush=True)
     for kind, request_id, what in found.violations[: options.show]:
         print(f"{kind}: {request_id}: {what}"[:1_000], flush=True)
+        print(*(f"    {line}" for line in found.histories.get(request_id, ())), sep="\n", flush=True)
     return int(bool(found.violations))
 
 

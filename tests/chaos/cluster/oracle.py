@@ -16,7 +16,10 @@ from aiokafka import AIOKafkaConsumer, TopicPartition
 TOPICS = (
     "railbus.requests", "railbus.requests.batch", "railbus.requests.vertex", "railbus.streams", "railbus.dead",
 )  # fmt: skip
-SHOWN_VIOLATIONS = 12
+HISTORY_FIELDS = (
+    "attempt", "run", "seq", "last_seq", "final", "decision", "trigger", "target", "how", "seen_seq", "action", "start",
+    "end", "outcome", "cause",
+)  # fmt: skip
 
 
 @dataclass
@@ -68,9 +71,23 @@ class Findings:
     double_takes: list = field(default_factory=list)
     resumes: int = 0
     violations: list = field(default_factory=list)
+    histories: dict = field(default_factory=dict)
 
     def wrong(self, kind, request_id, what):
         self.violations.append((kind, request_id, what))
+
+
+def history(events):
+    """Tell what the log has of one request, without its texts: a line per event, and one for several chunks of a run."""
+    lines, before = [], None
+    for offset, kind, event in events:
+        run = event["run"] if kind == "Chunk" else None
+        if run is not None and run == before:
+            lines[-1] = f"{lines[-1].partition(' to ')[0]} to {offset}: {event['seq']}"
+        else:
+            lines.append(f"{offset} {kind} { ({name: event[name] for name in HISTORY_FIELDS if name in event}) }")
+        before = run
+    return lines
 
 
 async def read_log(bootstrap):
@@ -136,6 +153,9 @@ def judge(told, dead, readers):
             found.wrong("lost", reader.request_id, f"{reader.transport}: {reader.over}")
         if one is not None:
             _Screening(found, reader, one).run()
+    for _, request_id, _ in found.violations:
+        if request_id in told:
+            found.histories[request_id] = history(told[request_id].events)
     return found
 
 
@@ -227,6 +247,7 @@ class _Screening:
         self._found, self._reader, self._one = found, reader, one
         self._runs, self._first = {}, {}
         self._attempt, self._frozen = 0, None
+        self._newest, self._taken_back = 1, False
         self._denied = None
         self._finished = {}
 
@@ -263,8 +284,12 @@ class _Screening:
                 run = self._run(event)
                 if event["action"] == "stop":
                     run.stopped = event.get("replacement", "")
+                    # Before any cutover, the only run that may be shown was stopped: nothing may be shown after it.
+                    self._taken_back |= self._newest == 1 and self._first.get(1) == event["run"]
                 else:
                     run.take_back(event["start"], event["end"], event.get("replacement", ""))
+            case "Cutover":
+                self._newest = max(self._newest, event["attempt"])
             case "Finished":
                 self._finished[event["run"]] = event["last_seq"]
             case "Verdict":
@@ -283,12 +308,13 @@ class _Screening:
             return True
         if self._denied is not False:
             return self._wrong("withdrawn", f"at {place}, without an allowing verdict: {visible[:80]!r}")
-        for run_id in self._first.values():
-            run = self._runs[run_id]
-            if run.attempt < self._attempt or not run.has(visible):
-                continue
-            if run.stopped is not None:
-                return self._wrong("withdrawn", f"at {place}, the answer was taken back: {visible[-80:]!r}")
+        runs = (self._runs[run_id] for run_id in self._first.values())
+        fitting = [run for run in runs if run.attempt >= self._attempt and run.has(visible)]
+        # The simulated engine says the same in each attempt: a text may fit a stopped run and another one.
+        run = next((run for run in fitting if run.stopped is None), None)
+        if self._taken_back or (fitting and run is None):
+            return self._wrong("withdrawn", f"at {place}, the answer was taken back: {visible[-80:]!r}")
+        if run is not None:
             self._attempt = run.attempt
             return True
         return self._wrong(self._kind_of(visible), f"at {place}: ...{visible[-120:]!r}")

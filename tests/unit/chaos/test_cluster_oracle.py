@@ -31,6 +31,13 @@ OTHER = [
 ]
 
 
+SAME = [
+    ("Started", {"attempt": 2, "run": "b"}),
+    *(("Chunk", {"attempt": 2, "run": "b", "seq": n, "text": text}) for n, text in enumerate(TEXTS)),
+]
+LATE = ("Cutover", {"attempt": 2, "trigger": "stall"})
+
+
 def saw(*ops, over="closed"):
     reader = Reader("sse")
     reader.request_id = ID
@@ -57,6 +64,14 @@ def kinds(told_events, reader, requests=1):
         (events(RECALL), saw(*WHOLE[:2], (5, ("show", "[gone]")), (6, ("show", " ")))),
         (events(STOP, outcome="recalled"), saw(*WHOLE, (5, ("instead", "no")))),
         (events(*OTHER, outcome="failed"), saw(*WHOLE, (5, ("restart",)), (6, ("show", "two ")), over="failed")),
+        (
+            events(LATE, *SAME, STOP, outcome="failed"),
+            saw(*WHOLE, (5, ("restart",)), (9, ("show", "one ")), over="failed"),
+        ),
+        (
+            events(LATE, STOP, *SAME, outcome="failed"),
+            saw(*WHOLE, (5, ("restart",)), (8, ("show", "one ")), over="failed"),
+        ),
     ],
 )
 def test_nothing_is_wrong(told_events, reader):
@@ -75,11 +90,23 @@ def test_nothing_is_wrong(told_events, reader):
         (events(*OTHER, outcome="failed"), saw(*WHOLE, (6, ("show", "two ")), over="failed"), "mixed"),
         (events(RECALL), saw(*WHOLE, (6, ("close", "completed"))), "withdrawn"),
         (events(STOP, outcome="recalled"), saw(*WHOLE, (6, ("close", "recalled"))), "withdrawn"),
+        (
+            events(STOP, LATE, *SAME, outcome="failed"),
+            saw(*WHOLE, (6, ("restart",)), (8, ("show", "one "))),
+            "withdrawn",
+        ),
         (events(verdict="deny"), saw(*WHOLE), "withdrawn"),
     ],
 )
 def test_what_is_wrong_is_found(told_events, reader, kind):
     assert kind in kinds(told_events, reader)
+
+
+def test_the_history_of_what_is_wrong_is_told_without_texts():
+    told = {ID: Told(0, 1, events(STOP, outcome="recalled"))}
+    found = judge(told, [], [saw(*WHOLE, (6, ("close", "recalled")))])
+    assert found.histories[ID][2] == "2 Chunk {'attempt': 1, 'run': 'a', 'seq': 0} to 4: 2"
+    assert "mail" not in str(found.histories)
 
 
 def test_a_promise_that_is_on_no_topic_is_lost():
