@@ -78,7 +78,7 @@ class Findings:
 
 
 def history(events):
-    """Tell what the log has of one request, without its texts: a line per event, one line for a run's chunks in a row."""
+    """Return what the log has of one request, without its texts: a line per event, chunks of a run in one line."""
     lines, before = [], None
     for offset, kind, event in events:
         run = event["run"] if kind == "Chunk" else None
