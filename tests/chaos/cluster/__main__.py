@@ -22,6 +22,10 @@ async def main():
     for kind, request_id, what in found.violations[: options.show]:
         print(f"{kind}: {request_id}: {what}"[:1_000], flush=True)
         print(*(f"    {line}" for line in found.histories.get(request_id, ())), sep="\n", flush=True)
+    for request_id in sorted(found.said_again)[:3]:
+        print(
+            f"said again: {request_id}", *(f"    {line}" for line in found.histories[request_id]), sep="\n", flush=True
+        )
     return int(bool(found.violations))
 
 

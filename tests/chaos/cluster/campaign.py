@@ -137,6 +137,7 @@ def report(found, rows, figures):
         first,
         f"outcomes {dict(found.outcomes)}; cutovers {dict(found.cutovers)}",
         f"taken twice {len(found.double_takes)}: {dict(figures['taken twice'])}",
+        f"a stopped attempt's text, said again by the next one: {len(found.said_again)} requests",
         f"clients' ends {dict(found.ends)}",
         f"other ends {dict(found.reasons)}",
         f"violations {counted}",

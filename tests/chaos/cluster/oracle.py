@@ -67,7 +67,7 @@ class Findings:
     ends: Counter = field(default_factory=Counter)
     cutovers: Counter = field(default_factory=Counter)
     recalls: int = 0
-    restarted: int = 0
+    said_again: set = field(default_factory=set)
     double_takes: list = field(default_factory=list)
     resumes: int = 0
     violations: list = field(default_factory=list)
@@ -153,7 +153,7 @@ def judge(told, dead, readers):
             found.wrong("lost", reader.request_id, f"{reader.transport}: {reader.over}")
         if one is not None:
             _Screening(found, reader, one).run()
-    for _, request_id, _ in found.violations:
+    for request_id in {request_id for _, request_id, _ in found.violations} | found.said_again:
         if request_id in told:
             found.histories[request_id] = history(told[request_id].events)
     return found
@@ -315,6 +315,8 @@ class _Screening:
         if self._taken_back or (fitting and run is None):
             return self._wrong("withdrawn", f"at {place}, the answer was taken back: {visible[-80:]!r}")
         if run is not None:
+            if any(other.stopped is not None for other in fitting):
+                self._found.said_again.add(self._reader.request_id)
             self._attempt = run.attempt
             return True
         return self._wrong(self._kind_of(visible), f"at {place}: ...{visible[-120:]!r}")

@@ -102,6 +102,11 @@ def test_what_is_wrong_is_found(told_events, reader, kind):
     assert kind in kinds(told_events, reader)
 
 
+def test_a_text_that_a_stopped_attempt_also_said_is_counted():
+    reader = saw(*WHOLE, (5, ("restart",)), (8, ("show", "one ")), over="failed")
+    assert judge({ID: Told(0, 1, events(LATE, STOP, *SAME, outcome="failed"))}, [], [reader]).said_again == {ID}
+
+
 def test_the_history_of_what_is_wrong_is_told_without_texts():
     told = {ID: Told(0, 1, events(STOP, outcome="recalled"))}
     found = judge(told, [], [saw(*WHOLE, (6, ("close", "recalled")))])
