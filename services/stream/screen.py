@@ -130,10 +130,7 @@ class Screen:
 
     @property
     def last_seq(self) -> int:
-        """The highest ``seq`` up to which no chunk of the voice is missing; -1 if the first chunk is missing.
-
-        The voice is the run whose text may be shown.
-        """
+        """The highest ``seq`` up to which no chunk of the voice is missing; -1 if the first chunk is missing."""
         return self._text.last_seq
 
     @property

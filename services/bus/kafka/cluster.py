@@ -26,7 +26,7 @@ _NONE: Final = -1
 
 class _Client(AIOKafkaClient):  # type: ignore[misc]
     # When this member leads its group, aiokafka calls ``set_topics`` with the topics of the group only. From the next
-    # update on, it would know no leader of any other topic. The topics in ``kept`` stay known.
+    # update on, it would know no leader of any other topic. The topics in ``kept`` stay known. No topics means all.
     def __init__(self, kept: AbstractSet[str], **options: Any) -> None:
         super().__init__(**options)
         self._kept = kept

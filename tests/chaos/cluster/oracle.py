@@ -247,7 +247,7 @@ class _Screening:
         self._found, self._reader, self._one = found, reader, one
         self._runs, self._first = {}, {}
         self._attempt, self._frozen = 0, None
-        self._newest, self._taken_back = 1, False
+        self._newest, self._race, self._taken_back = 1, False, False
         self._denied = None
         self._finished = {}
 
@@ -284,12 +284,14 @@ class _Screening:
                 run = self._run(event)
                 if event["action"] == "stop":
                     run.stopped = event.get("replacement", "")
-                    # Before any cutover, the only run that may be shown was stopped: nothing may be shown after it.
-                    self._taken_back |= self._newest == 1 and self._first.get(1) == event["run"]
+                    # Without a race, only the newest attempt may be shown. If it is stopped, nothing may come after it.
+                    newest = event["attempt"] == self._newest and self._first.get(self._newest) == event["run"]
+                    self._taken_back |= newest and not self._race
                 else:
                     run.take_back(event["start"], event["end"], event.get("replacement", ""))
             case "Cutover":
                 self._newest = max(self._newest, event["attempt"])
+                self._race |= event.get("how") == "race"
             case "Finished":
                 self._finished[event["run"]] = event["last_seq"]
             case "Verdict":

@@ -36,6 +36,12 @@ SAME = [
     *(("Chunk", {"attempt": 2, "run": "b", "seq": n, "text": text}) for n, text in enumerate(TEXTS)),
 ]
 LATE = ("Cutover", {"attempt": 2, "trigger": "stall"})
+STOP_AGAIN = ("Recall", {"attempt": 2, "run": "b", "start": 0, "end": 3, "action": "stop", "replacement": "no"})
+THIRD = [
+    ("Cutover", {"attempt": 3, "trigger": "stall"}),
+    ("Started", {"attempt": 3, "run": "c"}),
+    ("Chunk", {"attempt": 3, "run": "c", "seq": 0, "text": "one "}),
+]
 
 
 def saw(*ops, over="closed"):
@@ -93,6 +99,11 @@ def test_nothing_is_wrong(told_events, reader):
         (
             events(STOP, LATE, *SAME, outcome="failed"),
             saw(*WHOLE, (6, ("restart",)), (8, ("show", "one "))),
+            "withdrawn",
+        ),
+        (
+            events(LATE, *SAME, STOP_AGAIN, *THIRD, outcome="failed"),
+            saw(*WHOLE, (5, ("restart",)), (9, ("show", "one ")), (11, ("restart",)), (13, ("show", "one "))),
             "withdrawn",
         ),
         (events(verdict="deny"), saw(*WHOLE), "withdrawn"),
