@@ -181,7 +181,7 @@ class BatchCore:
         return self._done(job, place, number, LineError(code="rejected", message=message))
 
     def step(self, now_us: int, positions: Positions) -> list[Effect]:
-        """Submit new lines and due retries, end lines whose requests took too long, and write each job's progress."""
+        """Submit new lines and due retries. End the lines whose requests took too long. Write each job's progress."""
         effects: list[Effect] = []
         for job in self.jobs():
             if job.stage != "running":

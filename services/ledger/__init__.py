@@ -1,5 +1,5 @@
 """The ledger: a Faust application that sums the figures of requests by time window, and publishes the sums.
 
-It reads accounts and receipts. An account summarises a closed request. A receipt records what a client connection
-was sent.
+It reads accounts and receipts. An account summarises a closed request. A receipt records what was sent to a
+client on one connection.
 """

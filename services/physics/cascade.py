@@ -1,4 +1,4 @@
-"""Compute how many of the best requests a cascade of models finds.
+"""Compute which share of the requests with the highest scores a cascade of models finds.
 
 A cascade scores every request with a small model, and passes the requests with the highest scores on to a larger model.
 The two scores of a request are modelled as correlated normal variables.

@@ -1,6 +1,6 @@
 """Run the test cases of a policy: ``railbus policy test``.
 
-Each line of ``golden/*.jsonl`` is a case. There are three kinds.
+Each line of ``golden/*.jsonl`` is a case. The keys of a case tell which part of the policy it tests.
 
 ``admit`` is an input of ``admission.rego``, and ``finding`` an input of ``findings.rego``. Most fields of an input have
 default values. Only the fields in ``expect`` are compared with Rego's answer::

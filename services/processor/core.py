@@ -80,7 +80,7 @@ class Core:
         return NOTHING
 
     def caught_up(self, number: int, known_us: int, now_us: int) -> Sequence[Effect]:  # noqa: ARG002
-        """Start to make decisions for a gained partition number. Its records have been read to the end.
+        """Start to make decisions for a gained partition, whose records have now been read to the end.
 
         Called only if the processor's ``rewind_ms`` is set.
         """

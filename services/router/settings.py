@@ -33,7 +33,7 @@ class Settings:
             ``failed``. Each open request takes about 5 KB of the router's memory.
         router_instance: Unique id for static group membership. A restart within the session timeout then causes no
             rebalance.
-        fallback: Where requests go that the self-hosted engines cannot serve in time: nowhere, or to Vertex AI.
+        fallback: Where a request goes if the self-hosted engines cannot serve it in time: nowhere, or to Vertex AI.
         fallback_attempts: Maximum number of attempts of one request in the cloud.
         fallback_ratio: Maximum share of a minute's requests that may go to the cloud.
         fallback_free: Number of requests that may go to the cloud each minute even if ``fallback_ratio`` is reached.

@@ -89,7 +89,7 @@ class Simulation:
         self.events += done
 
     def note(self, lane: str, what: str) -> None:
-        """Add an entry to ``schedule``, the input of ``digest``, and a line to the timeline."""
+        """Add an entry to ``schedule``, from which ``digest`` is computed. Also add a line to the timeline."""
         self.count(lane, what)
         self.trace(lane, what)
 

@@ -133,7 +133,7 @@ class Ticket:
 
 
 class RecentKeys(Generic[RecentKey]):
-    """Remembers the ``limit`` keys that were added last, and when each of them was added."""
+    """Remembers the newest keys, at most ``limit``, and when each of them was added."""
 
     __slots__ = ("_limit", "_seen")
 

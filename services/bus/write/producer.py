@@ -142,7 +142,7 @@ class Producer:
     def post_now(
         self, topic: Topic, event: AnyEvent, *, traceparent: str | None = None
     ) -> asyncio.Future[Position] | None:
-        """Accept an event like ``post``, with the same errors. If ``post`` would have to wait, return None instead."""
+        """Do what ``post`` does, with the same errors. But where ``post`` would have to wait, return None."""
         record = self._record(topic, event, traceparent)
         return self._accept(topic, event, record) if self._buffer.try_acquire(record.size) else None
 

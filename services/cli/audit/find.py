@@ -15,7 +15,7 @@ MAX_FOUND: Final = 10_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """Search conditions; None is ignored. Times are in milliseconds since the epoch."""
+    """Search conditions. A condition whose value is None is not applied. Times are in milliseconds since the epoch."""
 
     from_ms: int
     to_ms: int  # the request's first record since from_ms is before this

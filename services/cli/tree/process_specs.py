@@ -76,7 +76,7 @@ class ProcessSpec:
     """Command and environment of one process.
 
     Attributes:
-        name: Name of the service, with a number from the second process on, such as ``edge-2``.
+        name: Name of the service. The second process of a service and later ones have a number, such as ``edge-2``.
         stage: Lower stages are started first and stopped last.
         env: Environment variables in addition to those of ``railbus up``.
         ready: Text in the line that the process prints when it serves.

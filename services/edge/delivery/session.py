@@ -120,7 +120,7 @@ class DeliverySession:
         return self._caught_up(tuple(already_sent), rest)
 
     def shorten(self, unsent: Sequence[PositionedOp]) -> CatchUpOps:
-        """Return the ops ``unsent`` without text that one of them shows and a later one takes back."""
+        """Return the ops ``unsent``. Text is left out if one of the ops shows it and a later op takes it back."""
         return self._caught_up((), unsent)
 
     def _caught_up(self, already_sent: tuple[Op, ...], rest: Sequence[PositionedOp]) -> CatchUpOps:

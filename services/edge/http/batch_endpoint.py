@@ -43,7 +43,10 @@ class BatchEndpoint:
         ]
 
     async def upload(self, request: web.Request) -> web.Response:
-        """Store the file in a form. The field ``purpose`` must be ``batch`` and come before the field ``file``."""
+        """Store the file of an upload, which is an HTML form.
+
+        The field ``purpose`` must be ``batch`` and come before the field ``file``.
+        """
         tenant = self._keys.tenant_of(request.headers)
         if request.content_type != "multipart/form-data":
             raise ApiError(415, "Send the file as multipart/form-data.", code="not_a_form")

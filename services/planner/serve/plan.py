@@ -237,7 +237,7 @@ def plan_serve(kind: EngineKind, demand: Demand) -> ServePlan:
 
 
 def grown(demand: Demand, streams: int, seen: QueueTimes) -> Demand:
-    """Return ``demand`` with another number of users: as many as keep about ``streams`` answers running at once.
+    """Return ``demand`` with another number of users. With that number, about ``streams`` answers run at once.
 
     ``seen`` gives the time that an answer takes.
     """

@@ -1,4 +1,4 @@
-"""Checks that a pattern's match must pass, such as check digits."""
+"""The tests that a match of a pattern must pass, such as the test of check digits."""
 
 import math
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Simulated edge. It follows partitions and delivers answers with classes of the real edge.
+"""Simulated edge. It uses the Python classes of the real edge to follow partitions and to deliver answers.
 
 It imitates ``log/partition_follower.py`` and ``requests/request_service.py`` in ``services/edge``. If the order of the
 steps changes there, change it here too.

@@ -30,7 +30,7 @@ StructT = TypeVar("StructT", bound=msgspec.Struct)
 
 
 class EngineProcessError(Exception):
-    """The engine did not start, ended, or did not answer in time. The message has the reason."""
+    """The engine did not start, or it ended, or it did not answer in time. The message has the reason."""
 
 
 class Ready(msgspec.Struct, frozen=True):
