@@ -248,7 +248,7 @@ class WindowSums:
         recalls: Number of recalls that took effect.
         tokens: Number of tokens of the answers.
         prompt_tokens: Number of tokens of the prompts, counted for each attempt.
-        recalled_tokens: Sum, over the requests, of the maximum number of visible tokens that one recall removed.
+        recalled_tokens: Number of visible tokens that recalls removed. Only the largest recall of each request counts.
         exposure_ms: Sum, over the requests, of the longest time for which recalled text was shown.
         speculated: Number of requests with speculative decoding.
         spent_first_ms: Time by which rails and safety delayed the first visible text.

@@ -41,7 +41,7 @@ def weight_bytes_read(model: Model, precision: Precision, tokens: float = 1) -> 
 def kv_bytes_per_token(model: Model, *, beyond_window: bool = False, kv: KvPrecision = "bf16") -> float:
     """Return the number of bytes by which one more token enlarges a KV cache.
 
-    With ``beyond_window``, only layers without an attention window count.
+    With ``beyond_window``, the layers that have an attention window are left out.
     """
     layers = model.global_layers if beyond_window else model.layers
     return 2 * layers * model.kv_heads * model.head_dim * _kv_value_bytes(kv)

@@ -41,7 +41,10 @@ class SettledChange:
         self._settled = True
 
     def poll(self, seen: Hashable) -> bool:
-        """Return true once after a change, as soon as two calls in a row get the same state."""
+        """Return whether a change is complete. This is true for one call after each change.
+
+        A change is complete when two calls in a row get the same state.
+        """
         if seen != self._seen:
             self._seen, self._settled = seen, False
             return False

@@ -88,7 +88,10 @@ class TailReader:
         return begin
 
     def rewind(self, offsets: Mapping[tuple[Topic, int], int]) -> None:
-        """Deliver followed partitions again from earlier offsets. All move before the next record is delivered."""
+        """Deliver the records of followed partitions again, from earlier offsets on.
+
+        No record is delivered until all these partitions have moved to their offsets.
+        """
         positions = {(topic.name, partition): offset for (topic, partition), offset in offsets.items()}
         behind = {key: offset for key, offset in positions.items() if (self._fetcher.position(key) or 0) > offset}
         if behind:

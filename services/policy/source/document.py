@@ -69,7 +69,7 @@ class WindowSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
             window has passed its check. The last window of an answer hides none. In
             ``OutputChecks.classifier_windows``, this value has no effect.
         timeout_ms: Time limit of one check of a window.
-        retries: How often a failed check is repeated before the window counts as unchecked.
+        retries: How often a check is repeated after an error. Then the check counts as failed.
     """
 
     first_chars: Annotated[int, Meta(ge=1, le=10_000)] = 16
@@ -89,7 +89,7 @@ class OutputChecks(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         classifier_windows: The windows in which the classifiers read an answer.
         max_findings: An answer with more findings than this is stopped.
         max_waiting_chars: Maximum number of characters that may follow a window while it waits for its check. If more
-            follow, the window counts as unchecked.
+            follow, the check counts as failed.
     """
 
     windows: WindowSpec = field(default_factory=WindowSpec)

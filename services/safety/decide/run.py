@@ -43,7 +43,7 @@ NOTHING: Final[_Outputs] = []
 
 
 class _Clearance(NamedTuple):
-    """A clearance that waits for tier 2. It is written when ``after`` windows have passed tier 2."""
+    """A clearance that waits for tier 2. It is written when tier 2 has passed as many windows as ``after`` says."""
 
     seq: int
     after: int
