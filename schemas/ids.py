@@ -9,7 +9,7 @@ _UUID7 = re.compile(UUID7_PATTERN)
 
 
 def uuid7(now_ms: int, random_bits: int) -> str:
-    """Return the UUIDv7 of a time (milliseconds since the epoch) and 74 random bits."""
+    """Return a UUIDv7 that contains ``now_ms`` (milliseconds since the epoch) and ``random_bits`` (74 bits)."""
     rand_a = random_bits >> 62 & 0xFFF
     rand_b = random_bits & (1 << 62) - 1
     value = (now_ms & (1 << 48) - 1) << 80 | 7 << 76 | rand_a << 64 | 0b10 << 62 | rand_b

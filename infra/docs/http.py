@@ -137,13 +137,26 @@ def _routes(scope: ast.AST, tree: ast.Module) -> Iterator[tuple[str, str, str]]:
         if isinstance(call.func, ast.Attribute) and getattr(call.func.value, "id", "") == "web" and len(call.args) > 1:
             handler = getattr(call.args[1], "attr", getattr(call.args[1], "id", ""))
             if handler in handlers:
-                for path in _paths(call.args[0], tree):
+                for path in _paths(call.args[0], scope, tree):
                     yield call.func.attr.upper(), path, handlers[handler].partition("\n\n")[0]
 
 
-def _paths(node: ast.expr, tree: ast.Module) -> list[str]:
+def _paths(node: ast.expr, scope: ast.AST, tree: ast.Module) -> list[str]:
     if isinstance(node, ast.Constant):
         return [str(node.value)]
-    tables = [each.value for each in tree.body if isinstance(each, ast.AnnAssign) and isinstance(each.value, ast.Dict)]
+    constants = [each for each in tree.body if isinstance(each, ast.AnnAssign)]
+    names = _sources_of(node, scope)
+    named = [each.value for each in constants if getattr(each.target, "id", "") in names and each.value is not None]
+    if named:
+        texts = [part.value for value in named for part in ast.walk(value) if isinstance(part, ast.Constant)]
+        return [text for text in texts if isinstance(text, str)]
+    tables = [each.value for each in constants if isinstance(each.value, ast.Dict)]
     keys = [key.value for one in tables for key in one.keys if isinstance(key, ast.Constant)]
     return [key for key in keys if isinstance(key, str) and key.startswith("/")]
+
+
+def _sources_of(node: ast.expr, scope: ast.AST) -> set[str]:
+    """Return the name of a variable. If a comprehension sets the variable, return the name of what it iterates over."""
+    name = getattr(node, "id", "")
+    loops = [each for each in ast.walk(scope) if isinstance(each, ast.comprehension)]
+    return {getattr(each.iter, "id", "") for each in loops if getattr(each.target, "id", "") == name} or {name}

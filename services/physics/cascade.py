@@ -1,4 +1,4 @@
-"""Compute which share of the requests with the highest scores a cascade of models finds.
+"""Compute how well a cascade of models finds the best requests, those with the highest scores.
 
 A cascade scores every request with a small model, and passes the requests with the highest scores on to a larger model.
 The two scores of a request are modelled as correlated normal variables.

@@ -27,7 +27,11 @@ PIPELINE_BALANCE: Final = Constant(0.9, 0.75, 1.0, "stages of unequal time wait 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
-    """Accelerators for a model: ``replicas`` engines, each of ``pipeline`` stages, each of ``tensor`` accelerators."""
+    """How a model is spread over accelerators.
+
+    ``replicas`` is the number of engines, ``pipeline`` the number of stages of an engine, and ``tensor`` the number of
+    accelerators of a stage.
+    """
 
     tensor: int = 1
     pipeline: int = 1
@@ -67,7 +71,7 @@ def group(gpu: Gpu, layout: Layout) -> Gpu:
 
 
 def divided(model: Model, layout: Layout) -> Model:
-    """Return the model with the KV heads that a tensor-parallel group of accelerators stores.
+    """Return a copy of ``model`` whose number of KV heads is the number that a tensor-parallel group stores.
 
     Each accelerator stores at least one KV head. So 8 KV heads on 16 accelerators count as 16.
 

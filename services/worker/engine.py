@@ -82,7 +82,7 @@ class NegativeLogLikelihood:
 
 
 class EngineError(Exception):
-    """The error of a job that failed. The message never contains prompt text.
+    """The engine could not answer a request. The message never contains prompt text.
 
     After the error class ``engine_dead``, the worker's process ends.
 

@@ -69,8 +69,8 @@ class ConnectionTable(Generic[Key]):
     A new connection beyond a limit replaces the connection that has waited longest for its client. At the limit of an
     address, it replaces only a connection of the same address.
 
-    If no such connection waits, the new connection is refused: it stays open, but only health checks are served on it.
-    If ``MAX_REFUSED`` refused connections are open already, the new one replaces the oldest of them.
+    If no such connection waits, the new connection serves only health checks, and is called a refused connection. If
+    ``MAX_REFUSED`` refused connections are open already, the new one replaces the oldest of them.
     """
 
     def __init__(self, most: int, most_per_address: int) -> None:

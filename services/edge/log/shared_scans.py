@@ -131,7 +131,7 @@ class ScanTurn:
 
 
 class ScanQueue:
-    """The unfinished look-ups of all tenants, and the turns in which readers work for them.
+    """The unfinished look-ups of all tenants, and the turns in which readers work on these look-ups.
 
     New turns go to the tenants in rotation. Several turns can run at the same time, but only one for each partition.
 

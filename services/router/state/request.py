@@ -211,7 +211,7 @@ class RequestState:
             self._know(at_us - min(queue_us, MAX_WAITED_MS * 1_000), self.config.narrow(event.deadlines))
 
     def should_write(self, key: str, known_us: int, context: EventContext) -> bool:
-        """Return whether to write this decision now. If the result is true, record that the decision is written now."""
+        """Return whether to write this decision now. If so, this method also records that the decision was written."""
         written_us = self.pending.get(key)
         if written_us is not None and known_us - written_us < RETRY_US:
             return False

@@ -127,7 +127,7 @@ class LogReplay:
         texts: Visible text after each op, by op id.
         following: Id of the next op, by op id. The empty string maps to the first op.
         newest: Id of the newest op. Ops of events after the request was closed do not count.
-        newest_us: Append time of the event from which the op ``newest`` results.
+        newest_us: Append time of the event that led to the op ``newest``.
     """
 
     def __init__(self, request_id: str) -> None:
