@@ -173,7 +173,7 @@ ERROR_CODES: Final[Mapping[str, ErrorDescription]] = {
         "Resume the stream at the last id.",
     ),
     "string_above_max_length": ErrorDescription(
-        (400,), "A message has more than 262,144 characters.", "Send less text.",
+        (400,), "A text is too long, such as a message of more than 262,144 characters.", "Send less text.",
     ),
     "too_many_batches": ErrorDescription(
         (429,), "The tenant has too many batches that have not ended.", "Wait for the end of one, or cancel one.",

@@ -17,6 +17,12 @@ Tokens = Annotated[int, Meta(ge=1, le=131_072)]
 MAX_QUOTED_CHARS: Final = 200
 """Maximum number of characters of the client's own text that an error repeats, such as the name of an unknown field."""
 
+_CODES: Final = {
+    "Expected `str` of length <= ": "string_above_max_length",
+    "Object contains unknown field ": "unknown_parameter",
+}
+"""Error codes, by the beginning of msgspec's message. For any other message the code is ``invalid_value``."""
+
 
 class BadBody(Exception):
     """The body is not a valid chat completion request.
@@ -190,7 +196,8 @@ def _field_error(error: str) -> BadBody:
         param = what.rpartition("field `")[2].rstrip("`")
     what, param = _clipped(what), None if param is None else _clipped(param)
     hint = " Only text parts are supported." if param is not None and param.endswith("].type") else ""
-    return BadBody(f"{what}{f' at {param}' if path else ''}.{hint}", param=param)
+    code = next((code for begin, code in _CODES.items() if what.startswith(begin)), "invalid_value")
+    return BadBody(f"{what}{f' at {param}' if path else ''}.{hint}", code=code, param=param)
 
 
 def _clipped(text: str) -> str:

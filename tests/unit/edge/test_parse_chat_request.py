@@ -102,6 +102,28 @@ def test_parts_together_too_long():
         parse_chat_request({"messages": [{"role": "user", "content": [part, part]}]})
 
 
+@pytest.mark.parametrize(
+    ("body", "code"),
+    [
+        ({"messages": [{"role": "user", "content": "x" * 262_145}]}, "string_above_max_length"),
+        (
+            {"messages": [{"role": "user", "content": [{"type": "text", "text": "x" * 140_000}] * 2}]},
+            "string_above_max_length",
+        ),
+        ({"messages": HI, "model": "x" * 300}, "string_above_max_length"),
+        ({"messages": HI, "railbus": {"delivry": "gated"}}, "unknown_parameter"),
+        ({"messages": HI, "railbus": {"deadlines": {"ttft": 1}}}, "unknown_parameter"),
+        ({"messages": HI, "railbus": {"delivery": "soon"}}, "invalid_value"),
+        ({"messages": 3}, "invalid_value"),
+    ],
+    ids=["text", "parts", "model", "extension", "deadline", "mode", "type"],
+)
+def test_the_code_says_what_is_wrong_with_a_field(body, code):
+    with pytest.raises(ApiError) as refused:
+        parse_chat_request(body)
+    assert (refused.value.status, refused.value.code) == (400, code)
+
+
 @settings(deadline=None)
 @given(
     st.dictionaries(
