@@ -121,7 +121,7 @@ class Started(RunEvent):
         queue_ms: Time from when the edge received the request to this event, in milliseconds.
         received_at: Time at which the edge received the request, converted to the worker's clock, in microseconds since
             the epoch. It is for display only.
-        delivery: How much of the answer may be shown before it is checked, as requested.
+        delivery: The requested delivery mode: how much of the answer may be shown before it is checked.
         deadlines: The deadlines of the request.
         input_gate: ``off`` means that text may be shown before the verdict.
         output_check: ``off`` means that no safety service checks the answer.

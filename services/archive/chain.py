@@ -88,9 +88,9 @@ def breaks(
     """Yield every place where the chain is broken.
 
     Args:
-        before: Digest of the record before the first row.
+        before: Digest of the record that precedes the first row.
         rows: Each record with its recorded digest.
-        after: Offset of the record before the first row; None at the start of the partition.
+        after: Offset of the record that precedes the first row; None at the start of the partition.
     """
     held = list(rows)
     for index, (archived, recorded) in enumerate(held):

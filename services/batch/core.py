@@ -174,7 +174,7 @@ class BatchCore:
         return effects
 
     def not_written(self, batch_id: str, place: int, number: int, message: str) -> list[Effect]:
-        """End a line with an error, after the broker has permanently refused its request."""
+        """Give a line of a job an error as its result: the broker has permanently refused the line's request."""
         job = self.job(batch_id)
         if job is None or place not in job.open:
             return []

@@ -20,8 +20,8 @@ class Settings:
             another attempt. The minimum is ten seconds.
         batch_line_timeout_ms: Maximum time in milliseconds between the submission and the closing of a request. If a
             request takes longer, its line gets an error.
-        input_gate: With ``hold``, every answer needs the verdict of a rails service to be accepted.
-        output_check: With ``on``, every answer needs a check by a safety service to be accepted.
+        input_gate: With ``hold``, an answer is accepted only if a rails service has given a verdict on its prompt.
+        output_check: With ``on``, an answer is accepted only if a safety service has checked it.
     """
 
     batch_dir: Path = field(

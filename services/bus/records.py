@@ -69,7 +69,7 @@ BROKEN_BATCH = "railbus-broken-batch"
 @final
 @dataclass(frozen=True, slots=True)
 class UnreadableRecord:
-    """A record that cannot be decoded, as it is on the log. The bus has already counted and logged it.
+    """The unchanged bytes of a record that cannot be decoded. The bus has already counted and logged the record.
 
     A batch that cannot be unpacked is one record without key and value.
 

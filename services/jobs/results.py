@@ -63,9 +63,9 @@ def write_results(
     store: JobStore, batch_id: str, input_file: str, *, tenant: str, parts: Sequence[ResultPart], good: int,
     outcome: BatchOutcome, now_s: int,
 ) -> ResultFiles:  # fmt: skip
-    """Write the result files of a job. Every line of the input has one result, in the order of the input.
+    """Write the result files of a job. Every line of the input gets one result, in the order of the input.
 
-    A line without a result in a part file gets an error. ``good`` is the number of valid lines.
+    If no part file has a result for a line, the result of the line is an error. ``good`` is the number of valid lines.
     """
     folder = store.work_folder(batch_id)
     where = array("Q", [_NONE]) * good  # index of the part file, and offset of the result in it

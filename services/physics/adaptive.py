@@ -106,7 +106,7 @@ def choose_gamma(
     most: int = MAX_GAMMA,
     idle_steps: int = 0,
 ) -> int:
-    """Return the number of tokens to draft in the next step, at most ``most``.
+    """Return the number of tokens to draft in the next step. ``most`` is its upper limit.
 
     ``idle_steps`` is the number of steps since the last draft.
     """

@@ -1,7 +1,8 @@
-"""Compute how well a cascade of models finds the best requests, those with the highest scores.
+"""Compute how well a cascade of models finds the best requests.
 
 A cascade scores every request with a small model, and passes the requests with the highest scores on to a larger model.
-The two scores of a request are modelled as correlated normal variables.
+The best requests are those to which the larger model would give its highest scores. The two scores of a request are
+modelled as correlated normal variables.
 """
 
 import math

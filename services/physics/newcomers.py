@@ -42,8 +42,8 @@ def burst(
 ) -> Burst:
     """Return the delays if ``batch`` prompts arrive together.
 
-    ``cached`` tokens of each prompt are in the KV cache. A step prefills as many whole prompts as fit into ``budget``
-    tokens.
+    ``cached`` is the number of tokens of each prompt that are in the KV cache. A step prefills as many whole prompts as
+    fit into ``budget`` tokens.
     """
     whole("batch", batch, least=1)
     # Sequences whose prompts share a step form a group and stay together. When the answers of a group end, the next

@@ -165,7 +165,9 @@ def read_ms(
     kv: KvPrecision = "bf16",
     efficiency: Efficiency = FLOOR,
 ) -> float:
-    """Return the time to read the weights, and the KV caches of ``batch`` sequences of ``context`` tokens.
+    """Return the time to read the weights and the KV caches.
+
+    There is one KV cache of ``context`` tokens for each of the ``batch`` sequences.
 
     ``tokens`` is the number of tokens in the step. It determines how many experts of a mixture are read.
     """

@@ -118,7 +118,10 @@ def budget_holds(draft_ms: float, target_ms: float, gamma: int, alpha: float) ->
 
 
 def largest_gamma_in_budget(alpha: float, draft_cost: float, *, most: int = 64) -> int:
-    """Return the largest gamma, up to ``most``, that is expected to save more time than it takes; 0 if there is none.
+    """Return the largest gamma that is expected to save more time than it takes; 0 if there is none.
+
+    ``most`` is the upper limit of gamma.
+
 
     ``draft_cost`` is the time of a draft step divided by the time of a target step.
     """

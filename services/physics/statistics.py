@@ -24,7 +24,10 @@ class Interval:
 
 
 def percentile(values: Sequence[float], share: float) -> float:
-    """Return the percentile ``share`` (0 to 1), interpolated linearly between the two nearest values.
+    """Return a percentile of the values. ``share`` is between 0 and 1: 0.5 gives the median.
+
+    Interpolate linearly between the two nearest values.
+
 
     Raises:
         ValueError: There are no values.

@@ -2,7 +2,7 @@
 
 A policy is a folder, such as ``policies/default``::
 
-    policy.toml        rails, deadlines, bounds of delivery, refusal and replacement texts
+    policy.toml        rails, deadlines, limits of delivery, texts for refusals and for replacements
     patterns/*.toml    patterns and word lists, each with examples
     rego/*.rego        admission.rego and findings.rego
     rego/data.json     data for Rego

@@ -39,7 +39,7 @@ def try_policy(files: Files) -> None:
     """Build a policy and evaluate its Rego in another process.
 
     Raises:
-        BrokenPolicy: The files have faults, or the process ended or took too long.
+        BrokenPolicy: The files have faults, or the process died or took too long.
     """
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path or "." for path in sys.path)}
     given = msgspec.msgpack.encode(dict(files))

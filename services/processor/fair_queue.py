@@ -45,7 +45,10 @@ class FairQueue(Generic[T]):
         return tenant, item
 
     def turn(self, most: int) -> tuple[str, list[T]] | None:
-        """Remove and return up to ``most`` items of the next tenant; None if the queue is empty."""
+        """Remove and return the oldest items of the next tenant; None if the queue is empty.
+
+        ``most`` is the maximum number of items.
+        """
         if not self._by_tenant:
             return None
         tenant = next(iter(self._by_tenant))

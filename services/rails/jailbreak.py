@@ -73,9 +73,10 @@ class Excerpt(NamedTuple):
 
 
 def choose_excerpts(text: str, spans: Sequence[tuple[int, int]], most: int) -> list[Excerpt]:
-    """Return the excerpts of a text to score: up to ``most`` windows, and both ends of a long text.
+    """Return the excerpts of a text to score: windows, and both ends of a long text.
 
-    ``spans`` has the start and the end of each window. The excerpts where attacks are most likely come first.
+    ``spans`` has the start and the end of each window, and ``most`` is the maximum number of windows. The excerpts
+    where attacks are most likely come first.
     """
     # The windows are spread evenly over the text.
     last = len(spans) - 1

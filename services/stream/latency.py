@@ -159,9 +159,10 @@ def settle(parts: Sequence[int], waited: int) -> list[int]:
         waited: Time from the receipt to the last byte sent, in the same unit.
 
     Returns:
-        The durations of the parts, and then the delivery time. They add up to ``waited``: parts 5, 10 and ``waited`` 20
-        give 5, 10, 5. If the sum of the parts is more than ``waited``, the first part is shortened. If that is not
-        enough, the other parts are shortened, the last one first. Parts 5, 10 and ``waited`` 12 give 2, 10, 0.
+        The durations of the parts, and then the delivery time. They add up to ``waited``. For example,
+        ``settle([5, 10], 20)`` is ``[5, 10, 5]``. If the sum of the parts is more than ``waited``, the first part is
+        shortened. If that is not enough, the other parts are shortened, the last one first. For example,
+        ``settle([5, 10], 12)`` is ``[2, 10, 0]``.
     """
     # The difference between the clocks is corrected as in ``measure``.
     excess = max(0, min(sum(parts) - waited, parts[0]))  # the edge's clock is behind the broker's

@@ -42,7 +42,7 @@ class Load(msgspec.Struct, frozen=True):
 
 
 class Round(msgspec.Struct, frozen=True):
-    """The loads of one round: two without the change (``before``) and two with the change (``after``)."""
+    """The four measurements of one round: two without the change (``before``) and two with the change (``after``)."""
 
     before: tuple[Load, ...]
     after: tuple[Load, ...]

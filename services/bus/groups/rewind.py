@@ -21,9 +21,9 @@ async def rewound(
 ) -> dict[Partition, int]:
     """Return, for each gained partition, the offset from which a reader must read it to rebuild its state.
 
-    If ``topic`` is None, reading starts ``rewind_ms`` before ``end_ms``. Otherwise, ``topic`` is the topic to which the
-    group writes its results. For example, the newest result in partition 3 of ``topic`` decides where reading starts
-    in partition 3 of each topic that is read (see ``rewind_to_ms``).
+    ``topic`` is the topic to which the group writes its results. The newest result in partition 3 of ``topic`` decides
+    where reading starts in partition 3 of each topic that is read (see ``rewind_to_ms``), and so on for the other
+    partitions. If ``topic`` is None, reading starts ``rewind_ms`` before ``end_ms``.
     """
     if topic is None:
         return await cluster.offsets_for_time(partitions, end_ms - rewind_ms)

@@ -94,7 +94,10 @@ class LogClock:
 
 
 class LogClocks:
-    """The ``LogClock`` of each partition of one reader. Partitions with the same leader share one ``BrokerOffset``."""
+    """The ``LogClock`` of each partition of one reader.
+
+    Partitions with the same leader share one ``BrokerOffset``, because they have the same broker's clock.
+    """
 
     def __init__(self) -> None:
         self._offsets: dict[int | None, BrokerOffset] = {}  # by the leader's node id

@@ -1,4 +1,4 @@
-"""``railbus tune``: search for engine settings that improve an objective, in a separate process."""
+"""``railbus tune``: start a process that searches for engine settings which improve an objective."""
 
 import argparse
 import json

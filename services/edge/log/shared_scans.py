@@ -114,7 +114,7 @@ class ScanTurn:
                     scan.found.append(record)
 
     def advance(self, reader_position: int) -> list[Scan]:
-        """Record that the reader has read all records below ``reader_position``. Return the look-ups now complete."""
+        """Record that the reader has read up to ``reader_position``. Return the look-ups that are complete now."""
         if reader_position < self._passed:
             self._rewind(reader_position)
         self._passed = reader_position
@@ -174,7 +174,7 @@ class ScanQueue:
         return None
 
     def start(self, turn: ScanTurn, reader_position: int) -> list[Scan]:
-        """Record the offset at which a turn's reader has started. Return the look-ups now complete.
+        """Record the offset at which a turn's reader has started. Return the look-ups that are complete now.
 
         Look-ups skip records that the log no longer has, so they can be complete before anything is read.
         """
@@ -184,7 +184,7 @@ class ScanQueue:
         return self.advance(turn, reader_position)
 
     def advance(self, turn: ScanTurn, reader_position: int) -> list[Scan]:
-        """Record that the reader has read all records below ``reader_position``. Return the look-ups now complete."""
+        """Record that the reader has read up to ``reader_position``. Return the look-ups that are complete now."""
         for scan in self._all():
             if scan.place == turn.place and scan.position >= reader_position and scan not in turn:
                 turn.join(scan)

@@ -53,7 +53,7 @@ def gcra(rate: Rate, arrival_us: int, now_us: int, units: int = 1) -> RateDecisi
 class LocalLimiter:
     """A rate limit within this process. It applies to each tenant separately.
 
-    The object remembers only the ``size`` tenants that used it last. It treats any other tenant as a new one.
+    The object remembers the tenants that used it last, at most ``size`` of them. It treats any other tenant as new.
     """
 
     def __init__(self, rate: Rate, size: int = 10_000) -> None:

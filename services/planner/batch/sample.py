@@ -1,6 +1,7 @@
 """Predict the time of a batch job from a sample: some of the job's prompts, run on the job's engine.
 
-The sample consists of closed loops, each with a constant number of concurrent requests. Times are in milliseconds.
+The prompts are run in several closed loops, each with a constant number of concurrent requests. Times are in
+milliseconds.
 """
 
 from collections.abc import Callable, Sequence

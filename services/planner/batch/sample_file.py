@@ -12,7 +12,7 @@ MAX_BYTES: Final = 256 * 2**20
 
 
 def read_prompts(path: Path, most: int) -> list[str]:
-    """Return at most ``most`` prompts, evenly spread over the file.
+    """Return prompts that are evenly spread over the file. ``most`` is their maximum number.
 
     Raises:
         UserError: The file cannot be read, is empty, or a line has no prompt.

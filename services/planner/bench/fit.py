@@ -1,4 +1,4 @@
-"""Fit the constants of the performance model that no data sheet gives. Times are in milliseconds."""
+"""Fit those constants of the performance model that are not in any data sheet. Times are in milliseconds."""
 
 import math
 from collections.abc import Callable, Sequence

@@ -237,7 +237,7 @@ def plan_serve(kind: EngineKind, demand: Demand) -> ServePlan:
 
 
 def grown(demand: Demand, streams: int, seen: QueueTimes) -> Demand:
-    """Return ``demand`` with another number of users. With that number, about ``streams`` answers run at once.
+    """Return ``demand`` with the number of users for which the mean number of running answers is ``streams``.
 
     ``seen`` gives the time that an answer takes.
     """

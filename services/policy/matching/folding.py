@@ -63,7 +63,7 @@ class FoldedWords:
             self._automaton.make_automaton()
 
     def find(self, text: str) -> list[FoundSpan]:
-        """Return the words in a text, disguised or not. Parts of longer words are ignored."""
+        """Find these words in a text, even where they are disguised. A match inside a longer word is ignored."""
         if self._empty:
             return []
         hits = list(self._automaton.iter(fold(text)))

@@ -69,7 +69,7 @@ class WindowSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
             window has passed its check. The last window of an answer hides none. In
             ``OutputChecks.classifier_windows``, this value has no effect.
         timeout_ms: Time limit of one check of a window.
-        retries: How often a check is repeated after an error. Then the check counts as failed.
+        retries: How often a check is repeated after errors. If the last repetition has an error, too, the check failed.
     """
 
     first_chars: Annotated[int, Meta(ge=1, le=10_000)] = 16
@@ -122,7 +122,7 @@ class PolicyDocument(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """The content of ``policy.toml``.
 
     Attributes:
-        name: The policy's name. The policy's version is a hash of all files, and does not contain the name.
+        name: The policy's name. It is not a part of the policy's version, which is only a hash of all files.
         about: A description in one sentence.
         rails: Input rails.
         safety: Output checks.

@@ -77,7 +77,7 @@ class VerdictComparison:
             In an incomplete verdict, a rail gave no answer, and no rail refused the prompt.
         left_out: Number of requests that were not compared, because the recorded verdict came from a rail that is not
             run now.
-        blocked: By rail, the number of prompts that it refuses in the new evaluation.
+        blocked: For each rail, the number of prompts that the rail refuses in the new evaluation.
     """
 
     same: int = 0

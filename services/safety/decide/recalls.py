@@ -30,7 +30,8 @@ class CheckContext:
         source: The name of the safety process in the events that it writes.
         now_us: The current time in microseconds since the epoch. The core sets it before it makes decisions.
         work: Estimated extra cost of pattern matching, as a number of table look-ups. One look-up for each character is
-            not counted. ``SafetyCore.step`` sets ``work`` to 0 at its start, and ends earlier if ``work`` grows.
+            not counted. ``SafetyCore.step`` sets ``work`` to 0 when it starts. The more ``work`` grows, the sooner
+            ``step`` ends.
     """
 
     __slots__ = ("_number", "now_us", "source", "work")

@@ -11,8 +11,8 @@ was cut into chunks, when the chunks arrived, or when a check answered. Only a f
   is not cleared.
 - The last clearance of a run requires that the text passed tier 2, too. With the delivery mode ``gated``, every
   clearance requires this.
-- If a check fails, the policy decides whether to recall its window. A check that is too slow counts as failed: it has
-  no answer yet when more than ``max_waiting_chars`` characters of text follow its window.
+- If a check fails, the policy decides whether to recall its window. A check also counts as failed if it has no
+  answer when more than ``max_waiting_chars`` characters of text follow its window.
 
 No I/O.
 """
@@ -43,7 +43,10 @@ NOTHING: Final[_Outputs] = []
 
 
 class _Clearance(NamedTuple):
-    """A clearance that waits for tier 2. It is written when tier 2 has passed as many windows as ``after`` says."""
+    """A clearance that waits for tier 2.
+
+    It is written when the number of windows that have passed tier 2 is at least ``after``.
+    """
 
     seq: int
     after: int
@@ -55,7 +58,7 @@ class RunCheck:
 
     Attributes:
         gated: Whether the delivery mode is ``gated``.
-        unread: Text that ``read`` has not read yet.
+        unread: Text that the method ``read`` has not processed yet.
     """
 
     __slots__ = ("_clearing", "_context", "_due", "_ended", "_last_seq", "_plain", "_policy", "_recalls", "_scanner",

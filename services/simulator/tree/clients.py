@@ -138,7 +138,10 @@ class Clients:
             client.gone = True
 
     def roam(self, client: Client, for_us: int, read_us: int) -> None:
-        """Disconnect a client for ``for_us``. If ``read_us`` is not 0, each later read takes this long."""
+        """Disconnect a client, and connect it again after ``for_us`` microseconds.
+
+        If ``read_us`` is not 0, each later read of the client takes this long.
+        """
         if read_us and client.stream is not None:
             client.read_us = read_us
         self.leave(client, for_us)

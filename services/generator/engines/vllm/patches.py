@@ -12,7 +12,9 @@ SKIP_DRAFT_EXECUTOR: Final = "services.generator.engines.vllm.executor.SkipDraft
 
 
 def expand_batch_to_tokens(values: Any, ends: Any, total: int, replace_from: int = 0, replace_to: int = 0) -> Any:
-    """Repeat each request's value for each of its tokens: values 7, 9 and ends 2, 5 give 7, 7, 9, 9, 9.
+    """Repeat each request's value for each of its tokens.
+
+    For example, ``values`` [7, 9] and ``ends`` [2, 5] give [7, 7, 9, 9, 9].
 
     Values equal to ``replace_from`` become ``replace_to``.
     """
