@@ -173,7 +173,7 @@ class LineFault:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchFinished(BatchEvent):
-    """A job has ended, and its result files are complete. The first ``BatchFinished`` of a job on the log counts.
+    """A job has ended, and its result files are complete. If a job has several, only the first one is valid.
 
     Attributes:
         outcome: How the job ended.

@@ -75,7 +75,10 @@ class KeyStore:
         self._connection.close()
 
     def make(self, whose: Sequence[tuple[str, str]]) -> dict[tuple[str, str], bytes]:
-        """Return the key of each pair of request id and tenant in ``whose``. Create the missing keys."""
+        """Return the key of each request. Create the missing keys.
+
+        ``whose`` has pairs of request id and tenant.
+        """
         # Not from the cache: another process, ``railbus audit forget``, may have destroyed a key that is cached here.
         # What is encrypted with such a key could never be read.
         with self._connection:

@@ -112,7 +112,7 @@ class JobRun:
         )  # fmt: skip
 
     def restore(self, before: BatchProgress) -> None:
-        """Restore the job's progress from ``before``, the job's newest progress event. ``open`` is not restored."""
+        """Restore the job's progress, except the field ``open``. ``before`` is the job's newest progress event."""
         totals = before.totals
         self.epoch, self.next_line, self.recovered_from = before.epoch, before.next_line, before.next_line
         self.parts = before.parts

@@ -48,7 +48,8 @@ class Received(NamedTuple):  # a tuple, because one is created for each record
 class StoredRecord(NamedTuple):
     """A record as it is on the log, not decoded.
 
-    A batch that cannot be unpacked is one record without key and value. Its only header is ``BROKEN_BATCH``.
+    A batch that cannot be unpacked is represented by a single ``StoredRecord`` without key and value. Its only header
+    is ``BROKEN_BATCH``.
 
     Attributes:
         timestamp_ms: When the broker appended the record, in milliseconds since the epoch, by the broker's clock.
@@ -71,7 +72,7 @@ BROKEN_BATCH = "railbus-broken-batch"
 class UnreadableRecord:
     """The unchanged bytes of a record that cannot be decoded. The bus has already counted and logged the record.
 
-    A batch that cannot be unpacked is one record without key and value.
+    A batch that cannot be unpacked is represented by a single ``UnreadableRecord`` without key and value.
 
     Attributes:
         timestamp_ms: When the broker appended the record, in milliseconds since the epoch, by the broker's clock.

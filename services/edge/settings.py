@@ -40,7 +40,7 @@ class Settings:
         policy: Folder of the policy. The edge reads the tables ``[deadlines]`` and ``[classes]``, and reads them again
             after each change. It refuses a request whose deadlines are outside the policy's bounds.
         redis_url: ``redis://HOST:PORT`` of the Redis in which several edges share rate limits and idempotency keys. If
-            not set, each edge has its own.
+            not set, each edge has limits and keys of its own.
         allowed_origins: Web origins whose pages may use this edge, in addition to its own page, separated by commas.
         client_buffer_bytes: Maximum number of bytes that wait in the edge for one client to read them. If more bytes
             wait, the client is disconnected. It can resume the stream.
@@ -86,8 +86,9 @@ class Settings:
         batch_tenant_jobs: Maximum number of unfinished jobs of a tenant.
         edge_notice: A sentence at the top of the edge's web pages, ``/`` and ``/ledger``. It can say, for example, that
             a part of the installation is emulated.
-        operator_page: Whether the web page at ``/`` keeps text that was taken back, struck through, for an operator who
-            examines a policy. Turn it on only where the people to whom the answers are addressed cannot open the page.
+        operator_page: Whether the web page at ``/`` still shows text that was taken back, and strikes it through. This
+            is for an operator who examines a policy. Turn it on only where the people to whom the answers are addressed
+            cannot open the page.
         edge_drain_ms: Maximum time that open streams may continue after the process was told to stop.
     """
 

@@ -40,8 +40,8 @@ LineResult = LineAnswer | LineError
 def result_line(batch_id: str, place: int, attempt: int, number: int, custom_id: str, result: LineResult) -> bytes:
     """Return one line of a result file.
 
-    ``place`` is the line's position in the order of submission, from 0. ``number`` is its line number in the input,
-    from 1.
+    ``place`` is the position of the input line in the order of submission, from 0. ``number`` is its line number in the
+    input file, from 1.
     """
     request_id = line_request_id(batch_id, place, attempt)
     response, error = None, None

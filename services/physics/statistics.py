@@ -50,7 +50,7 @@ def bootstrap(
 ) -> Interval:
     """Return ``measure(values)`` with its 95 % confidence interval by the moving block bootstrap (Kuensch 1989).
 
-    Runs of ``block`` neighbouring values are resampled together.
+    Values are resampled in blocks of neighbouring values. ``block`` is the number of values in a block.
     """
     rng = random.Random(seed)  # noqa: S311 - it must be repeatable
     resampled = sorted(measure([values[i] for i in _blocks(len(values), block, rng)]) for _ in range(RESAMPLES))

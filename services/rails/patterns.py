@@ -25,8 +25,8 @@ class PromptSpan(NamedTuple):
     Attributes:
         tier: 0 if a pattern found it, 2 if a classifier did.
         message: Index of the message in the prompt.
-        start: Index of the first code point in the message.
-        end: Index after the last code point. It is equal to ``start`` if the finding is about the whole prompt.
+        start: Index of the part's first code point, counted from the start of the message.
+        end: Index after the part's last code point. It is equal to ``start`` if the finding is about the whole prompt.
     """
 
     rule: str

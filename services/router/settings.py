@@ -26,7 +26,8 @@ class Settings:
         policy: Folder of the policy, which sets the classes of requests and the bounds of deadlines. It is read again
             after each change.
         total_max_ms: Longest total deadline of an interactive request. If it is not set, the policy's longest total
-            deadline applies. A starting router reads the log back for at least twice this time.
+            deadline applies. A router that starts begins to read the log at a point at least
+            twice this time in the past.
         router_max_open: Maximum number of open interactive requests in one partition. Further requests are closed as
             ``failed``.
         router_max_batch_open: Maximum number of open batch requests in one partition. Further requests are closed as

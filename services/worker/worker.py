@@ -1,4 +1,4 @@
-"""Read requests and cancels from Kafka, and start and stop executions."""
+"""Read the events ``Request`` and ``Cancel`` from Kafka, and start and stop executions."""
 
 import asyncio
 import contextlib

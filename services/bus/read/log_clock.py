@@ -29,7 +29,7 @@ _UNKNOWN_US: Final = 2**63
 class BrokerOffset:
     """An estimate of how far one broker's clock is behind the reader's clock.
 
-    All partitions that the broker leads share it.
+    It is the same for all partitions that the broker leads.
     """
 
     __slots__ = ("before_us", "least_us", "window_ends_us")

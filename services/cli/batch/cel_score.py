@@ -16,7 +16,9 @@ _FAILED: Final = (ValueError, TypeError, LookupError, RuntimeError, ArithmeticEr
 
 
 def cel_scorer(expression: str) -> Callable[[str], float | None]:
-    """Compile a CEL expression to a function that returns an answer's score; None if the expression fails.
+    """Compile a CEL expression to a function that returns an answer's score.
+
+    The function returns None if the expression fails for the answer.
 
     In the expression, ``answer`` is the text and ``json`` the parsed text.
 

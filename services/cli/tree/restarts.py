@@ -16,7 +16,7 @@ class GiveUp:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RestartPolicy:
-    """Limits for restarts. Times are in seconds. Only exits in the last ``within_s`` count.
+    """Limits for restarts. Times are in seconds. Exits that are older than ``within_s`` are ignored.
 
     Attributes:
         first_s: Delay before the first restart. It doubles with each further exit.

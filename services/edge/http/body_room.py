@@ -94,8 +94,8 @@ class BodyRoom(Generic[Key]):
     def add(self, key: Key, count: int) -> None:
         """Count received bytes of an incomplete body or message.
 
-        If ``total`` exceeds the limit, close connections until it does not. The oldest incomplete body or message goes
-        first, and the connection ``key`` goes last.
+        If ``total`` exceeds the limit, close connections until it does not. The connection with the oldest incomplete
+        body or message is closed first. The connection of this call (``key``) is closed last.
         """
         self._incoming[key] = self._incoming.get(key, 0) + count
         self.total += count

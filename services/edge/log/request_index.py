@@ -67,7 +67,10 @@ class RequestIndex:
         entry.last = offset
 
     def add_history(self, key: bytes, offsets: list[int]) -> None:
-        """Add a request's events from before the call of ``follow``, by their offsets in ascending order."""
+        """Add the events of a request that were on the log before ``follow`` was called.
+
+        ``offsets`` are the offsets of these events, in ascending order.
+        """
         entry = self._entries.get(key)
         if entry is None or entry.whole:
             return

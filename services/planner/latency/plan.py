@@ -49,7 +49,7 @@ class GammaChoice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GovernanceCost:
-    """The time of the input rails, which run in parallel to queue and prefill.
+    """The time of the input rails, which run while the request is in the queue and in prefill.
 
     Attributes:
         hidden: Share of ``rails_ms`` that does not delay the first token.

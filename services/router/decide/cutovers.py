@@ -188,7 +188,7 @@ def _stall_us(state: RequestState) -> int:
 
 
 def ttft_due_us(state: RequestState) -> int:
-    """Return when the current attempt's first token is due. Time in a queue counts towards this deadline."""
+    """Return the deadline of the current attempt's first token. Time in a queue counts, too."""
     return state.attempt_opened_us + state.config.ttft_us(state.deadlines, state.prompt_chars)
 
 

@@ -45,7 +45,7 @@ NOTHING: Final[_Outputs] = []
 class _Clearance(NamedTuple):
     """A clearance that waits for tier 2.
 
-    It is written when the number of windows that have passed tier 2 is at least ``after``.
+    The field ``after`` says how many windows must have passed tier 2 before it is written.
     """
 
     seq: int

@@ -125,7 +125,7 @@ class RuleScore:
 
 @dataclass(slots=True)
 class Scores:
-    """The scores of all rules, and the number of labels that recalls found.
+    """The scores of all rules, and the number of labels that were found by a recall.
 
     Attributes:
         labels: For each category, the number of labels of judged requests.
