@@ -1,4 +1,4 @@
-"""Notify waiting fetches and fetch sessions of new records."""
+"""If there are new records, notify the Fetch requests that wait for them, and the fetch sessions."""
 
 import asyncio
 from collections.abc import Iterable

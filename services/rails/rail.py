@@ -14,8 +14,8 @@ class Edit(NamedTuple):
 
     Attributes:
         message: Index of the message in the prompt.
-        start: Index of the first code point in the message.
-        end: Index after the last code point.
+        start: Index of the part's first code point, counted from the start of the message.
+        end: Index after the part's last code point.
         text: The replacement.
     """
 

@@ -26,7 +26,7 @@ class Settings:
         policy: Folder of the policy, which sets the classes of requests and the bounds of deadlines. It is read again
             after each change.
         total_max_ms: Longest total deadline of an interactive request. If it is not set, the policy's longest total
-            deadline applies. A router that starts begins to read the log at a point at least
+            deadline applies. When a router starts, it reads the log from a point that is at least
             twice this time in the past.
         router_max_open: Maximum number of open interactive requests in one partition. Further requests are closed as
             ``failed``.

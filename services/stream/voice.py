@@ -40,7 +40,7 @@ class VoiceState:
         return attempt in self.candidates and self.runs.is_first(attempt, run)
 
     def decide(self, attempt: int) -> None:
-        """Make an attempt the only candidate, after it has sent its first chunk."""
+        """Drop all candidates except ``attempt``, which has sent its first chunk."""
         self.candidates = frozenset({attempt})
         self.has_spoken = True
         self._find_voice()

@@ -117,8 +117,8 @@ class EngineStats:
     """An engine's load.
 
     Attributes:
-        running: Number of jobs that have a slot.
-        waiting: Number of jobs that wait for a slot inside the engine.
+        running: Number of requests that have a slot.
+        waiting: Number of requests that wait for a slot inside the engine.
     """
 
     running: int

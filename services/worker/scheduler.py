@@ -197,7 +197,7 @@ class Scheduler:
 
     @property
     def unacknowledged(self) -> Collection[Ticket]:
-        """The requests that were started, refused or cancelled, and not passed to ``acknowledged`` yet."""
+        """The requests that were started, refused or cancelled, and for which ``acknowledged()`` was not called yet."""
         return self._unacknowledged
 
     @property

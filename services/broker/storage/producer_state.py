@@ -48,7 +48,10 @@ class ProducerStates:
         return len(self._known)
 
     def check_sequence(self, batch: BatchSequence) -> RememberedBatch | ErrorCode:
-        """Return `NONE` if the batch may be appended, the earlier batch if it is a repetition, otherwise an error."""
+        """Return ``ErrorCode.NONE`` if the batch may be appended.
+
+        If the batch is a repetition, return the earlier batch. Otherwise return an error code.
+        """
         if batch.producer_id == NO_PRODUCER:
             return ErrorCode.NONE
         if batch.epoch < 0 or batch.first < 0:

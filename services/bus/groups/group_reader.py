@@ -2,8 +2,8 @@
 
 aiokafka has no cooperative rebalancing: at every rebalance, a member gives back all its partitions before it gets its
 new assignment. ``GroupReader`` commits before it gives partitions back, but continues to read them during the
-rebalance. After the rebalance, it continues to read partitions that it has *kept*, reads those that it has *gained*
-from their start offsets, and stops reading those that it has *lost*.
+rebalance. After the rebalance, it continues to read partitions that it has *kept*, and stops reading those that it
+has *lost*. If it has *gained* a partition, it begins to read the partition at its start offset.
 """
 
 import asyncio

@@ -59,8 +59,8 @@ def rewind_to_ms(now_ms: int, worked_ms: int, rewind_ms: int, since_ms: int | No
     exceptions:
 
     1. The reader goes back at most ``max(LONGEST_OUTAGE_MS, rewind_ms)`` from ``now_ms``.
-    2. If ``since_ms`` is earlier than this time, the reader goes back to ``since_ms``, but at most ``LONGEST_WORK_MS``
-       further than exception 1 allows.
+    2. If ``since_ms`` is earlier than the time that results from exception 1, the reader goes back to ``since_ms``, but
+       at most ``LONGEST_WORK_MS`` further than exception 1 allows.
 
     Args:
         now_ms: The present time.

@@ -79,7 +79,7 @@ class Outbox:
         return queue.due and bool(queue.waiting)
 
     def requeue_sent(self) -> int:
-        """Put all batches in flight back at the front of their queues, in order. Return the number of records."""
+        """Move the batches in flight back to the front of their queues, in order. Return the number of records."""
         recalled = 0
         for queue in self._queues.values():
             if queue.sent:

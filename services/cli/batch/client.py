@@ -56,7 +56,7 @@ class JobClient:
     @classmethod
     @asynccontextmanager
     async def opened(cls, settings: BusSettings, store: FolderStore) -> AsyncIterator["JobClient"]:
-        """Connect to the broker and read the events of all jobs, then run the block.
+        """Connect to the broker and read the events of all jobs, then run the body of the ``async with`` statement.
 
         Raises:
             UserError: The broker does not answer.

@@ -63,7 +63,7 @@ def require_governance(*, instead: str) -> None:
     """Check that the packages of the services ``rails`` and ``safety`` are installed.
 
     Raises:
-        UserError: A package is not installed. The message ends with the text ``instead``.
+        UserError: A package is not installed. ``instead`` is the last sentence of the message.
     """
     _require(GOVERNANCE_MODULES, f"rails and safety need %s: {install('governance')}{instead}")
 

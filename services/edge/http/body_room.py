@@ -117,7 +117,7 @@ class BodyRoom(Generic[Key]):
         return BodyTurn(self, count)
 
     async def begin_work(self, count: int) -> None:
-        """Count the ``count`` bytes of a complete body, and wait until the body may be processed.
+        """Add the bytes of a complete body to the total, and wait until the body may be processed.
 
         Raises:
             ApiError: 503, if there is no memory for the body, or the wait takes longer than ``TURN_S``.

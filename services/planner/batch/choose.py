@@ -1,4 +1,7 @@
-"""Choose among the ways to run a batch job: by time, by cost, or by the quality score of the model."""
+"""Choose the fastest, the cheapest or the best way to run a batch job.
+
+The best way is the one whose model has the highest quality score.
+"""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass

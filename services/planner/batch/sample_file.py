@@ -1,4 +1,7 @@
-"""Read prompts from a file. A line is a request of OpenAI's Batch API, a JSON object with a prompt, or plain text."""
+"""Read prompts from a file.
+
+Each line has one of three forms: a request of OpenAI's Batch API, or a JSON object with a prompt, or plain text.
+"""
 
 from collections.abc import Sequence
 from pathlib import Path

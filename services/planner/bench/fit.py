@@ -165,7 +165,7 @@ def predict(roofline: FittedRoofline, rows: Sequence[ShapeMeasurement], tau: Tok
 def fit_roofline(start: FittedRoofline, rows: Sequence[ShapeMeasurement], only: Sequence[str] = ()) -> FittedRoofline:
     """Return the performance model ``start`` with constants fitted to the measured times.
 
-    ``only`` names the constants to fit; all if empty.
+    ``only`` has the names of the constants to fit. If it is empty, all constants are fitted.
 
     Raises:
         ValueError: There are no rows.

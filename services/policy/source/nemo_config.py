@@ -13,7 +13,7 @@ CONFIG: Final = "nemo/config.yml"
 
 
 def yaml_faults(files: Files) -> list[PolicyFault]:
-    """Return the faults of NeMo's files that can be found without NeMo."""
+    """Find faults in NeMo's files, and return them. Faults that only NeMo itself can find are not among them."""
     faults: list[PolicyFault] = []
     for name in sorted(files):
         if name.startswith("nemo/") and name.endswith((".yml", ".yaml")):
@@ -30,7 +30,7 @@ def yaml_faults(files: Files) -> list[PolicyFault]:
 
 
 def has_rails(files: Files, side: Side) -> bool:
-    """Return whether NeMo's configuration has rails for prompts (``input``) or for answers (``output``)."""
+    """Return whether NeMo's configuration has rails for ``side``: ``input`` means prompts, ``output`` answers."""
     rails = one_side(files, side)["rails"].get(side)
     return bool(rails.get("flows")) if isinstance(rails, dict) else rails is not None
 

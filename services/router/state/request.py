@@ -58,8 +58,8 @@ class RequestState:
         over_budget: Whether a spent budget prevents a cutover that the request needs.
         bypass: Whether the request goes to the cloud at once, because the breaker refused it.
         probe: Whether the request is a probe of the breaker.
-        health_recorded: Whether the request already counts in a breaker, as served in time or not. The breaker may be
-            that of the previous router.
+        health_recorded: Whether this router's breaker, or that of the previous router, has already counted the request.
+            A breaker counts whether a request was served in time.
         timer_us: When the request's earliest timer is due; 0 if it has no timer.
         pending: The time of writing of each decision that was not read back from the log yet. A key names the decision,
             such as ``closed`` or ``cutover-2``. Times are in microseconds since the epoch, by this process's clock.

@@ -48,8 +48,8 @@ class Comparison:
 def compare(runs: Mapping[RunId, JudgedRun]) -> Comparison:
     """Compare the recorded recalls of each run with its recalls under the other policy.
 
-    If a rule's recall disappears and a recall of the same rule appears in the same run, both are one ``Difference``
-    with the change ``moves``.
+    If a rule's recall disappears and a recall of the same rule appears in the same run, both are one ``Difference``.
+    Its ``change`` is ``"moves"``.
     """
     found = Comparison()
     for name, run in runs.items():

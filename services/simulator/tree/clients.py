@@ -124,7 +124,10 @@ class Clients:
                 )
 
     def leave(self, client: Client, for_us: int) -> None:
-        """Disconnect a client for ``for_us``, or for ever if this is more than ``RETURNS_WITHIN_US``."""
+        """Disconnect a client, and connect it again after ``for_us`` microseconds.
+
+        If this is more than ``RETURNS_WITHIN_US``, the client never returns.
+        """
         stream = client.stream
         if client.done or stream is None or stream.reason is not None:
             return

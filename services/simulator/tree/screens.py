@@ -36,7 +36,10 @@ class Delivered:
 # Each write is decoded twice: by the oracle when it is sent, and by the client when it arrives.
 @lru_cache(maxsize=64)
 def read_events(data: bytes, since: ScreenState) -> Delivered:
-    """Decode ``data``, and apply its events to the screen state ``since``. Error events are ignored."""
+    """Decode ``data``, and apply its events to a screen state. Error events are ignored.
+
+    ``since`` is the screen state before these events.
+    """
     states, ops, shortened = [], [], set()
     at = since
     for event in data.split(b"\n\n"):

@@ -1,7 +1,7 @@
-"""The engine ``vllm``: vLLM in this process, with speculative decoding.
+"""The engine ``vllm``: runs vLLM as a library, with speculative decoding.
 
-vLLM's scheduler and workers are child processes. If they die, every running answer fails with ``engine_dead``, and this
-process ends.
+vLLM runs its scheduler and workers in child processes of this process. If they die, every running answer fails with
+``engine_dead``, and this process ends.
 """
 
 import asyncio
