@@ -110,7 +110,7 @@ class SafetyCore(Core):
         return ()
 
     def caught_up(self, number: int, known_us: int, now_us: int) -> list[Effect]:  # noqa: ARG002
-        """Note that a partition has caught up. Return the effects that were held back until now.
+        """Record that a partition has caught up. Return the effects that were held back until now.
 
         Effects that are no longer needed are left out. If events of the partition are still queued, return nothing. A
         later ``step`` then returns the effects.
