@@ -270,7 +270,7 @@ class Cutover(StreamEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cleared(RunEvent):
-    """The safety service has checked the text of a run through chunk ``seq``.
+    """The safety service has checked the text of a run, up to and including the chunk ``seq``.
 
     All recalls that this check led to are earlier on the log.
 

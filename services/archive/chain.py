@@ -90,7 +90,7 @@ def breaks(
     Args:
         before: Digest of the record that precedes the first row.
         rows: Each record with its recorded digest.
-        after: Offset of the record that precedes the first row; None at the start of the partition.
+        after: Offset of this same record; None at the start of the partition.
     """
     held = list(rows)
     for index, (archived, recorded) in enumerate(held):

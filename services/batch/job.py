@@ -23,7 +23,7 @@ class SubmitLine:
 
 @dataclass(frozen=True, slots=True)
 class AskCancel:
-    """Asks the service to write a ``Cancel`` event for a request to Kafka."""
+    """Asks the service to write a ``Cancel`` event, which cancels a request."""
 
     batch_id: str
     request_id: str

@@ -1,4 +1,4 @@
-"""If there are new records, notify the Fetch requests that wait for them, and the fetch sessions."""
+"""Tell the waiting Fetch requests, and the fetch sessions, that there are new records."""
 
 import asyncio
 from collections.abc import Iterable

@@ -41,7 +41,7 @@ class SettledChange:
         self._settled = True
 
     def poll(self, seen: Hashable) -> bool:
-        """Return whether a change is complete. This is true for one call after each change.
+        """Return whether a change has just become complete. So the result is True once for each change.
 
         A change is complete when two calls in a row get the same state.
         """

@@ -99,7 +99,7 @@ class RecordDecoder:
     """Decodes the records of one reader.
 
     Args:
-        record_filter: A record for which it returns false is skipped without decoding.
+        record_filter: A function. Records for which the function returns false are skipped without decoding.
         include_newer: Whether to return records that only a newer version of Railbus can decode, as
             ``UnreadableRecord``.
     """

@@ -60,7 +60,7 @@ class SampledEngine:
         fixed_ms: Fixed part of the time of a decode step.
         token_prompt_ms: Time of a prefill for each uncached prompt token.
         request_ms: Fixed part of the time of a prefill.
-        steps: Pairs of a number of sequences and the time of a decode step.
+        steps: Times of a decode step. Each is a pair: the number of sequences in the step, and the time.
     """
 
     loops: tuple[SampledLoop, ...]
@@ -82,7 +82,7 @@ class SampledEngine:
         return fmean(loop.prompt for loop in self.loops)
 
     def output(self, most: int) -> float:
-        """Return the mean number of tokens of the sampled answers, if each answer is cut after ``most`` tokens."""
+        """Return the mean number of tokens of the sampled answers. Longer answers count as ``most`` tokens."""
         return fmean(min(most, length) for loop in self.loops for length in loop.lengths)
 
     def step_ms(self, running: int) -> float:

@@ -42,7 +42,7 @@ def decide(state: RequestState, known_us: int, budgets: AttemptBudgets, context:
         state: The request.
         known_us: The time up to which the log was read. Deadlines are compared with this time.
         budgets: The budgets of the partition.
-        context: The current time, and the router's name for the new events.
+        context: The current time, and the name of this router, which the new events carry as their source.
     """
     if state.screen.closed is not None:
         return after_close(state, state.screen.closed, known_us, context)

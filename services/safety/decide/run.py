@@ -45,7 +45,7 @@ NOTHING: Final[_Outputs] = []
 class _Clearance(NamedTuple):
     """A clearance that waits for tier 2.
 
-    The field ``after`` says how many windows must have passed tier 2 before it is written.
+    The field ``after`` says how many windows must have passed tier 2 before the clearance is written.
     """
 
     seq: int
