@@ -128,9 +128,9 @@ class PartitionBooks:
                 self._restore_entry(rest.decode(), Entry.decode(value))
         self._orphans = dict.fromkeys(sorted(self._orphans, key=lambda each: self.entries[each].read_ms))
 
-    def dirty(self, most: int) -> Iterator[Window]:
-        """Yield windows that have changed since they were last yielded. ``most`` is their maximum number."""
-        for start_s, cell in list(self._dirty)[:most]:
+    def dirty(self, max_windows: int) -> Iterator[Window]:
+        """Yield windows that have changed since they were last yielded. ``max_windows`` is their maximum number."""
+        for start_s, cell in list(self._dirty)[:max_windows]:
             del self._dirty[start_s, cell]
             totals = self.windows.get(start_s, {}).get(cell)
             if totals is not None:

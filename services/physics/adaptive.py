@@ -35,7 +35,7 @@ class GammaBand:
 
 
 def gamma_by_batch(
-    pair: SpeculationPair, alpha: float, *, context: int = 512, largest: int = 256, most: int = MAX_GAMMA
+    pair: SpeculationPair, alpha: float, *, context: int = 512, largest: int = 256, max_gamma: int = MAX_GAMMA
 ) -> tuple[GammaBand, ...]:
     """Return the best gamma (number of tokens to draft) for the batch sizes from 1 to ``largest``.
 
@@ -45,8 +45,8 @@ def gamma_by_batch(
     whole("largest", largest, least=1)
     bands: list[GammaBand] = []
     for batch in range(1, largest + 1):
-        gamma = bands[-1].gamma if bands else most
-        gamma, _ = pair.best_gamma(alpha, batch=batch, context=context, most=gamma)
+        gamma = bands[-1].gamma if bands else max_gamma
+        gamma, _ = pair.best_gamma(alpha, batch=batch, context=context, max_gamma=gamma)
         if bands and bands[-1].gamma == gamma:
             bands[-1] = replace(bands[-1], last=batch)
         else:
@@ -103,14 +103,18 @@ def choose_gamma(
     *,
     batch: int,
     context: int = 512,
-    most: int = MAX_GAMMA,
+    max_gamma: int = MAX_GAMMA,
     idle_steps: int = 0,
 ) -> int:
-    """Return the number of tokens to draft in the next step. ``most`` is its upper limit.
+    """Return the number of tokens to draft in the next step. ``max_gamma`` is its upper limit.
 
     ``idle_steps`` is the number of steps since the last draft.
     """
-    gamma, speed = pair.best_gamma(acceptance.alpha, batch=batch, context=context, most=most)
+    gamma, speed = pair.best_gamma(acceptance.alpha, batch=batch, context=context, max_gamma=max_gamma)
     if gamma and speed > 1 + MARGIN:
         return gamma
-    return min(PROBE_GAMMA, most) if idle_steps and idle_steps >= probe_after(pair, batch=batch, context=context) else 0
+    return (
+        min(PROBE_GAMMA, max_gamma)
+        if idle_steps and idle_steps >= probe_after(pair, batch=batch, context=context)
+        else 0
+    )

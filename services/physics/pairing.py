@@ -75,19 +75,19 @@ class SpeculationPair:
         return speedup_in_batch(alpha, gamma, cost, verify_cost=verify / plain, overhead=self.overhead)
 
     def best_gamma(
-        self, alpha: float, *, batch: int = 1, context: int = 512, most: int = MAX_GAMMA
+        self, alpha: float, *, batch: int = 1, context: int = 512, max_gamma: int = MAX_GAMMA
     ) -> tuple[int, float]:
         """Return the best number of tokens to draft (gamma), and its speed-up; 0 and 1.0 if drafting saves no time."""
         return max(
-            ((gamma, self.speedup(alpha, gamma, batch=batch, context=context)) for gamma in range(most + 1)),
+            ((gamma, self.speedup(alpha, gamma, batch=batch, context=context)) for gamma in range(max_gamma + 1)),
             key=lambda choice: choice[1],
         )
 
-    def pays_until(self, alpha: float, gamma: int, *, context: int = 512, most: int = 1_024) -> int:
+    def pays_until(self, alpha: float, gamma: int, *, context: int = 512, max_batch: int = 1_024) -> int:
         """Return the largest batch up to which drafting ``gamma`` tokens saves time; 0 if it never does."""
         # At much larger batches, drafting could save time again, because reading the KV caches may take longer than
         # multiplying again. Such batches seldom fit into memory.
-        for batch in range(1, most + 1):
+        for batch in range(1, max_batch + 1):
             if self.speedup(alpha, gamma, batch=batch, context=context) <= 1:
                 return batch - 1
-        return most
+        return max_batch

@@ -100,12 +100,12 @@ def speedup_in_batch(
 
 
 def best_gamma(
-    alpha: float, draft_cost: float, *, overhead: float = OVERHEAD, most: int = MAX_GAMMA
+    alpha: float, draft_cost: float, *, overhead: float = OVERHEAD, max_gamma: int = MAX_GAMMA
 ) -> tuple[int, float]:
     """Return the best number of tokens to draft (gamma), and its speed-up; 0 and 1.0 if drafting saves no time."""
-    whole("most", most)
+    whole("max_gamma", max_gamma)
     return max(
-        ((gamma, speedup(alpha, gamma, draft_cost, overhead=overhead)) for gamma in range(most + 1)),
+        ((gamma, speedup(alpha, gamma, draft_cost, overhead=overhead)) for gamma in range(max_gamma + 1)),
         key=lambda choice: choice[1],
     )
 
@@ -117,15 +117,15 @@ def budget_holds(draft_ms: float, target_ms: float, gamma: int, alpha: float) ->
     return draft_ms * gamma < target_ms * (tokens_per_step(alpha, gamma) - 1)
 
 
-def largest_gamma_in_budget(alpha: float, draft_cost: float, *, most: int = 64) -> int:
+def largest_gamma_in_budget(alpha: float, draft_cost: float, *, max_gamma: int = 64) -> int:
     """Return the largest gamma that is expected to save more time than it takes; 0 if there is none.
 
-    ``most`` is the upper limit of gamma.
+    ``max_gamma`` is the upper limit of gamma.
 
 
     ``draft_cost`` is the time of a draft step divided by the time of a target step.
     """
-    return max((gamma for gamma in range(1, most + 1) if budget_holds(draft_cost, 1.0, gamma, alpha)), default=0)
+    return max((gamma for gamma in range(1, max_gamma + 1) if budget_holds(draft_cost, 1.0, gamma, alpha)), default=0)
 
 
 def acceptance_from_tokens(tau: float, gamma: int) -> float:

@@ -44,19 +44,19 @@ class FairQueue(Generic[T]):
         self._count -= 1
         return tenant, item
 
-    def turn(self, most: int) -> tuple[str, list[T]] | None:
+    def turn(self, max_items: int) -> tuple[str, list[T]] | None:
         """Remove and return the oldest items of the next tenant; None if the queue is empty.
 
-        ``most`` is the maximum number of items.
+        ``max_items`` is the maximum number of items.
         """
         if not self._by_tenant:
             return None
         tenant = next(iter(self._by_tenant))
         queue = self._by_tenant.pop(tenant)
-        if len(queue) <= most:
+        if len(queue) <= max_items:
             items = list(queue)
         else:
-            items = [queue.popleft() for _ in range(most)]
+            items = [queue.popleft() for _ in range(max_items)]
             self._by_tenant[tenant] = queue
         self._count -= len(items)
         return tenant, items

@@ -72,15 +72,15 @@ class Excerpt(NamedTuple):
     is_window: bool
 
 
-def choose_excerpts(text: str, spans: Sequence[tuple[int, int]], most: int) -> list[Excerpt]:
+def choose_excerpts(text: str, spans: Sequence[tuple[int, int]], max_windows: int) -> list[Excerpt]:
     """Return the excerpts of a text to score: windows, and both ends of a long text.
 
-    ``spans`` has the start and the end of each window, and ``most`` is the maximum number of windows. The excerpts
-    where attacks are most likely come first.
+    ``spans`` has the start and the end of each window, and ``max_windows`` is the maximum number of windows. The
+    excerpts where attacks are most likely come first.
     """
     # The windows are spread evenly over the text.
     last = len(spans) - 1
-    read = min(most, len(spans))
+    read = min(max_windows, len(spans))
     places = [round(number * last / max(read - 1, 1)) for number in range(read)]
     windows = [Excerpt(text[slice(*spans[place])], is_window=True) for place in places]
     ends = (text[-EDGE_CHARS:], text[:EDGE_CHARS]) if len(text) > 2 * EDGE_CHARS else ()

@@ -65,7 +65,7 @@ class SegmentIndex:
             self._newest_ms.append(newest_ms)
 
     def stretch(self, offset: int, size: int) -> tuple[int, int]:
-        """Return begin and end of a part of the file that contains the batch with this offset."""
+        """Return the begin and the end of a part of the file. The part contains the batch with this offset."""
         entry = bisect_right(self._offsets, offset) - 1
         return self._positions[entry], self._stop(entry, size)
 

@@ -30,8 +30,9 @@ class Score(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         regex: A regular expression. The first group of its last match is the score.
         json: Path of the score in an answer that is JSON, such as ``rating.total``.
         cel: An expression in the Common Expression Language whose value is the score.
-        sample: Number of random lines that a model answers before its other lines. The first model answers no sample.
-            The answers show what a line costs with the model, and how well its scores agree with the previous model's.
+        sample: Number of random lines that each model after the first model answers before its other lines. From these
+            answers, Railbus learns what a line costs with the model, and how well the model's scores agree with those
+            of the previous model.
     """
 
     regex: str | None = None

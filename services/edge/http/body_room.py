@@ -73,16 +73,16 @@ class BodyRoom(Generic[Key]):
     """Counts and limits the bytes of bodies and messages on all connections. Keys identify the connections.
 
     Args:
-        most: Maximum number of bytes.
+        max_bytes: Maximum number of bytes.
         drop: Called with the key of a connection. It must close the connection.
 
     Attributes:
         total: The number of bytes that are counted now.
     """
 
-    def __init__(self, most: int, drop: Callable[[Key], None]) -> None:
-        self._most = most
-        self._most_in_work = int(most * WORK_SHARE)
+    def __init__(self, max_bytes: int, drop: Callable[[Key], None]) -> None:
+        self._max_bytes = max_bytes
+        self._most_in_work = int(max_bytes * WORK_SHARE)
         self._drop = drop
         self.total = 0
         self._incoming: OrderedDict[Key, int] = OrderedDict()  # incomplete bytes; the oldest key first
@@ -99,7 +99,7 @@ class BodyRoom(Generic[Key]):
         """
         self._incoming[key] = self._incoming.get(key, 0) + count
         self.total += count
-        while self.total > self._most and key in self._incoming:
+        while self.total > self._max_bytes and key in self._incoming:
             self._drop_oldest(but=key)
 
     def subtract(self, key: Key, count: int) -> None:
@@ -135,9 +135,9 @@ class BodyRoom(Generic[Key]):
         self.total += count
 
     def _make_room(self) -> None:
-        while self.total > self._most and self._incoming:
+        while self.total > self._max_bytes and self._incoming:
             self._drop_oldest()
-        if self.total > self._most:
+        if self.total > self._max_bytes:
             raise too_many_bytes()
 
     async def _take_turn(self, count: int) -> None:
@@ -170,7 +170,7 @@ class BodyRoom(Generic[Key]):
         Raises:
             ApiError: 503, if the batch requests that wait need too much memory.
         """
-        if count > 0 and self._aside + count > self._most * ASIDE_SHARE:
+        if count > 0 and self._aside + count > self._max_bytes * ASIDE_SHARE:
             raise too_many_bytes()
         self._aside += count
 

@@ -73,9 +73,9 @@ class ConnectionTable(Generic[Key]):
     ``MAX_REFUSED`` refused connections are open already, the new one replaces the oldest of them.
     """
 
-    def __init__(self, most: int, most_per_address: int) -> None:
-        self._most = most
-        self._most_per_address = most_per_address
+    def __init__(self, max_connections: int, max_per_address: int) -> None:
+        self._max_connections = max_connections
+        self._max_per_address = max_per_address
         self._entries: dict[Key, _Entry] = {}
         self._waiting: OrderedDict[Key, None] = OrderedDict()
         self._refused: OrderedDict[Key, None] = OrderedDict()
@@ -138,7 +138,7 @@ class ConnectionTable(Generic[Key]):
         group = self._groups.get(name)
         over: Refusal | None = None
         evicted: tuple[Key, Wait] | None = None
-        if name != PROXIED and group is not None and group.count >= self._most_per_address:
+        if name != PROXIED and group is not None and group.count >= self._max_per_address:
             over = "address"
             longest = next(iter(group.waiting), None)
             if longest is None:
@@ -194,9 +194,9 @@ class ConnectionTable(Generic[Key]):
             del self._groups[entry.group]
 
     def _refusal(self, name: str, group: _Group[Key] | None) -> Refusal | None:
-        if name != PROXIED and group is not None and group.count >= self._most_per_address:
+        if name != PROXIED and group is not None and group.count >= self._max_per_address:
             return "address"
-        return "total" if len(self._entries) - len(self._refused) >= self._most else None
+        return "total" if len(self._entries) - len(self._refused) >= self._max_connections else None
 
 
 def _kind(entry: _Entry) -> ConnectionKind:

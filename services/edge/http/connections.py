@@ -81,13 +81,13 @@ _NO_PROXIES: Final = TrustedProxies()
 
 class Connections:
     def __init__(
-        self, most: int, most_per_address: int, most_body_bytes: int, timeouts: ConnectionTimeouts,
+        self, max_connections: int, max_per_address: int, max_body_bytes: int, timeouts: ConnectionTimeouts,
         proxies: TrustedProxies = _NO_PROXIES,
     ) -> None:  # fmt: skip
         self.proxies = proxies
-        self.bodies: BodyRoom[LimitedHandler] = BodyRoom(most_body_bytes, self._drop)
+        self.bodies: BodyRoom[LimitedHandler] = BodyRoom(max_body_bytes, self._drop)
         EDGE_BODY_BYTES.set_function(lambda: self.bodies.total)
-        self._table: ConnectionTable[LimitedHandler] = ConnectionTable(most, most_per_address)
+        self._table: ConnectionTable[LimitedHandler] = ConnectionTable(max_connections, max_per_address)
         self._timeouts = timeouts
         self._closing: dict[LimitedHandler, tuple[asyncio.Transport, float]] = {}
         self._logged: set[Refusal] = set()

@@ -69,19 +69,19 @@ class WindowStore:
     """The ledger's windows of the last hour.
 
     Args:
-        most: Maximum number of parts that are kept. A part has the sums for one window, one ``Cell`` (a group of
+        max_parts: Maximum number of parts that are kept. A part has the sums for one window, one ``Cell`` (a group of
             requests) and one partition of ``railbus.accounts``.
 
     Attributes:
         complete_since: A time in microseconds since the epoch. Windows that start earlier may have been dropped because
-            of ``most``.
+            of ``max_parts``.
         dated_ahead: Number of records that were ignored because their window starts too far in the future.
         wanted_shares: For each class, the share of requests that must meet the objectives of the class, from 0 to 1.
         newest_ms: The broker's timestamp of the newest record, in milliseconds; None before the first record.
     """
 
-    def __init__(self, most: int = MOST_PARTS) -> None:
-        self._most = most
+    def __init__(self, max_parts: int = MOST_PARTS) -> None:
+        self._max_parts = max_parts
         self.clear()
 
     def __len__(self) -> int:
@@ -112,7 +112,7 @@ class WindowStore:
         sums = self._windows.setdefault((window.start_at, cell), _Sums())
         sums.end_at = window.end_at
         self._count += sums.put(window.part, totals)
-        if self._count > self._most:
+        if self._count > self._max_parts:
             self._drop_oldest(now_us)
 
     def _note_wanted(self, service_class: str, share: float) -> None:
@@ -139,7 +139,7 @@ class WindowStore:
     def _drop_oldest(self, now_us: int) -> None:
         self.forget(now_us)
         for start_at, cell in sorted(self._windows, key=lambda key: key[0]):
-            enough = self._count <= self._most * 9 // 10  # not the whole limit, which the next record would exceed
+            enough = self._count <= self._max_parts * 9 // 10  # not the whole limit, which the next record would exceed
             if enough and start_at >= self.complete_since:
                 break
             self._drop((start_at, cell))

@@ -132,7 +132,7 @@ def _speculation(deployment: Deployment, work: BatchWork, found: Throughput) -> 
         kv=deployment.kv or batch_kv(deployment.gpu), efficiency=practical(deployment.gpu, deployment.engine),
     )  # fmt: skip
     context = work.shared + work.own + work.output // 2
-    return pair.best_gamma(deployment.alpha, batch=found.batch, context=context, most=MAX_GAMMA)
+    return pair.best_gamma(deployment.alpha, batch=found.batch, context=context, max_gamma=MAX_GAMMA)
 
 
 @lru_cache(maxsize=1_024)

@@ -81,9 +81,9 @@ class SampledEngine:
     def prompt(self) -> float:
         return fmean(loop.prompt for loop in self.loops)
 
-    def output(self, most: int) -> float:
-        """Return the mean number of tokens of the sampled answers. Longer answers count as ``most`` tokens."""
-        return fmean(min(most, length) for loop in self.loops for length in loop.lengths)
+    def output(self, max_tokens: int) -> float:
+        """Return the mean number of tokens of the sampled answers, if no answer may have more than ``max_tokens``."""
+        return fmean(min(max_tokens, length) for loop in self.loops for length in loop.lengths)
 
     def step_ms(self, running: int) -> float:
         return _between(((0, self.fixed_ms), *self.steps), running)

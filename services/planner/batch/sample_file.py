@@ -14,8 +14,8 @@ from services.runtime.errors import UserError
 MAX_BYTES: Final = 256 * 2**20
 
 
-def read_prompts(path: Path, most: int) -> list[str]:
-    """Return prompts that are evenly spread over the file. ``most`` is their maximum number.
+def read_prompts(path: Path, max_prompts: int) -> list[str]:
+    """Return prompts that are evenly spread over the file. ``max_prompts`` is their maximum number.
 
     Raises:
         UserError: The file cannot be read, is empty, or a line has no prompt.
@@ -30,7 +30,11 @@ def read_prompts(path: Path, most: int) -> list[str]:
         raise UserError(f"--sample {path}: is not UTF-8 text; give prompts as JSONL, or one a line") from None
     if not lines:
         raise UserError(f"--sample {path}: has no prompts; give them as JSONL, or one a line")
-    chosen = range(len(lines)) if len(lines) <= most else [number * len(lines) // most for number in range(most)]
+    chosen = (
+        range(len(lines))
+        if len(lines) <= max_prompts
+        else [number * len(lines) // max_prompts for number in range(max_prompts)]
+    )
     return [_prompt(lines[number], path, number + 1) for number in chosen]
 
 

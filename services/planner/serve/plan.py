@@ -109,15 +109,15 @@ class ServePlan:
     """The number of engines of one kind that the demand needs.
 
     Attributes:
-        most: Maximum number of requests per second that one engine serves within the limits.
+        max_rate: Maximum number of requests per second that one engine serves within the limits.
         seen: Latencies if the engines share the demand evenly.
-        full: Latencies of an engine that serves ``most`` requests per second.
-        limit: Explanation why an engine cannot serve more than ``most`` requests per second.
+        full: Latencies of an engine that serves ``max_rate`` requests per second.
+        limit: Explanation why an engine cannot serve more than ``max_rate`` requests per second.
     """
 
     kind: EngineKind
     engines: int
-    most: float
+    max_rate: float
     seen: QueueTimes
     full: QueueTimes
     limit: str
@@ -233,7 +233,7 @@ def plan_serve(kind: EngineKind, demand: Demand) -> ServePlan:
     if seen is None or full is None:
         raise AssertionError("a smaller load is met")
     limit = limit or "nothing: one engine is enough"
-    return ServePlan(kind=kind, engines=engines, most=low, seen=seen, full=full, limit=limit)
+    return ServePlan(kind=kind, engines=engines, max_rate=low, seen=seen, full=full, limit=limit)
 
 
 def grown(demand: Demand, streams: int, seen: QueueTimes) -> Demand:

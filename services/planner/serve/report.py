@@ -50,7 +50,7 @@ def lines(
     chosen = cheapest(plans, prices)
     for plan in plans:
         price = per_hour(plan, prices)
-        load = demand.rate / plan.engines / plan.most
+        load = demand.rate / plan.engines / plan.max_rate
         yield (
             f"{'*' if plan is chosen else ' '} {plan.kind.name:<{width}} {plan.engines:>7} {plan.gpus:>5} "
             f"{'?' if price is None else money_text(price):>9} {load:>5.0%} "
@@ -95,7 +95,7 @@ def as_json(
 def _as_json(demand: Demand, prices: PriceFile, plan: ServePlan) -> dict[str, Any]:
     return {
         "engine": plan.kind.name, "engines": plan.engines, "gpus": plan.gpus, "per_hour": per_hour(plan, prices),
-        "most_per_second": plan.most, "ttft_p50_ms": first_token_ms(plan.seen, demand, 0.5),
+        "most_per_second": plan.max_rate, "ttft_p50_ms": first_token_ms(plan.seen, demand, 0.5),
         "ttft_p99_ms": first_token_ms(plan.seen, demand, SHARE), "token_ms": plan.seen.token_ms,
         "running": plan.seen.running * plan.engines, "limit": plan.limit,
     }  # fmt: skip

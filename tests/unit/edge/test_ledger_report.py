@@ -123,7 +123,7 @@ def test_without_room_the_oldest_windows_go_as_a_whole():
     windows = busy_hour(NOW_S)
     dice = random.Random(3)
     dice.shuffle(windows)
-    store = store_of(windows, most=50)
+    store = store_of(windows, max_parts=50)
     assert len(store) <= 50
     kept = [window for window in windows if window.start_at >= store.complete_since]
     assert store.complete_since > min(window.start_at for window in windows)

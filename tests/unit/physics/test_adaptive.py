@@ -57,7 +57,7 @@ def test_off_is_chosen_where_off_is_faster():
     hopeless, good = AcceptanceEstimate.expected(0.05), AcceptanceEstimate.expected(0.8)
     assert choose_gamma(PAIR, hopeless, batch=1) == 0
     assert choose_gamma(PAIR, hopeless, batch=1, idle_steps=probe_after(PAIR, batch=1)) == 2
-    assert choose_gamma(PAIR, hopeless, batch=1, idle_steps=probe_after(PAIR, batch=1), most=0) == 0
+    assert choose_gamma(PAIR, hopeless, batch=1, idle_steps=probe_after(PAIR, batch=1), max_gamma=0) == 0
     assert choose_gamma(PAIR, good, batch=1) == 3
     assert choose_gamma(PAIR, good, batch=256, context=0) == 0
     assert gamma_by_batch(PAIR, 0.8, context=0)[-1].gamma == 0
@@ -96,7 +96,7 @@ def _choice(pair, alpha, batch, *, probing):
     if key not in _choices:
         seen = AcceptanceEstimate.expected(key[1] / 25)
         _choices[key] = choose_gamma(
-            pair, seen, batch=batch, most=8, idle_steps=probe_after(pair, batch=batch) if probing else 0
+            pair, seen, batch=batch, max_gamma=8, idle_steps=probe_after(pair, batch=batch) if probing else 0
         )
     return _choices[key]
 
@@ -119,7 +119,7 @@ def test_learning_costs_little_against_off_and_against_knowing(pair, believed, t
         time += cycle[gamma]
         tokens += accepted + 1
     off = tokens * cycle[0]
-    _, bought = pair.best_gamma(true, batch=batch, most=8)
+    _, bought = pair.best_gamma(true, batch=batch, max_gamma=8)
     assert time <= off * 1.04
     assert time <= off / bought * 1.2
 

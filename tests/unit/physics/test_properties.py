@@ -156,7 +156,7 @@ def test_speculation_pays_at_one_and_not_for_ever():
     assert pair.best_gamma(0.8, batch=1)[0] > pair.best_gamma(0.8, batch=64)[0]
     assert pair.best_gamma(0.05, batch=last) == (0, 1.0)
     assert SpeculationPair(target=pair.target, draft=pair.target, gpu=pair.gpu).pays_until(0.1, 4) == 0
-    assert pair.pays_until(0.99, 1, most=2) == 2
+    assert pair.pays_until(0.99, 1, max_batch=2) == 2
     assert pair.cycle_ms(0) == pair.step_ms()
     assert pair.cycle_ms(4) / (tokens_per_step(0.8, 4) * pair.step_ms()) == pytest.approx(1 / pair.speedup(0.8, 4))
 

@@ -136,7 +136,7 @@ def test_more_gpus_for_70b_serve_more_each_and_strict_limits_need_more():
     for count in (2, 4, 8):
         plan = plan_serve(engine_kind(shape, gpu("h100"), "fp8", Layout(tensor=count), demand()), demand(users=20_000))
         assert plan.gpus == plan.engines * count
-        rates.append(plan.most)
+        rates.append(plan.max_rate)
     assert rates == sorted(rates)
     kind = engine_kind(shape, gpu("h100"), "fp8", Layout(tensor=4), demand())
     chat, voice = (plan_serve(kind, demand(users=20_000, limits=limits)) for limits in (READING, VOICE))

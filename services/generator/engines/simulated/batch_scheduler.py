@@ -178,7 +178,12 @@ class BatchScheduler:
         if not (cost.adaptive and cost.gamma and decodes):
             return cost.gamma
         return choose_gamma(
-            cost.pair, self._acceptance, batch=decodes, context=context, most=cost.gamma, idle_steps=self._idle_steps
+            cost.pair,
+            self._acceptance,
+            batch=decodes,
+            context=context,
+            max_gamma=cost.gamma,
+            idle_steps=self._idle_steps,
         )
 
     def _advance(self, sequence: SimulatedSequence, gamma: int, now_ms: float) -> Iterator[StepOutput]:
