@@ -82,22 +82,20 @@ def size(record: StoredRecord) -> int:
     return len(record.key or b"") + len(record.value or b"")
 
 
-def breaks(
-    before: bytes, rows: Iterable[tuple[ArchivedRecord, bytes]], after: int | None = None
-) -> Iterator[ChainBreak]:
+def breaks(head: bytes, rows: Iterable[tuple[ArchivedRecord, bytes]], last: int | None = None) -> Iterator[ChainBreak]:
     """Yield every place where the chain is broken.
 
     Args:
-        before: Digest of the record that precedes the first row.
+        head: Digest of the last record before ``rows``.
         rows: Each record with its recorded digest.
-        after: Offset of this same record; None at the start of the partition.
+        last: Offset of the last record before ``rows``; None at the start of the partition.
     """
     held = list(rows)
     for index, (archived, recorded) in enumerate(held):
         offset = archived.record.offset
-        if digest(before, archived) != recorded:
-            yield ChainBreak(_change(held, index, before, after), offset, after)
-        before, after = recorded, offset  # the recorded digest, so that one change is one break
+        if digest(head, archived) != recorded:
+            yield ChainBreak(_change(held, index, head, last), offset, last)
+        head, last = recorded, offset  # the recorded digest, so that one change is one break
 
 
 def _change(rows: list[tuple[ArchivedRecord, bytes]], index: int, before: bytes, after: int | None) -> Tampering:

@@ -50,8 +50,8 @@ NOTHING: Final[Sequence[Effect]] = ()
 class Core:
     """Makes the decisions of a service, without I/O. A subclass overrides the methods that it needs.
 
-    The methods return effects, which the processor performs. Their parameters mean the same everywhere. A parameter
-    whose name ends in ``_us`` is a time in microseconds since the epoch:
+    The methods return effects, which the processor performs. A parameter whose name ends in ``_us`` is a time in
+    microseconds since the epoch. Parameters with these names mean the same in all methods:
 
     * ``number``: a partition number.
     * ``now_us``: the current time.

@@ -39,7 +39,8 @@ class BatchFinding:
     """The result of ``railbus tune --find batch``.
 
     Attributes:
-        knee: Smallest batch size with nearly the highest throughput, with its confidence interval.
+        knee: Smallest batch size whose throughput is nearly the highest, and the confidence interval of this batch
+            size.
         still_growing: Whether a larger batch size may give a still higher throughput.
         breaks_at: Smallest batch size at which a latency exceeds its limit or a request failed; None if there is none.
         best: The recommended batch size; None if there is none.

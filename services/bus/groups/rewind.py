@@ -68,7 +68,7 @@ def rewind_to_ms(now_ms: int, worked_ms: int, rewind_ms: int, since_ms: int | No
             ``now_ms`` counts as ``now_ms``. 0 means that there is no result. The reader then goes back as far as
             exception 1 allows.
         rewind_ms: How far to read back from the newest result.
-        since_ms: All requests that were open at ``worked_ms`` started at this time or later; None if unknown.
+        since_ms: A time. No request that was open at ``worked_ms`` had started before it; None if unknown.
     """
     floor_ms = now_ms - max(LONGEST_OUTAGE_MS, rewind_ms)
     begin_ms = max(min(now_ms, worked_ms) - rewind_ms, floor_ms)

@@ -100,8 +100,8 @@ class RecordDecoder:
 
     Args:
         record_filter: A function. Records for which the function returns false are skipped without decoding.
-        include_newer: Whether to return records that only a newer version of Railbus can decode, as
-            ``UnreadableRecord``.
+        include_newer: Whether to return an ``UnreadableRecord`` for each record that only a newer version of Railbus
+            can decode.
     """
 
     def __init__(self, record_filter: RecordFilter | None = None, *, include_newer: bool = False) -> None:

@@ -30,7 +30,7 @@ class Score(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         regex: A regular expression. The first group of its last match is the score.
         json: Path of the score in an answer that is JSON, such as ``rating.total``.
         cel: An expression in the Common Expression Language whose value is the score.
-        sample: Number of random lines that each model after the first model answers before its other lines. From these
+        sample: Number of random lines that each model, except the first, answers before its other lines. From these
             answers, Railbus learns what a line costs with the model, and how well the model's scores agree with those
             of the previous model.
     """
@@ -52,8 +52,8 @@ class Tier(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     """One model of a cascade.
 
     Attributes:
-        keep: Share of all lines that go to this model: the lines with the best scores from the previous model. The
-            budget may lower this share. The first model answers all lines.
+        keep: Which share of all lines this model answers. It gets the lines to which the previous model gave the
+            highest scores. The budget may lower this share. The first model answers all lines.
         price: Name of an API in the price list of ``railbus plan batch``; None if there is no price.
     """
 

@@ -35,7 +35,7 @@ class TreeConfig:
         redis_port: Port of the Redis server to start; None if none is started.
         redis_program: Path of the Redis server to start; None if none is started.
         redis_url: Address of the Redis server that the services use; None if they use none.
-        health_ports: Port of the health endpoint, by process name, without the edges.
+        health_ports: By process name, the port of the process's health endpoint. Edges are not included.
         governed: Whether the services ``rails`` and ``safety`` run.
         emulator_port: Port of the Vertex AI emulator; None if it does not run.
         options: Environment variables for every service.

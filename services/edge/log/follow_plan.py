@@ -51,7 +51,7 @@ class FollowPlan:
         self.homes = frozenset()
 
     def hold(self, partition: int) -> None:
-        """Keep a partition followed. Each call needs its own call of ``release``."""
+        """Follow a partition until ``release`` is called. Each call of ``hold`` needs its own call of ``release``."""
         self._holds[partition] += 1
 
     def release(self, partition: int) -> None:

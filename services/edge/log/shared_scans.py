@@ -1,7 +1,7 @@
 """Share the readers of the log among look-ups.
 
 A look-up searches one partition for the records of one request. In each turn, a reader reads one partition for a short
-time, for one look-up. Other look-ups of the same partition use these records too.
+time, for one look-up. Other look-ups of the same partition use all records that the reader has read, too.
 """
 
 from collections import Counter, deque

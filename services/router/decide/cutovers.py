@@ -195,7 +195,7 @@ def ttft_due_us(state: RequestState) -> int:
 def all_failed(state: RequestState) -> Failed | None:
     """Return the failure of the newest candidate if all candidates have failed; otherwise None.
 
-    A candidate is an attempt that may still give the answer.
+    A candidate is an attempt whose chunks are still accepted as the answer.
     """
     failures = state.failures
     if not failures:

@@ -1,4 +1,4 @@
-"""Build the events that carry out decisions: cancels, ``Request`` events of new attempts, and accounts. Pure."""
+"""Build the events that carry out decisions: ``Cancel``, ``Account``, and the ``Request`` of a new attempt. Pure."""
 
 from dataclasses import replace
 

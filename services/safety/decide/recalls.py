@@ -29,9 +29,9 @@ class CheckContext:
     Attributes:
         source: The name of the safety process in the events that it writes.
         now_us: The current time in microseconds since the epoch. The core sets it before it makes decisions.
-        work: Estimated extra cost of pattern matching, as a number of table look-ups. One look-up for each character is
-            not counted. ``SafetyCore.step`` sets ``work`` to 0 when it starts. The more ``work`` grows, the sooner
-            ``step`` ends.
+        work: Estimated extra cost of pattern matching, as a number of table look-ups. Each character needs one look-up
+            anyway, so ``work`` has only the further look-ups. ``SafetyCore.step`` sets ``work`` to 0 when it starts.
+            The more ``work`` grows, the sooner ``step`` ends.
     """
 
     __slots__ = ("_number", "now_us", "source", "work")

@@ -41,7 +41,7 @@ class PendingCheck:
 class WindowTracker:
     """The windows that tier 1 or tier 2 checks in one run, and the outcomes of the checks.
 
-    A window is a piece of the run's text that is checked at once.
+    A window is a piece of the run's text that one check reads.
 
     Attributes:
         next: Offset at which the next window will end.
