@@ -46,7 +46,7 @@ def key_of(policy: Policy, request: Request) -> str:
 
 
 class LocalCache:
-    """The answers of rails that this process used most recently. Each is kept for at most ``ttl_s`` seconds."""
+    """The most recently used answers of rails in this process. Each is kept for at most ``ttl_s`` seconds."""
 
     def __init__(self, size: int = MAX_LOCAL, ttl_s: float = TTL_S) -> None:
         self._size = size

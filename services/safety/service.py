@@ -133,7 +133,7 @@ class SafetyService:
 
 
 def check_deadlines(classes: ServiceClasses, total_max_ms: int) -> None:
-    """Raise ``BrokenPolicy`` if the policy allows interactive requests a deadline above ``total_max_ms``."""
+    """Raise ``BrokenPolicy`` if an interactive request may have a deadline above ``total_max_ms``."""
     longest_ms = classes.longest_total_ms("interactive")
     if longest_ms > total_max_ms:
         message = (

@@ -21,9 +21,10 @@ async def rewound(
 ) -> dict[Partition, int]:
     """Return, for each gained partition, the offset from which a reader must read it to rebuild its state.
 
-    ``topic`` is the topic to which the group writes its results. The newest result in partition 3 of ``topic`` decides
-    where reading starts in partition 3 of each topic that is read (see ``rewind_to_ms``), and so on for the other
-    partitions. If ``topic`` is None, reading starts ``rewind_ms`` before ``end_ms``.
+    ``topic`` is the topic to which the group writes its results. For each partition
+    number, the newest result in the partition of ``topic`` with this number decides where reading starts in the
+    partitions with the same number (see ``rewind_to_ms``). If ``topic`` is None, reading starts ``rewind_ms`` before
+    ``end_ms``.
     """
     if topic is None:
         return await cluster.offsets_for_time(partitions, end_ms - rewind_ms)
@@ -68,7 +69,7 @@ def rewind_to_ms(now_ms: int, worked_ms: int, rewind_ms: int, since_ms: int | No
             ``now_ms`` counts as ``now_ms``. 0 means that there is no result. The reader then goes back as far as
             exception 1 allows.
         rewind_ms: How far to read back from the newest result.
-        since_ms: A time. No request that was open at ``worked_ms`` had started before it; None if unknown.
+        since_ms: The earliest possible start of any request that was open at ``worked_ms``; None if unknown.
     """
     floor_ms = now_ms - max(LONGEST_OUTAGE_MS, rewind_ms)
     begin_ms = max(min(now_ms, worked_ms) - rewind_ms, floor_ms)

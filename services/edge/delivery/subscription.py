@@ -52,7 +52,7 @@ class OpenRequest:
     Attributes:
         at: When the request reached the host, in microseconds since the epoch.
         waited_ms: Milliseconds from ``at`` until the request was written to the log. For a resumed stream,
-            the part before the edge read the request is left out.
+            this does not include the time until the edge had read the request.
         total_ms: The total deadline: milliseconds from when the edge read the request.
     """
 

@@ -77,7 +77,7 @@ class Estimate:
 def estimate(deployment: Deployment, work: BatchWork, factors: Mapping[str, float] = MappingProxyType({})) -> Estimate:
     """Estimate the hours that a job takes, as an interval.
 
-    ``factors`` has measured corrections of the time, by the name of the accelerator.
+    ``factors`` has a correction of the time for each name of an accelerator. The corrections come from measurements.
 
     Raises:
         ValueError: The model or batch does not fit into memory.

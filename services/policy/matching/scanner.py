@@ -18,8 +18,8 @@ class Match:
 
     Attributes:
         rule: The rule.
-        start: Offset of the first code point in the whole text.
-        end: Offset of the last code point, plus one.
+        start: Offset of the match's first code point, counted from the start of the whole text.
+        end: Offset of the match's last code point, plus one.
     """
 
     rule: Rule

@@ -93,7 +93,7 @@ class CheckExecutor:
     Args:
         checks_of: Returns the checks, by tier, of the policy version in a ``CheckRequest``.
         on_outcome: Called with each outcome, in the event loop.
-        matters: Returns whether a check is still needed. Other checks are not run.
+        matters: Returns whether a check is still needed. A check that is no longer needed is not run.
     """
 
     def __init__(
