@@ -89,7 +89,7 @@ class HeldPartitions(Generic[Waiter]):
                 self._ends[partition] = (end, asked_us)
 
     def read_up_to_us(self, partition: Partition) -> int:
-        """Return a time by the reader's clock up to which the partition has been read; 0 if unknown.
+        """Return the time up to which the partition has been read; 0 if unknown. The time is by the reader's clock.
 
         All records that were appended to the partition before this time have been read.
         """

@@ -132,7 +132,7 @@ class Fetcher:
         return None if position is None else position.offset
 
     def read_up_to_us(self, partition: Partition, node: int | None) -> int:
-        """Return a time by the reader's clock up to which the partition has been read; 0 if unknown.
+        """Return the time up to which the partition has been read; 0 if unknown. The time is by the reader's clock.
 
         All records that were appended to the partition before this time have been read. ``node`` is the id of the
         broker that leads the partition; None if no leader is known.

@@ -38,5 +38,5 @@ class RestartPolicy:
 
 
 def describe_exit(code: int) -> str:
-    """Format an exit code: ``exit code 1``, or ``signal 9`` for a negative one."""
+    """Format an exit code, such as ``exit code 1``. A negative exit code is a signal, such as ``signal 9``."""
     return f"exit code {code}" if code >= 0 else f"signal {-code}"
