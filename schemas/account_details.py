@@ -59,7 +59,7 @@ class RunDetails:
 
     Attributes:
         source: The worker that executed the run.
-        queue_ms: Time from when the edge received the request to ``Started``, in milliseconds, by the worker's clock.
+        queue_ms: Milliseconds between the arrival of the request at the edge and ``Started``. The worker computed it.
         started_at: Append time of the run's ``Started``.
         first_chunk_at: Append time of the run's first chunk; None if it has no chunk.
         ended_at: Append time of the run's last event.

@@ -180,8 +180,8 @@ class Account(Event):
         later_tokens: Number of the voice's tokens after its first chunk, before ``Closed``.
         clock_skew_ms: Estimate of the milliseconds to add to ``request_at`` to get the time by the broker's clock. It
             is never above 0. The field ``stages`` already includes this correction.
-        voice: Number of the voice's attempt when the request was closed; None if no run was the voice, or if the
-            prompt was denied.
+        voice: Attempt (1, 2 and so on) of the run that was the voice when the request was closed. None if no run was
+            the voice, or if the prompt was denied.
         route: Where the voice ran; ``none`` if ``voice`` is None.
         fallbacks: Number of attempts in the cloud.
         retries: Number of further attempts on the self-hosted engines.

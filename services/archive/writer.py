@@ -42,7 +42,7 @@ class PartitionWriter:
     """Appends records of one partition. Call ``open`` first.
 
     Attributes:
-        state: The end of the archived records.
+        state: State of the partition's chain after the last archived record.
         newest: The checkpoint of the newest file; None if there is no file.
     """
 

@@ -138,7 +138,7 @@ class JobRun:
         """Adapt the window after a request was closed: halve it if ``crowded``, else widen it by one line.
 
         ``crowded`` means that the request was closed for one of ``CROWDED_CAUSES``, such as ``deadline``. A request
-        that was submitted before the last halving does not cause another one. The window is at most
+        that was submitted before the last halving does not halve the window again. The window is at most
         ``created.window_open``.
         """
         if not crowded:

@@ -72,7 +72,7 @@ class LineState:
     """The state of a line that has no result yet.
 
     Attributes:
-        attempts: The requests of the line, by attempt number.
+        attempts: The requests that were submitted for the line, by number: 1 is the first request, 2 its repetition.
         retry_us: When the next request must be submitted; None while a request is open.
     """
 

@@ -47,7 +47,8 @@ class Share(NamedTuple):
     Attributes:
         start_s: Start of the window, in seconds since the epoch.
         sums: What the request adds to each sum, in the order of ``FIELDS``.
-        buckets: Bucket in each histogram, in the order of ``HISTOGRAMS``; None if the request has no value.
+        buckets: For each histogram, in the order of ``HISTOGRAMS``: the bucket of the request's value. None if the
+            request has no value for this histogram.
     """
 
     start_s: int

@@ -30,8 +30,8 @@ class Settings:
         api_keys_file: TOML or JSON file with a table ``keys``, which maps the SHA-256 of each key, in hex, to a
             tenant's name. If not set, no key is needed, and every request belongs to the tenant ``local``.
         metrics_tenants: Tenants whose keys may read ``/metrics``, separated by commas. If not set, every key may read
-            it. At ``/ledger``, these tenants see the usage and costs of every tenant. Any other tenant sees only
-            its own usage and costs.
+            it. The tenants in this list also see the usage and costs of every tenant at ``/ledger``. Any tenant that
+            is not in the list sees only its own usage and costs there.
         input_gate: ``hold`` means that no text is shown before the verdict of a rails service. Set ``off`` only where
             no rails service runs, and set ``off`` for the router and the workers too.
         output_check: ``on`` means that a safety service must clear answers. At most ``max_exposure_tokens`` tokens of
@@ -73,7 +73,7 @@ class Settings:
             its ``max_tokens``, and one token for every 4 characters of its prompt. When the answer is complete, the
             tokens that it did not use are given back. 0 means no limit.
         tokens_burst: Maximum number of tokens that a tenant may use at one moment. ``tokens_per_minute`` limits the
-            average. A larger request is charged this number.
+            average. A request that needs more than ``tokens_burst`` tokens is charged only ``tokens_burst`` tokens.
         resumes_per_minute: Maximum number of times per minute that a tenant may resume a stream or read an answer
             again. 0 means no limit.
         resume_burst: Maximum number of times that a tenant may resume at one moment. ``resumes_per_minute`` limits the

@@ -1,6 +1,7 @@
 """Ids of jobs, and of the requests that a job submits.
 
-A request's id consists of the job's id, the position of the line in the order of submission, and the attempt.
+A request's id consists of the job's id, the position of the line in the order of submission, and a number that says
+how often the job has submitted this line.
 """
 
 from typing import Final, NamedTuple

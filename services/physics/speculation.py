@@ -36,7 +36,8 @@ def tokens_per_step(alpha: float, gamma: int) -> float:
 def tokens_per_step_by_position(acceptance: Sequence[float]) -> float:
     """Return the expected number of tokens per verify step, if the acceptance depends on the position in the draft.
 
-    Each probability is conditional on the acceptance of all tokens before it.
+    For each position in the draft, ``acceptance`` has the probability that the token there is accepted if all tokens
+    before it were accepted.
     """
     total, alive = 1.0, 1.0
     for position, chance in enumerate(acceptance, start=1):

@@ -130,11 +130,12 @@ class Admission(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class Ruling(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The answer of ``findings.rego``.
+    """What ``findings.rego`` decides about one finding.
 
     Attributes:
-        action: ``stop``, ``redact`` or ``flag`` for an answer; ``deny``, ``mask`` or ``flag`` for a prompt.
-        egress: ``forbidden`` keeps a prompt with this finding on the premises.
+        action: ``stop``, ``redact`` or ``flag`` for a finding in an answer of a model; ``deny``, ``mask`` or ``flag``
+            for a finding in a prompt.
+        egress: ``forbidden`` keeps the prompt that has the finding on the premises.
         replacement: The text that replaces removed text; None means the category's text in ``policy.toml``.
     """
 
@@ -153,10 +154,10 @@ def read_admission(answer: Any) -> Admission:
 
 
 def read_ruling(answer: Any, side: Side) -> Ruling:
-    """Convert the answer of ``findings.rego`` for a finding on this side.
+    """Convert the answer that ``findings.rego`` gave for a finding. ``side`` says where the finding is.
 
     Raises:
-        RulingError: The answer is undefined or invalid, or its action is not allowed on this side.
+        RulingError: The answer is undefined or invalid, or its action is not allowed for ``side``.
     """
     ruling = _read(answer, Ruling, FINDING)
     if ruling.action not in _ACTIONS[side]:

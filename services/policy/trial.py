@@ -36,7 +36,7 @@ _STEPS: Final = {
 
 
 def try_policy(files: Files) -> None:
-    """Build a policy and evaluate its Rego in another process.
+    """In another process, build a policy and evaluate its Rego.
 
     Raises:
         BrokenPolicy: The files have faults, or the process died or took too long.

@@ -59,12 +59,12 @@ class ProcessorConfig:
         progress_topic: The topic to which the group writes its results. If the newest result is older than the newest
             record, ``rewind_ms`` counts from the result. ``services/bus/groups/rewind.py`` has the exact rule.
         record_filter: A record for which this returns false is skipped without being decoded.
-        include_newer: Whether the core gets records in a format that this version cannot read, as ``UnreadableRecord``.
+        include_newer: Whether the core gets an ``UnreadableRecord`` for each record that only a newer version can read.
         instance_id: Instance id for static membership in the group.
         limit: Maximum number of unprocessed records plus unsent events. When it is reached, reading pauses.
         drain_s: Maximum time to finish work in progress when the processor stops, in seconds.
         least_bytes: Minimum size of a fetch (Kafka's ``fetch.min.bytes``).
-        clock: Returns the time in microseconds since the epoch, from a monotonic clock such as ``steady_us``.
+        clock: Returns the time in microseconds since the epoch. It must never go backwards, like ``steady_us``.
     """
 
     group: str

@@ -75,7 +75,7 @@ class Excerpt(NamedTuple):
 def choose_excerpts(text: str, spans: Sequence[tuple[int, int]], max_windows: int) -> list[Excerpt]:
     """Return the excerpts of a text to score: windows, and both ends of a long text.
 
-    ``spans`` has the start and the end of each window, and ``max_windows`` is the maximum number of windows. The
+    ``spans`` has the start and the end of each window of the text. At most ``max_windows`` of them are returned. The
     excerpts where attacks are most likely come first.
     """
     # The windows are spread evenly over the text.
@@ -109,7 +109,7 @@ class PendingScore:
 class JailbreakClassifier:
     """Scores texts in separate processes.
 
-    With two or more processes, a tenant cannot occupy all of them while other tenants use them too.
+    With two or more processes, a tenant cannot occupy all of them while texts of other tenants wait.
     """
 
     # ``first_nice`` and ``nice`` are added to the nice level of the first process and of the others. At 19, a process

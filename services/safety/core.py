@@ -1,7 +1,7 @@
 """The decisions of the safety service, without I/O.
 
-``SafetyCore`` takes events of the stream log, and returns checks to run and events to write. The events are recalls
-(which take text back) and clearances (which say that text passed the checks).
+``SafetyCore`` takes events of the stream log, and returns checks to run and events to write. The events to write are
+recalls (which take text back) and clearances (which say that text passed the checks).
 
 The decisions do not depend on time, on how events are batched, or on when checks answer. There are two exceptions: a
 check fails or answers too late, or a request expires or is dropped.

@@ -1,4 +1,4 @@
-"""The requests of one partition, and the outputs held back until the partition has caught up with the log. No I/O."""
+"""The requests of one partition, and the outputs that are held back until the partition was read to its end. No I/O."""
 
 from collections import OrderedDict
 from collections.abc import Sequence

@@ -79,7 +79,8 @@ class SafetyService:
         """Check answers until cancelled.
 
         Raises:
-            BrokenPolicy: The first policy cannot be used: a check cannot be built, or a deadline is too long.
+            BrokenPolicy: The policy that is loaded at the start cannot be used: a check cannot be built, or a deadline
+                is too long.
         """
         await self._prepare(self.policy)
         gc.collect()

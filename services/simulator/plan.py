@@ -61,9 +61,9 @@ class Fault(NamedTuple):
         at_us: Start of the fault, in microseconds since the start of the simulation.
         service: The affected service, or ``broker``; empty for a fault of a request.
         target: Number that selects the affected request, process or partitions.
-        amount_us: If the kind is ``clock`` or ``time``: how far the clock of a host or of the broker is moved. If the
-            kind is ``roam`` (the client disconnects and resumes): how long each later read by the client takes, or 0
-            for no change. Otherwise 0.
+        amount_us: If the kind is ``clock``: how far a host's clock is moved. If the kind is ``time``: how far the
+            broker's clock is moved. If the kind is ``roam`` (the client disconnects and resumes): how long each later
+            read by the client takes, or 0 for no change. Otherwise 0.
     """
 
     kind: str

@@ -66,7 +66,7 @@ class Replace:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Withdraw:
-    """Replace the whole visible text, because the answer was withdrawn. No other text of the answer will be shown.
+    """Replace the whole visible text, because the answer was withdrawn. After this, no text of the answer is shown.
 
     Attributes:
         end: Number of code points that were visible before.

@@ -1,8 +1,7 @@
 """Decide when each request's trace is exported. No I/O, no clock.
 
-A request's trace is exported when two events were read. ``Account`` summarises the closed request. ``Detached`` says
-that a client was sent the whole answer. If no such ``Detached`` comes, the trace is exported ``LINGER_US`` after the
-``Account``.
+A request's trace is exported when two events were read: its ``Account``, and a ``Detached`` that says that the client
+was sent the whole answer. If no ``Detached`` says so, the trace is exported ``LINGER_US`` after the ``Account``.
 """
 
 from collections.abc import Sequence

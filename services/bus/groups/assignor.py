@@ -74,11 +74,13 @@ def _latest_first(owned: Mapping[str, OwnedPartitions]) -> list[str]:
 class StickyNumberAssignor(AbstractPartitionAssignor):  # type: ignore[misc] # aiokafka has no types
     """Makes ``sticky_assignment`` an assignor for aiokafka.
 
-    If a member's ``hands_over`` is true, each of its partition numbers moves in two rebalances, as in Kafka's
-    cooperative protocol. The first one takes the number from its owner. The second one gives it to another member.
+    If a member's ``hands_over`` is true, a partition number that leaves this member moves in two rebalances, as in
+    Kafka's cooperative protocol. The first one takes the number from its owner. The second one gives it to another
+    member.
 
     Attributes:
-        handing_over: Partition numbers of this member that are between the two rebalances.
+        handing_over: Partition numbers that the first rebalance took from this member, and that the second has not yet
+            given to another member.
         unfinished: Whether any member of the group has such partition numbers.
     """
 

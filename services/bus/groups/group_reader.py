@@ -3,7 +3,8 @@
 aiokafka has no cooperative rebalancing: at every rebalance, a member gives back all its partitions before it gets its
 new assignment. ``GroupReader`` commits before it gives partitions back, but continues to read them during the
 rebalance. After the rebalance, it continues to read partitions that it has *kept*, and stops reading those that it
-has *lost*. If it has *gained* a partition, it begins to read the partition at its start offset.
+has *lost*. If it has *gained* a partition, it begins to read the partition at the committed offset, or
+with ``rewind_ms`` at an earlier offset.
 """
 
 import asyncio
@@ -61,8 +62,8 @@ class GroupReader:
         handler: Receives the records. It must return without waiting. If it is None, no record is read, but the group
             still assigns partitions to this member.
         record_filter: A record for which it returns false is skipped without decoding.
-        include_newer: Whether the handler also gets records that only a newer version of Railbus can decode, as
-            ``UnreadableRecord``.
+        include_newer: Whether the handler also gets an ``UnreadableRecord`` for each record that only a newer version
+            of Railbus can decode.
         on_assigned: Called with each new assignment, after the last record of lost partitions and before the first of
             gained ones. If it raises an exception, reading ends.
         commit: When a record's offset may be committed. ``on_accept``: when the handler has returned. ``manual``: when

@@ -55,19 +55,17 @@ def _since_ms(record: Any) -> int | None:
 def rewind_to_ms(now_ms: int, worked_ms: int, rewind_ms: int, since_ms: int | None = None) -> int:
     """Return the time from which a reader must read a gained partition to rebuild its state.
 
-    This time is ``rewind_ms`` before the newest result that the group has written. For example, the newest result is 60
-    minutes old, and ``rewind_ms`` is 10 minutes. The reader must then read the last 70 minutes. There are two
-    exceptions:
+    The time is found in three steps:
 
-    1. The reader goes back at most ``max(LONGEST_OUTAGE_MS, rewind_ms)`` from ``now_ms``.
-    2. If ``since_ms`` is earlier than the time that results from exception 1, the reader goes back to ``since_ms``, but
-       at most ``LONGEST_WORK_MS`` further than exception 1 allows.
+    1. Take the time ``rewind_ms`` before the newest result that the group has written.
+    2. If this time is too early, take the limit ``now_ms - max(LONGEST_OUTAGE_MS, rewind_ms)`` instead.
+    3. If ``since_ms`` is even earlier, take ``since_ms``, but no time before ``LONGEST_WORK_MS`` below the limit.
 
     Args:
         now_ms: The present time.
         worked_ms: The time of the newest result in the result topic's partition with the same number. A time after
-            ``now_ms`` counts as ``now_ms``. 0 means that there is no result. The reader then goes back as far as
-            exception 1 allows.
+            ``now_ms`` counts as ``now_ms``. 0 means that there is no result. The reader then goes back to the limit
+            of step 2.
         rewind_ms: How far to read back from the newest result.
         since_ms: The earliest possible start of any request that was open at ``worked_ms``; None if unknown.
     """

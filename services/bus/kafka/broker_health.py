@@ -57,7 +57,10 @@ def backoff_s(attempt: int) -> float:
 
 
 async def wait_for_broker(settings: BusSettings) -> None:
-    """Wait until a bootstrap broker accepts a connection. If none does, log this once.
+    """Wait until a bootstrap broker accepts a connection, however long this takes.
+
+    If none does at first, log this once.
+
 
     Raises:
         UserError: The broker refuses the credentials, or its certificate is not trusted.

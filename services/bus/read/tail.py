@@ -23,8 +23,8 @@ class TailReader:
     Args:
         handler: Receives the records. It must return without waiting.
         record_filter: A record for which it returns false is skipped without decoding.
-        include_newer: Whether the handler also gets records that only a newer version of Railbus can decode, as
-            ``UnreadableRecord``.
+        include_newer: Whether the handler also gets an ``UnreadableRecord`` for each record that only a newer version
+            of Railbus can decode.
     """
 
     def __init__(

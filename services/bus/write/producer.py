@@ -1,9 +1,9 @@
 """The producer. As long as the process lives, no accepted event is lost in an outage of the broker.
 
 The key of a record decides its partition. A record without a key goes to partition 0. Events of a topic with the same
-key keep the order of ``post`` calls. The producer is idempotent, waits for all replicas and retries without limit. A
-new aiokafka producer sends all unacknowledged events again, in order, if aiokafka gives up a batch or the broker
-refuses one. Only then may an event be written twice.
+key keep the order of ``post`` calls. The producer waits for all replicas and retries without limit. It uses an
+idempotent producer of aiokafka. If that gives up a batch, or the broker refuses one, a new producer of aiokafka sends
+all unacknowledged events again, in order. This is the only case in which an event may be written twice.
 """
 
 import asyncio
@@ -61,8 +61,8 @@ class Producer:
     """Writes events.
 
     Args:
-        role: The role of the service, which decides what events it may write. A service with several roles passes the
-            result of ``schemas.registry.writes`` instead.
+        role: The role of the service. The role decides which events the service may write. A service with several roles
+            passes the result of ``schemas.registry.writes`` instead.
         name: Client id, shown in the broker's logs. The default is the role, or the text "this producer" for
             several roles.
     """

@@ -31,10 +31,10 @@ SHOW_S: Final = 0.5
 
 
 def job_store() -> FolderStore:
-    """Return the folder ``RAILBUS_BATCH_DIR``; if it is not set, the folder of the running ``railbus up``.
+    """Return the folder that ``RAILBUS_BATCH_DIR`` names. If it is not set, return the batch folder of ``railbus up``.
 
     Raises:
-        UserError: There is neither.
+        UserError: The variable is not set, and no ``railbus up`` with a batch folder is running.
     """
     found = find_running_tree(state_dir())
     folder = os.environ.get(DIR_VARIABLE) or (found.batch_dir if found is not None else None)

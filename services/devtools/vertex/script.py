@@ -17,7 +17,7 @@ Example: ``emulated-n50-ttft300`` generates 50 words and sends the first after 3
     shut       report that a safety filter blocked the prompt
     block<k>   report, after k words, that a safety filter blocked the answer
 
-Any other model name gets the server's default script.
+A model name that is not such a script gets the server's default script.
 """
 
 import random

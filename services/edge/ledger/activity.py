@@ -65,7 +65,7 @@ class Activity:
     def breaker(self, since_at: int) -> dict[str, Any] | None:
         """Return the worst state of the routers' circuit breakers, and the number of routers in this state.
 
-        States that were reported before ``since_at`` are ignored. If there are no others, return None.
+        States that were reported before ``since_at`` are ignored. If none was reported since then, return None.
         """
         states = [(state, at) for at, state in self._breakers.values() if at > since_at]
         for worst in _WORST:

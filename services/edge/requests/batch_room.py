@@ -42,7 +42,7 @@ class BatchRoom:
         open_streams: Returns how many streams are open.
 
     Attributes:
-        taken: Number of batch requests that may use a stream now.
+        taken: Number of batch requests that were allowed to use a stream, and have not given it back.
     """
 
     def __init__(self, most_streams: int, open_streams: Callable[[], int]) -> None:

@@ -33,7 +33,7 @@ class OwnedGpu(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     Attributes:
         gpu: Name in the catalogue.
-        price: Price of one more accelerator.
+        price: Price of an accelerator that is bought in addition to the owned ones.
         watts: Power of one accelerator under load.
     """
 

@@ -66,7 +66,8 @@ class BatchJob:
         alpha: Probability that a drafted token is accepted.
         counts: Numbers of accelerators for which the job is planned.
         refined: Share of the requests that the first model of a cascade passes on.
-        best: Share of the requests that count as the best. A cascade should find them.
+        best: Which share of all requests counts as the best requests. A cascade should pass these on to its larger
+            model.
         rho: Rank correlation between the scores by the first and the last model of a cascade.
         quality_loss: Maximum loss of quality score against ``model``.
         factors: Measured corrections of predicted times, by the name of the accelerator.

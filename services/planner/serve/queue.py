@@ -37,8 +37,8 @@ class QueueTimes:
     """The latencies at one rate of arrivals.
 
     Attributes:
-        ttft: Distribution of the time to the first token, by rising time. Each pair has a time, and the share of the
-            requests that take this time.
+        ttft: Distribution of the time to the first token. Each pair has a time, and the share of the requests that take
+            this time. The shortest time comes first.
         token_ms: Mean time between the tokens of an answer.
         running: Mean number of running answers.
     """

@@ -19,7 +19,7 @@ _ANSWERS: Final[frozenset[RailResult]] = frozenset({"passed", "blocked", "masked
 
 
 class JudgedPrompt(NamedTuple):
-    """The parts of a verdict that are compared. They do not depend on time.
+    """The parts of a verdict that are compared. Times and durations are not among them.
 
     Attributes:
         blocked: Rails that refused the prompt.

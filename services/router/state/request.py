@@ -32,8 +32,8 @@ class EventContext(NamedTuple):
 class RequestState:
     """One request, from its first event to its account.
 
-    Fields whose names end in ``_us`` are times in microseconds since the epoch, by this process's clock. Append times
-    are converted from the broker's clock to this clock.
+    Fields whose names end in ``_us`` are times in microseconds since the epoch, by this process's clock. If such a
+    field is an append time, it was converted from the broker's clock to this clock.
 
     Topics are read in parallel, so any event of the request may be read first. No decision is made before the request
     is ``known``.

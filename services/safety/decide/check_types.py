@@ -16,7 +16,7 @@ class CheckRequest:
 
     Attributes:
         tier: 1 for NeMo rails, 2 for classifiers.
-        policy: The policy version with which the request started.
+        policy: The policy version with which the checks of the client's request began.
     """
 
     number: int

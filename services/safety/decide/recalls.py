@@ -93,7 +93,7 @@ class RecallBuilder:
         return False
 
     def unchecked(self, tracker: WindowTracker, pending: PendingCheck, outputs: list[RunOutput]) -> bool:
-        """Add a recall to ``outputs`` for a window whose check failed, if Rego wants one.
+        """Add a recall to ``outputs`` for a window that could not be checked, if Rego wants one.
 
         Return whether the tier must stop. It then checks no further windows of the run.
         """

@@ -7,8 +7,8 @@ was cut into chunks, when the chunks arrived, or when a check answered. Only a f
   stops the answer, no more text is read.
 - Tiers 1 and 2 check windows. The offset at which a window ends does not depend on chunks or time. The outcomes of
   checks are processed in the order of the windows.
-- If a window passes tier 1, the chunks before its end are cleared. Text at the end that may be the start of a finding
-  is not cleared.
+- If a window passes tier 1, the chunks before its end are cleared. But if the end of the window may be the start of a
+  finding, the chunks with this text are not cleared yet.
 - The last clearance of a run requires that the text passed tier 2, too. With the delivery mode ``gated``, every
   clearance requires this.
 - If a check fails, the policy decides whether to recall its window. A check also counts as failed if it has no

@@ -1,6 +1,6 @@
 """Compare the recorded recalls with the recalls under another policy. No I/O.
 
-Also score the other policy's rules by labels, that is, by findings that a person marked.
+Also score the other policy's rules by labels. A label is a piece of text that a person has marked as a finding.
 """
 
 from collections import Counter, defaultdict
@@ -95,7 +95,8 @@ class RuleScore:
     Attributes:
         recalls: Number of recalls by the rule.
         right: Number of recalls that overlap a label of the rule's category.
-        exposed_chars: For each recall, the number of code points that had arrived since the start of the recalled text.
+        exposed_chars: For each recall, the number of code points from the start of the recalled text to the end of the
+            text that had arrived when the recall was made.
         removed_chars: Number of code points that the rule's recalls removed.
         wrong_chars: Number of code points that the wrong recalls removed. A wrong recall overlaps no label of the
             rule's category.

@@ -29,7 +29,7 @@ class Ending(NamedTuple):
 def check_live(ending: Ending) -> None:
     """Check the state of a request at the end of a simulation.
 
-    * The request is closed, and its ``Account`` events have the same outcome.
+    * The request is closed, and its ``Account`` events have the outcome with which it was closed.
     * The function ``truth`` and the class ``Screen`` agree on the run that is shown, and on the event that closed the
       request. If the result of ``truth`` is not ``sure``, they may differ.
     * If text was sent to a client and the verdict is ``allow`` or ``mask``, the safety service checked or withdrew the

@@ -8,10 +8,10 @@ import orjson
 
 
 class ScreenState(NamedTuple):
-    """What a client shows after one event of its stream.
+    """What a client shows after one op of its stream.
 
     Attributes:
-        op_id: Id of the event; empty before the first event.
+        op_id: Id of the op; empty before the first op.
         visible: The text on the screen.
         frozen: The text of the newest op ``refuse`` or ``withdraw``, after which no other text may be shown; None if
             there was no such op.

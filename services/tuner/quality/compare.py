@@ -30,7 +30,7 @@ class Answers(msgspec.Struct, frozen=True):
 
     Attributes:
         texts: The answer to each task; None if the request failed.
-        scores: The score of each text; None if the engine reports no log-probabilities.
+        scores: The score of each text. All are None if the engine reports no log-probabilities.
     """
 
     texts: tuple[str | None, ...]
@@ -38,7 +38,7 @@ class Answers(msgspec.Struct, frozen=True):
 
 
 class Quality(msgspec.Struct, frozen=True):
-    """Comparison of the answers with and without a change. Intervals are confidence intervals.
+    """Comparison of the answers with and without a change. An ``Interval`` is a confidence interval.
 
     Attributes:
         identical: Share of tasks whose answer the change did not alter.

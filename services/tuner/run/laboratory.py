@@ -114,7 +114,7 @@ class Laboratory:
     async def engine(self, env: Mapping[str, str], *, twin: bool = False) -> AsyncIterator[EngineProcess]:
         """Provide a warm engine. If ``Laboratory.keep`` is false, the engine ends after the block.
 
-        With ``twin``, provide a second process with the same settings.
+        With ``twin``, provide another process than without ``twin``. Both have the settings ``env``.
         """
         if not self.keep:
             async with engine_process(env) as engine:

@@ -37,7 +37,7 @@ def upstream_error(status: int | None, body: bytes) -> EngineError:
 
     Args:
         status: The HTTP status; None if the error came inside a stream.
-        body: The body of the response, or the data of the event.
+        body: The body of the response, or the data of the server-sent event that reports the error.
     """
     error = _error_object(body)
     if status is None:

@@ -24,7 +24,8 @@ class Endpoint:
 
     Attributes:
         url: URL of ``/chat/completions``.
-        step_usage: Whether to request the number of tokens in every chunk. Without it, each chunk counts as one token.
+        step_usage: Whether to ask the server to report, with every chunk, how many tokens the chunk has. If False, each
+            chunk counts as one token.
         extra: Fields to add to each request's body. A field that Railbus sets itself is not overridden.
     """
 
