@@ -52,8 +52,8 @@ class Tier(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     """One model of a cascade.
 
     Attributes:
-        keep: For a model after the first one: which share of all lines it answers, namely the lines to which the
-            previous model gave the highest scores. The budget may lower this share. The first model answers all lines.
+        keep: Share of all lines that this model answers: those with the highest scores by the previous model. The
+            budget may lower this share. The first model answers all lines, so its ``keep`` is 1.
         price: Name of an API in the price list of ``railbus plan batch``; None if there is no price.
     """
 

@@ -1,4 +1,4 @@
-"""``railbus doctor``: report what is installed, reachable or missing, with a remedy for each."""
+"""``railbus doctor``: report what is installed and what is reachable. For what is missing, report a remedy."""
 
 import argparse
 import asyncio

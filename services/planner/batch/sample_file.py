@@ -64,9 +64,10 @@ def _text(message: Any) -> str:
 
 
 def divided(prompts: Sequence[str], at_once: int) -> list[tuple[int, Sequence[str]]]:
-    """Divide the prompts among closed loops with 1 to ``at_once`` concurrent requests.
+    """Divide the prompts among closed loops.
 
-    Return each loop's number of concurrent requests and its prompts.
+    The loops have different numbers of concurrent requests: 1, ``at_once`` and a number in between. Return each loop's
+    number of concurrent requests and its prompts.
 
     Raises:
         UserError: There are too few prompts.
