@@ -48,7 +48,7 @@ class PartitionBuffer:
             self.since_us = now_us
 
     def take(self) -> tuple[int, list[StoredRecord]]:
-        """Remove the records at the beginning of the buffer that are all of the same day (UTC).
+        """Remove records from the beginning of the buffer. Stop before the first record of another day (UTC).
 
         Return the old ``start``, and the removed records.
         """

@@ -1,4 +1,4 @@
-"""Compute the delay of the first token by input rails, and the amount of text that users see before a recall.
+"""Compute the delay that input rails cause, and the amount of text that users see before a recall.
 
 Input rails are checks of the prompt. A recall takes back text that users have already seen.
 """

@@ -135,7 +135,7 @@ class Ruling(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     Attributes:
         action: ``stop``, ``redact`` or ``flag`` for a finding in an answer of a model; ``deny``, ``mask`` or ``flag``
             for a finding in a prompt.
-        egress: ``forbidden`` keeps the prompt that has the finding on the premises.
+        egress: ``forbidden`` means that the prompt with the finding must stay on the premises.
         replacement: The text that replaces removed text; None means the category's text in ``policy.toml``.
     """
 

@@ -64,7 +64,7 @@ class ProcessorConfig:
         limit: Maximum number of unprocessed records plus unsent events. When it is reached, reading pauses.
         drain_s: Maximum time to finish work in progress when the processor stops, in seconds.
         least_bytes: Minimum size of a fetch (Kafka's ``fetch.min.bytes``).
-        clock: Returns the time in microseconds since the epoch. It must never go backwards, like ``steady_us``.
+        clock: Returns the time in microseconds since the epoch. Like ``steady_us``, it must never go backwards.
     """
 
     group: str

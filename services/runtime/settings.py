@@ -1,7 +1,7 @@
 """Read the settings of a service from environment variables.
 
-The settings of a service are a dataclass. By default, the variable of a field has the field's name: the
-variable of ``max_jobs`` is ``RAILBUS_MAX_JOBS``.
+The settings of a service are a dataclass. By default, the name of a field's variable is
+``RAILBUS_`` and the field's name in capitals. For example, the variable of ``max_jobs`` is ``RAILBUS_MAX_JOBS``.
 """
 
 import ipaddress

@@ -228,7 +228,8 @@ class Scheduler:
             ``unacknowledged``: The attempt was read before from the same record, and is still in ``unacknowledged``.
                 The caller must not commit the offset of the record yet.
             ``known``: The attempt was read before, and is not in ``unacknowledged``. The caller may commit the offset
-                of the record. A ``Refusal``: The caller must refuse the request.
+                of the record.
+            A ``Refusal``: The caller must refuse the request.
         """
         request = ticket.request
         key = (request.request_id, request.attempt)

@@ -81,7 +81,7 @@ class StickyNumberAssignor(AbstractPartitionAssignor):  # type: ignore[misc] # a
     Attributes:
         handing_over: Partition numbers that the first rebalance took from this member, and that the second has not yet
             given to another member.
-        unfinished: Whether any member of the group has such partition numbers.
+        unfinished: Whether ``handing_over`` of any member of the group is not empty.
     """
 
     # The name of Kafka's range assignor, which members with an older version of Railbus offer. A group uses an assignor

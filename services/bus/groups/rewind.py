@@ -21,9 +21,9 @@ async def rewound(
 ) -> dict[Partition, int]:
     """Return, for each gained partition, the offset from which a reader must read it to rebuild its state.
 
-    ``topic`` is the topic to which the group writes its results. For each partition
-    number, the newest result in the partition of ``topic`` with this number decides where reading starts in the
-    partitions with the same number (see ``rewind_to_ms``). If ``topic`` is None, reading starts ``rewind_ms`` before
+    ``topic`` is the topic to which the group writes its results. Where reading starts in a gained partition depends
+    on the newest result in one partition of ``topic``: the partition with the same number as the gained partition (see
+    ``rewind_to_ms``). If ``topic`` is None, reading starts ``rewind_ms`` before
     ``end_ms``.
     """
     if topic is None:
@@ -58,14 +58,15 @@ def rewind_to_ms(now_ms: int, worked_ms: int, rewind_ms: int, since_ms: int | No
     The time is found in three steps:
 
     1. Take the time ``rewind_ms`` before the newest result that the group has written.
-    2. If this time is too early, take the limit ``now_ms - max(LONGEST_OUTAGE_MS, rewind_ms)`` instead.
-    3. If ``since_ms`` is even earlier, take ``since_ms``, but no time before ``LONGEST_WORK_MS`` below the limit.
+    2. If this time is before the limit ``now_ms - max(LONGEST_OUTAGE_MS, rewind_ms)``, take the limit instead.
+    3. If ``since_ms`` is earlier than the result of step 2, take ``since_ms``, but never a time before
+       ``limit - LONGEST_WORK_MS``.
 
     Args:
         now_ms: The present time.
-        worked_ms: The time of the newest result in the result topic's partition with the same number. A time after
-            ``now_ms`` counts as ``now_ms``. 0 means that there is no result. The reader then goes back to the limit
-            of step 2.
+        worked_ms: The time of the newest result. It is in the partition of the result topic that has the same number as
+            the gained partition. A time after ``now_ms`` counts as ``now_ms``. 0 means that there is no result. The
+            reader then goes back to the limit of step 2.
         rewind_ms: How far to read back from the newest result.
         since_ms: The earliest possible start of any request that was open at ``worked_ms``; None if unknown.
     """

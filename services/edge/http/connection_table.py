@@ -36,8 +36,9 @@ class ConnectionAdmission(Generic[Key]):
 
     Attributes:
         over: The limit that the connection exceeded; None if it exceeded none.
-        evicted: The connection that was removed from the table to make room, and the thing for which the edge waited on
-            it, such as the next request. The caller must close this connection. None if no connection was removed.
+        evicted: The connection that was removed from the table to make room, and what the edge was waiting
+            to receive on this connection, such as the next request. The caller must close this connection. None if no
+            connection was removed.
         refusal: Equal to ``over`` if no room could be made; otherwise None. If it is set, the caller must refuse every
             request except a health check.
     """

@@ -45,8 +45,8 @@ def answers(
     Args:
         ways: The ways to choose from.
         within_h: If given, also choose the cheapest way whose upper bound of ``hours`` is at most this value.
-        budget: If given, compare those ways whose upper bound of ``money`` is at most this value. Also choose the one
-            with the highest score.
+        budget: If given, also choose the way with the highest score among those whose upper bound of ``money`` is at
+            most this value.
     """
     found = [
         _least("fastest", ways, lambda way: (way.hours.value, way.money.value), "h"),

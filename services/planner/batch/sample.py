@@ -82,7 +82,7 @@ class SampledEngine:
         return fmean(loop.prompt for loop in self.loops)
 
     def output(self, max_tokens: int) -> float:
-        """Return the mean number of tokens of the sampled answers, if no answer may have more than ``max_tokens``."""
+        """Return the mean length of the sampled answers. A length above ``max_tokens`` is counted as ``max_tokens``."""
         return fmean(min(max_tokens, length) for loop in self.loops for length in loop.lengths)
 
     def step_ms(self, running: int) -> float:

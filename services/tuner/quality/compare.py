@@ -42,7 +42,8 @@ class Quality(msgspec.Struct, frozen=True):
 
     Attributes:
         identical: Share of tasks whose answer the change did not alter.
-        baseline_identical: The same share for two runs without the change: how often answers stay equal by chance.
+        baseline_identical: The same share for two runs without the change. It is below 1 if chance alone alters
+            answers.
         fewer_identical: ``baseline_identical`` minus ``identical``; above 0 if the change alters more answers than
             chance does.
         first_divergence: Median position of the first altered character; None if no answer is altered.

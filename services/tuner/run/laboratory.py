@@ -114,7 +114,8 @@ class Laboratory:
     async def engine(self, env: Mapping[str, str], *, twin: bool = False) -> AsyncIterator[EngineProcess]:
         """Provide a warm engine. If ``Laboratory.keep`` is false, the engine ends after the block.
 
-        With ``twin``, provide another process than without ``twin``. Both have the settings ``env``.
+        With ``twin``, provide a second process, separate from the one that a call without ``twin`` provides. The two
+        processes have the same settings, ``env``.
         """
         if not self.keep:
             async with engine_process(env) as engine:
