@@ -19,7 +19,7 @@ from schemas.topics import Topic
 from services.bus.groups.commit_tracker import CommitTracker
 from services.bus.groups.committer import Committer, Settle
 from services.bus.groups.held_partitions import HeldPartitions, OnAssigned
-from services.bus.groups.membership import GroupMembership, Term, request_timeout_ms
+from services.bus.groups.membership import GroupMembership, MemberGeneration, request_timeout_ms
 from services.bus.groups.rewind import rewound
 from services.bus.in_flight_limit import InFlightLimit
 from services.bus.kafka.broker_health import backoff_s
@@ -288,15 +288,15 @@ class _Session:
         for reached in self._partitions.read(progress):
             _complete(reached, all_read=True)
 
-    def _assigned(self, partitions: TopicPartitions, term: Term) -> None:
+    def _assigned(self, partitions: TopicPartitions, generation: MemberGeneration) -> None:
         # In a task, because aiokafka would log and drop an error raised here.
-        start_in(self._tasks, self._take_over(partitions, term), f"{self._reader.group}-assignment")
+        start_in(self._tasks, self._take_over(partitions, generation), f"{self._reader.group}-assignment")
 
-    async def _take_over(self, partitions: TopicPartitions, term: Term) -> None:
+    async def _take_over(self, partitions: TopicPartitions, generation: MemberGeneration) -> None:
         member = self._member
         # After a removal, other members may have had these partitions. A work queue continues at the committed offset;
         # a fold continues at its own position, because only the records that it has read matter.
-        removed = member.take_over(term)
+        removed = member.take_over(generation)
         stale = self._reader.rewind_ms is None and removed
         moving = frozenset() if stale else frozenset(p for p in self._partitions.held if p[1] in member.handing_over)
         self._assign(partitions, partitions if stale else NOTHING, moving)

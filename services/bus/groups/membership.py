@@ -43,14 +43,17 @@ HASTE_S: Final = 0.05
 """Seconds between heartbeats while another member hands partitions over, so that the next rebalance starts soon."""
 
 
-class Term(NamedTuple):
-    """One assignment of one member. A member that the group has removed joins again with a new ``member_id``."""
+class MemberGeneration(NamedTuple):
+    """A generation of the group, and the member's id in it.
+
+    A member that the group has removed joins again with a new ``member_id``.
+    """
 
     member_id: str
     generation: int
 
 
-NO_TERM: Final = Term("", -1)
+NO_GENERATION: Final = MemberGeneration("", -1)
 
 
 def request_timeout_ms(settings: BusSettings) -> int:
@@ -68,7 +71,7 @@ class GroupMembership(ConsumerRebalanceListener):  # type: ignore[misc] # aiokaf
         hands_over: If true, the group gives a partition of this member to another member only after a call of
             ``rejoin``.
         revoked: Awaited before the member rejoins. Meanwhile, the member continues to send heartbeats.
-        assigned: Called with each assignment and its term. It must return at once.
+        assigned: Called with each assignment and the generation that it belongs to. It must return at once.
     """
 
     def __init__(  # noqa: PLR0913 - what a group must be told of a member, and what it asks of it
@@ -82,7 +85,7 @@ class GroupMembership(ConsumerRebalanceListener):  # type: ignore[misc] # aiokaf
         held: Callable[[], TopicPartitions],
         hands_over: bool,
         revoked: Callable[[], Awaitable[None]],
-        assigned: Callable[[TopicPartitions, Term], None],
+        assigned: Callable[[TopicPartitions, MemberGeneration], None],
     ) -> None:
         self._revoked = revoked
         self._assigned = assigned
@@ -131,7 +134,7 @@ class GroupMembership(ConsumerRebalanceListener):  # type: ignore[misc] # aiokaf
     def in_session(self) -> bool:
         # After a pause, this process does not know whether the group has removed it. During a join, it does not.
         fresh = time.monotonic() - self._coordinator.contact_s < self._session_s
-        same = bool(self._coordinator.working_term.member_id == self._coordinator.member_id)
+        same = bool(self._coordinator.working_generation.member_id == self._coordinator.member_id)
         return self.known and same and (fresh or bool(self._coordinator.joining))
 
     @property
@@ -145,13 +148,13 @@ class GroupMembership(ConsumerRebalanceListener):  # type: ignore[misc] # aiokaf
             return False
         return TopicPartition(*partition) in assignment.tps or partition[1] in self._assignor.handing_over
 
-    def take_over(self, term: Term) -> bool:
-        """Allow commits in ``term``. Call this when the reader begins to work on the assignment of this term.
+    def take_over(self, generation: MemberGeneration) -> bool:
+        """Allow commits in ``generation``. Call this when the reader begins to work on its assignment.
 
-        Return true if the member id is new: in the first term, and after the group has removed this member.
+        Return true if the member id is new: in the first generation, and after the group has removed this member.
         """
-        removed = bool(term.member_id != self._coordinator.working_term.member_id)
-        self._coordinator.working_term = term
+        removed = bool(generation.member_id != self._coordinator.working_generation.member_id)
+        self._coordinator.working_generation = generation
         return removed
 
     def rejoin(self) -> None:
@@ -205,7 +208,7 @@ class GroupMembership(ConsumerRebalanceListener):  # type: ignore[misc] # aiokaf
         await self._revoked()
 
     def on_partitions_assigned(self, assigned: Any) -> None:
-        self._assigned(frozenset((tp.topic, tp.partition) for tp in assigned), self._coordinator.term)
+        self._assigned(frozenset((tp.topic, tp.partition) for tp in assigned), self._coordinator.member_generation)
 
 
 _STILL_A_MEMBER: Final = frozenset({NoError.errno, RebalanceInProgressError.errno})
@@ -223,18 +226,18 @@ class _Coordinator(GroupCoordinator):  # type: ignore[misc]
     joining = False
     # Whether this member has sent a JoinGroup request and has not received its assignment yet.
     rebalancing = False
-    # The term of the assignment that the reader works on.
-    working_term = NO_TERM
+    # The generation of the assignment that the reader works on.
+    working_generation = NO_GENERATION
 
     @property
-    def term(self) -> Term:
-        return Term(self.member_id, self.generation)
+    def member_generation(self) -> MemberGeneration:
+        return MemberGeneration(self.member_id, self.generation)
 
     @property
     def may_commit(self) -> bool:
         # A member that was removed and joins again may be in a new generation before it has its assignment. aiokafka
         # would commit its old work in the new generation, and replace later offsets that the next owner has committed.
-        return (self.joining or not self.rebalancing) and self.term == self.working_term
+        return (self.joining or not self.rebalancing) and self.member_generation == self.working_generation
 
     async def abandon_join(self) -> None:
         node, member_id = self.coordinator_id, self.member_id
@@ -275,7 +278,7 @@ class _Coordinator(GroupCoordinator):  # type: ignore[misc]
         return response
 
     async def _commit(self, request: Any) -> Any:
-        if self.term != self.working_term:  # it changed after the commit was requested
+        if self.member_generation != self.working_generation:  # it changed after the commit was requested
             raise RebalanceInProgressError(self.group_id)
         generation = self.generation
         # A broker answers the requests of one connection in order, and a join only after all members have joined.

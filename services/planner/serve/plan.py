@@ -237,7 +237,7 @@ def plan_serve(kind: EngineKind, demand: Demand) -> ServePlan:
 
 
 def grown(demand: Demand, streams: int, seen: QueueTimes) -> Demand:
-    """Return ``demand`` with the number of users for which the mean number of running answers is ``streams``.
+    """Return a copy of ``demand`` with so many users that, on average, ``streams`` answers run at the same time.
 
     ``seen`` gives the time that an answer takes.
     """

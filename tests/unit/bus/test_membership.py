@@ -12,7 +12,7 @@ from aiokafka.protocol.commit import OffsetCommitResponse_v3, OffsetFetchRespons
 from aiokafka.protocol.group import JoinGroupRequest, JoinGroupResponse_v5, SyncGroupRequest, SyncGroupResponse_v3
 from aiokafka.structs import OffsetAndMetadata
 
-from services.bus.groups.membership import NO_TERM, GroupMembership, Term, _Coordinator
+from services.bus.groups.membership import NO_GENERATION, GroupMembership, MemberGeneration, _Coordinator
 
 LOADING, NOT_COORDINATOR, ILLEGAL_GENERATION, UNKNOWN_MEMBER, NOT_ALLOWED = 14, 16, 22, 25, 30
 
@@ -66,7 +66,7 @@ class Joining:
         self.coordinator: Any = object.__new__(_Coordinator)
         self.coordinator.group_id, self.coordinator.member_id, self.coordinator.generation = "group", "member", 2
         self.coordinator.coordinator_id, self.coordinator._commit_lock = 0, asyncio.Lock()
-        self.coordinator.working_term = Term("member", 2)
+        self.coordinator.working_generation = MemberGeneration("member", 2)
         self.coordinator._rejoin_needed_fut = asyncio.get_running_loop().create_future()
         self.answers: list[asyncio.Future[Any]] = []
 
@@ -165,7 +165,7 @@ async def test_a_removed_member_commits_nothing_before_it_has_its_new_assignment
     with pytest.raises(CommitFailedError):
         await asyncio.wait_for(await joining.commit(), timeout=1)
 
-    coordinator.working_term = Term("another member", 3)
+    coordinator.working_generation = MemberGeneration("another member", 3)
     assert coordinator.may_commit
     again.cancel()
 
@@ -175,15 +175,15 @@ async def test_a_removed_member_is_in_session_again_with_its_new_assignment(join
     member: Any = object.__new__(GroupMembership)
     member._coordinator, member._session_s = joining.coordinator, 1.0
     joining.coordinator.contact_s = time.monotonic()
-    joining.coordinator.working_term = NO_TERM
-    assert member.take_over(Term("member", 2)), "nothing is known about who had the partitions before"
+    joining.coordinator.working_generation = NO_GENERATION
+    assert member.take_over(MemberGeneration("member", 2)), "nothing is known about who had the partitions before"
     assert member.in_session
     joining.coordinator.generation = 3
     assert member.in_session, "a rebalance alone takes nothing away"
-    assert not member.take_over(Term("member", 3))
+    assert not member.take_over(MemberGeneration("member", 3))
 
     joining.coordinator.member_id, joining.coordinator.generation = "another member", 4
     joining.coordinator.joining = True
     assert not member.in_session
-    assert member.take_over(Term("another member", 4))
+    assert member.take_over(MemberGeneration("another member", 4))
     assert member.in_session
