@@ -174,7 +174,7 @@ class BatchCore:
         return effects
 
     def not_written(self, batch_id: str, place: int, number: int, message: str) -> list[Effect]:
-        """Give a line of a job an error as its result: the broker has permanently refused the line's request."""
+        """Record an error as the result of a line, because the broker has permanently refused its request."""
         job = self.job(batch_id)
         if job is None or place not in job.open:
             return []

@@ -69,7 +69,7 @@ class BooksConfig:
     usd_per_engine_s: float = 0.0
 
     def window_start_s(self, at_us: int) -> int:
-        """Return the start of the window that contains this time, in seconds since the epoch."""
+        """Return the start of the window that contains a time. The start is in seconds since the epoch."""
         return at_us // US_PER_S // self.window_s * self.window_s
 
     def objectives_of(self, service_class: str | None, lane: Lane) -> Objectives:
@@ -86,7 +86,7 @@ class BooksConfig:
         return self.wanted_shares.get(service_class or "", DEFAULT_SHARE)
 
     def plain_ms(self, model: str | None) -> float | None:
-        """Return the milliseconds per token of a model without speculative decoding; None if not known."""
+        """Return how many milliseconds a model takes per token if it does not speculate; None if this is not known."""
         return self.plain_token_ms.get(model or "", self.plain_token_ms.get(""))
 
 

@@ -17,7 +17,7 @@ class Row(NamedTuple):
 
 
 def newest(windows: Iterable[Window]) -> list[Window]:
-    """Leave out replaced windows. A window replaces an earlier one with the same ``Cell``, start and ``part``."""
+    """Leave out replaced windows. Of several with the same ``Cell``, start and ``part``, keep the last one."""
     found: dict[tuple[Cell, int, int], Window] = {}
     for window in windows:
         found[cell_of(window), window.start_at, window.part] = window

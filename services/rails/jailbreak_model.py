@@ -47,7 +47,7 @@ class JailbreakModel:
     """Scores texts on one core.
 
     Raises:
-        ModelUnavailable: A package or a file is missing or has another format.
+        ModelUnavailable: A package or a file is missing, or a file does not have the expected format.
     """
 
     def __init__(self) -> None:

@@ -95,7 +95,7 @@ class RailsService:
         """Evaluate requests until cancelled.
 
         Raises:
-            BrokenPolicy: NeMo rejects the first policy.
+            BrokenPolicy: NeMo rejects the policy that is loaded at the start.
         """
         await self._prepare(self.policy)
         gc.collect()

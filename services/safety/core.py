@@ -134,7 +134,7 @@ class SafetyCore(Core):
         return ()
 
     def step(self, now_us: int) -> list[Effect]:
-        """Process queued events with about ``STEP_CHARS`` characters of text. Return the resulting effects."""
+        """Process queued events until they have about ``STEP_CHARS`` characters together. Return the effects."""
         context = self._context
         context.now_us, context.work = now_us, 0
         effects: list[Effect] = []

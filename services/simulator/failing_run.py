@@ -15,7 +15,7 @@ Line = tuple[int, str, str]
 
 
 def shrink(plan: Plan, promise: str, parts: WorldClasses | None = None) -> Plan:
-    """Remove faults from ``plan``, one by one, as long as its simulation still violates the property ``promise``."""
+    """Remove each fault of ``plan`` without which the simulation still violates the property ``promise``."""
     index = 0
     while index < len(plan.faults):
         smaller = plan.without(index)

@@ -1,4 +1,4 @@
-"""Choose the change to try next, and end the search."""
+"""Choose the change to try next, and decide when the search ends."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

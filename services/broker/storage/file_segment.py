@@ -96,7 +96,7 @@ class OpenSegment(NamedTuple):
 
 
 class OpenSegments:
-    """A cache of the open files and indexes of sealed segments."""
+    """A cache of the open files and indexes of segments to which nothing is appended any more."""
 
     def __init__(self) -> None:
         self._open: OrderedDict[Path, OpenSegment] = OrderedDict()

@@ -190,7 +190,7 @@ class GroupMembership(ConsumerRebalanceListener):  # type: ignore[misc] # aiokaf
         return True
 
     async def leave(self) -> None:
-        """End the membership. Leave the group, unless the membership is static."""
+        """Stop. Tell the broker that this member leaves the group, unless the membership is static."""
         if self._coordinator.rebalancing:
             await bounded_close(self._coordinator.abandon_join())
         await bounded_close(self._coordinator.close())

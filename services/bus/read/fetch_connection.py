@@ -59,7 +59,7 @@ class FetchConnection:
         return answer
 
     def interrupt(self) -> None:
-        """End the fetch that waits for an answer, so that the next fetch can request other partitions at once."""
+        """End the fetch that waits for an answer, so that the next fetch, for other partitions, can be sent now."""
         self._interrupts += 1
         if self._waiting:
             # A broker answers the requests of one connection in order. A new connection takes a millisecond or two.

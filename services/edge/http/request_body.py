@@ -1,4 +1,4 @@
-"""Read a request's JSON body of at most 1 MiB, plain or compressed."""
+"""Read a request's JSON body, which may be compressed. The limit is 1 MiB before and after decompression."""
 
 import zlib
 from typing import Final

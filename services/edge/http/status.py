@@ -74,7 +74,7 @@ class StatusEndpoint:
         return _json({"object": "list", "data": [_model(name) for name in names]})
 
     async def model(self, request: web.Request) -> web.Response:
-        """Describe one model of ``/v1/models``. Any other name gets a 404."""
+        """Describe a model. If ``/v1/models`` does not list its name, respond with 404."""
         names = self._names(self._keys.tenant_of(request.headers))
         name = request.match_info["id"]
         if name not in names:

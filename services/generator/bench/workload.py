@@ -106,7 +106,7 @@ def prompts(stream: OpenLoop, seed: int) -> Iterator[str]:
 
 
 def arrivals_s(stream: OpenLoop, seed: int) -> Iterator[float]:
-    """Yield the due time of each request of an open loop, in seconds since the loop began (a Poisson process)."""
+    """Yield the due times of the requests of an open loop, in seconds since its start: a Poisson process."""
     rng = random.Random(f"{seed}:{stream.rate}:arrivals")  # noqa: S311 - it must be repeatable
     at = 0.0
     for _ in range(stream.requests):

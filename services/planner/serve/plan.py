@@ -196,7 +196,10 @@ def missed(seen: QueueTimes | None, demand: Demand) -> str | None:
 
 
 def first_token_ms(seen: QueueTimes, demand: Demand, share: float) -> float:
-    """Return the time within which a ``share`` of the requests get their first token, including edge and Kafka."""
+    """Return the time within which a ``share`` of the requests get their first token.
+
+    The time includes edge and Kafka.
+    """
     return max(seen.ttft_ms(share), demand.rails_ms) + AROUND_MS
 
 

@@ -188,7 +188,7 @@ def _stall_us(state: RequestState) -> int:
 
 
 def ttft_due_us(state: RequestState) -> int:
-    """Return the deadline of the current attempt's first token. Time in a queue counts, too."""
+    """Return the deadline of the current attempt's first token. Time in a queue does not extend it."""
     return state.attempt_opened_us + state.config.ttft_us(state.deadlines, state.prompt_chars)
 
 

@@ -60,7 +60,7 @@ class ClassReloader:
             return None
 
     def adopt(self, classes: ServiceClasses) -> None:
-        """Replace the current classes. If the new ones cannot be used, log the reason."""
+        """Replace the current classes. If the new ones cannot be used, keep the current ones, and log the reason."""
         try:
             self._check_longest(classes)
             if self._apply is not None:

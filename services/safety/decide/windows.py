@@ -1,4 +1,4 @@
-"""The windows of one run's text that one tier checks. No I/O."""
+"""The windows in which a tier checks the text of one run. No I/O."""
 
 from collections import deque
 from collections.abc import Iterator

@@ -215,7 +215,7 @@ class Oracle:
                     raise Violation("no record is unreadable", f"{event.topic}[{event.partition}]@{event.offset}")
 
     def away_us(self, request_id: str) -> int:
-        """Return the longest time without a connected client before the request was closed."""
+        """Return the length of the longest period without a connected client, up to the close of the request."""
         left_us = self._left_us.get(request_id)
         last_us = 0 if left_us is None else self._closed_us.get(request_id, FOR_EVER_US) - left_us
         return max(last_us, self._away_us.get(request_id, 0))

@@ -144,7 +144,7 @@ class SimulatedProcess:
             self._tell(self.on_reachable)
 
     def kill(self, *, loses_requests: bool) -> None:
-        """End the process. With ``loses_requests``, its calls that are on the way to the broker are lost too."""
+        """End the process. With ``loses_requests``, its calls that have not reached the broker yet are lost."""
         self.alive = self.undisturbed = False
         self.loses_requests = loses_requests
         self._deferred.clear()
