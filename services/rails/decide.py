@@ -80,7 +80,7 @@ def _egress(request: Request, reports: Sequence[RailReport], admission: Admissio
 
 
 def mask(messages: tuple[Message, ...], edits: tuple[Edit, ...]) -> tuple[Message, ...]:
-    """Replace the span of each edit. Overlapping spans are replaced as one span, by the text of the edit that starts first."""
+    """Replace the span of each edit. Overlapping spans become one span, with the text of the edit that starts first."""
     by_message: dict[int, list[Edit]] = {}
     for edit in sorted(edits):
         merged = by_message.setdefault(edit.message, [])
