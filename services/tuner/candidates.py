@@ -2,11 +2,8 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
 
 from services.tuner.experiment import SettingsChange
-
-ENGINES: Final = ("simulated", "llama", "vllm", "openai")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,7 +5,7 @@ import os
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, get_args
 
 from services.cli.bench.arms import BenchArm, abba_order, build_arms, catalogue_entry, require_drafting
 from services.cli.bench.runner import BenchRunError, measure, write_result
@@ -16,6 +16,7 @@ from services.runtime.classes.policy_deadlines import DEFAULT_POLICY
 from services.runtime.classes.service_classes import find_class
 from services.runtime.errors import UserError
 from services.runtime.process import EXIT_INTERRUPTED
+from services.worker.engine import EngineName
 
 MAX_RUNS: Final = 64
 
@@ -81,7 +82,7 @@ async def _bring_weights(compared: Sequence[BenchArm]) -> int:
 
 def _engine(parser: argparse.ArgumentParser) -> None:
     load = parser.add_argument_group("load")
-    load.add_argument("--engine", default="simulated", help="simulated, llama, openai, vllm (simulated)")
+    load.add_argument("--engine", choices=get_args(EngineName), default="simulated", help="which engine (%(default)s)")
     load.add_argument("--rate", type=float, default=3.0, help="requests a second of the open loops (3)")
     load.add_argument("--requests", type=int, default=30, help="in each open loop; 0 leaves them out (30)")
     load.add_argument("--prompt", type=int, default=512, help="their tokens of prompt (512)")

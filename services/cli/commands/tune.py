@@ -5,16 +5,16 @@ import json
 import signal
 import subprocess
 import sys
+from typing import get_args
 
 from services.cli.common import run_coroutine
 from services.cli.tree.extras import bring_weights, need_embedded
 from services.runtime.process import EXIT_INTERRUPTED
+from services.worker.engine import EngineName
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--engine", choices=("simulated", "llama", "vllm", "openai"), default="llama", help="which engine (%(default)s)"
-    )
+    parser.add_argument("--engine", choices=get_args(EngineName), default="llama", help="which engine (%(default)s)")
     parser.add_argument(
         "--find", choices=("batch",), default="", help="find the batch size where throughput stops growing, instead"
     )

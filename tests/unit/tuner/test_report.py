@@ -4,6 +4,7 @@ import random
 import re
 import subprocess
 from html.parser import HTMLParser
+from typing import get_args
 
 import msgspec
 import orjson
@@ -12,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from services.physics.statistics import Interval
-from services.tuner.candidates import ENGINES, Surroundings, candidates
+from services.tuner.candidates import Surroundings, candidates
 from services.tuner.decide import Trial
 from services.tuner.experiment import UNCHANGED, ExperimentError, Rules, SettingsChange, Size
 from services.tuner.guide import GUIDE, ITEMS, check_guide
@@ -24,6 +25,7 @@ from services.tuner.report.drawings import forest
 from services.tuner.report.forms import env_file, markdown, page
 from services.tuner.run.prompts import prompts
 from services.tuner.search import Search
+from services.worker.engine import EngineName
 from tests.unit.tuner.simulated_loads import rounds
 
 ABOUT = About(
@@ -169,7 +171,7 @@ def test_a_shell_reads_the_settings(tmp_path):
     assert done.stdout == value
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", get_args(EngineName))
 @pytest.mark.parametrize("cores", [1, 2, 16])
 def test_every_candidate_is_an_engine_setting_and_an_item_of_the_guide(engine, cores):
     around = Surroundings(engine=engine, cores=cores, at_once=4, gpu=True, models=("/m/q2.gguf",), base={})
