@@ -173,7 +173,7 @@ class LineFault:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchFinished(BatchEvent):
-    """A job has ended, and its result files are complete. Only the first such event of a job is valid.
+    """A job has ended, and its result files are complete. Only the first such event of a job on the log is valid.
 
     Attributes:
         outcome: How the job ended.

@@ -71,7 +71,9 @@ class RailOutcome:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict(StreamEvent):
-    """The policy's decision about the prompt. If a request has several verdicts, only the first one is valid.
+    """The policy's decision about the prompt.
+
+    If a request has several verdicts, only the first one on the log is valid.
 
     Attributes:
         decision: ``allow`` lets the answer be shown. ``deny`` ends the request. ``mask`` makes the router start another
@@ -113,7 +115,7 @@ class RunEvent(StreamEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Started(RunEvent):
-    """A worker started to run an attempt. If several runs of an attempt start, only the first one is valid.
+    """A worker started to run an attempt. If several runs of an attempt start, only the first one on the log is valid.
 
     Attributes:
         model: The model that answers.

@@ -6,8 +6,8 @@ from services.runtime.metrics import READS_PAUSED
 class InFlightLimit:
     """Limits how many records a handler works on at the same time.
 
-    The handler acquires a slot for each record on which it starts to work, and releases the slot when the record is
-    done. The read loop delivers at most as many records as there are free slots.
+    The handler acquires a slot for each record that it does not finish at once, and releases the slot later, for
+    example when the record is done. The read loop delivers at most as many records as there are free slots.
     """
 
     __slots__ = ("_free", "_limit", "_waiters")

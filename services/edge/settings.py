@@ -30,8 +30,8 @@ class Settings:
         api_keys_file: TOML or JSON file with a table ``keys``, which maps the SHA-256 of each key, in hex, to a
             tenant's name. If not set, no key is needed, and every request belongs to the tenant ``local``.
         metrics_tenants: Tenants whose keys may read ``/metrics``, separated by commas. If not set, every key may read
-            it. The tenants in this list also see the usage and costs of every tenant at ``/ledger``. Any tenant that
-            is not in the list sees only its own usage and costs there.
+            it. The tenants in this list also see the usage and costs of every tenant at ``/ledger``. If the
+            edge has API keys, any tenant that is not in the list sees only its own usage and costs there.
         input_gate: ``hold`` means that no text is shown before the verdict of a rails service. Set ``off`` only where
             no rails service runs, and set ``off`` for the router and the workers too.
         output_check: ``on`` means that a safety service must clear answers. At most ``max_exposure_tokens`` tokens of

@@ -1,7 +1,7 @@
 """Ids of jobs, and of the requests that a job submits.
 
-A request's id consists of the job's id, the position of the line in the order of submission, and a number that says
-how often the job has submitted this line.
+A request's id consists of the job's id, the position of the line in the order of submission, and a number: 1 for the
+first request of the line, 2 for its first repetition, and so on.
 """
 
 from typing import Final, NamedTuple

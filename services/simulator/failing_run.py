@@ -15,7 +15,7 @@ Line = tuple[int, str, str]
 
 
 def shrink(plan: Plan, promise: str, parts: WorldClasses | None = None) -> Plan:
-    """Remove each fault of ``plan`` without which the simulation still violates the property ``promise``."""
+    """Remove faults of ``plan``, one by one, if the simulation still violates the property ``promise`` without them."""
     index = 0
     while index < len(plan.faults):
         smaller = plan.without(index)

@@ -169,8 +169,8 @@ class Rules:
     Attributes:
         margin: A change is kept only if the whole confidence interval of its relative gain is above this value.
         confidence: Level of the confidence interval.
-        guards: By metric, the largest relative loss that a change may cause. The metric to be improved is not among
-            them. A change is refused if the whole 80 % confidence interval of a loss is above its limit.
+        guards: By metric, the largest relative loss that a change may cause. The entry of the metric to be improved is
+            ignored. A change is refused if the whole 80 % confidence interval of a loss is above its limit.
         accepted: Exemptions from ``guards``. A metric may lose more than its guard allows if it still meets its target
             in ``accepted``.
         max_loss: Largest accepted loss of the answers' quality, as a share. The loss is the relative rise of the

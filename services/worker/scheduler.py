@@ -227,8 +227,8 @@ class Scheduler:
             ``waits``: The request was queued.
             ``unacknowledged``: The attempt was read before from the same record, and is still in ``unacknowledged``.
                 The caller must not commit the offset of the record yet.
-            ``known``: The attempt was read before, and is not in ``unacknowledged``. The caller may commit the offset
-                of the record.
+            ``known``: The attempt was read before, and ``unacknowledged`` has none from this record. The caller may
+                commit the offset of the record.
             A ``Refusal``: The caller must refuse the request.
         """
         request = ticket.request

@@ -151,7 +151,8 @@ class GroupMembership(ConsumerRebalanceListener):  # type: ignore[misc] # aiokaf
     def take_over(self, generation: MemberGeneration) -> bool:
         """Allow commits in ``generation``. Call this when the reader begins to work on its assignment.
 
-        Return true if the member id is new: in the first generation, and after the group has removed this member.
+        Return true if the member id is new: in the member's first generation, and after the group has removed this
+        member.
         """
         removed = bool(generation.member_id != self._coordinator.working_generation.member_id)
         self._coordinator.working_generation = generation

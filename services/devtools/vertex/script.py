@@ -17,7 +17,7 @@ Example: ``emulated-n50-ttft300`` generates 50 words and sends the first after 3
     shut       report that a safety filter blocked the prompt
     block<k>   report, after k words, that a safety filter blocked the answer
 
-A model name that is not such a script gets the server's default script.
+A model name that does not begin with ``emulated`` gets the server's default script. An unknown part is an error.
 """
 
 import random

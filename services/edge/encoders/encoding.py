@@ -38,7 +38,7 @@ class Encoding:
 
     @property
     def until_closed(self) -> bool:
-        """Whether the stream goes on until the op ``close``. If False, it ends earlier: when the text is complete."""
+        """Whether the stream goes on until the op ``close``. If False, the op that completes the answer ends it."""
         return self.kind in {"op_events", "op_frames"}
 
     def encoder(self, session: DeliverySession, model: str) -> Encoder:

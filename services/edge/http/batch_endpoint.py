@@ -43,7 +43,7 @@ class BatchEndpoint:
         ]
 
     async def upload(self, request: web.Request) -> web.Response:
-        """Store a file that is uploaded with an HTML form.
+        """Store a file that is uploaded as ``multipart/form-data``.
 
         The field ``purpose`` must be ``batch`` and come before the field ``file``.
         """

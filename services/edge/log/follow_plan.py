@@ -51,7 +51,7 @@ class FollowPlan:
         self.homes = frozenset()
 
     def hold(self, partition: int) -> None:
-        """Follow a partition until ``release`` is called. Each call of ``hold`` needs its own call of ``release``."""
+        """Mark a partition as needed until ``release`` is called. Each call of ``hold`` needs its own ``release``."""
         self._holds[partition] += 1
 
     def release(self, partition: int) -> None:

@@ -1,7 +1,8 @@
 """Share the readers of the log among look-ups.
 
 A look-up searches one partition for the records of one request. In each turn, a reader reads one partition for a short
-time, for one look-up. Other look-ups of the same partition use all records that the reader has read, too.
+time, for one look-up. Other look-ups of the same partition can join, and then use the further
+records, too.
 """
 
 from collections import Counter, deque
@@ -114,7 +115,7 @@ class ScanTurn:
                     scan.found.append(record)
 
     def advance(self, reader_position: int) -> list[Scan]:
-        """Record that the reader has read up to ``reader_position``. Return the look-ups that are complete now."""
+        """Record that all records below ``reader_position`` were read. Return the look-ups that are complete now."""
         if reader_position < self._passed:
             self._rewind(reader_position)
         self._passed = reader_position
@@ -184,7 +185,7 @@ class ScanQueue:
         return self.advance(turn, reader_position)
 
     def advance(self, turn: ScanTurn, reader_position: int) -> list[Scan]:
-        """Record that the reader has read up to ``reader_position``. Return the look-ups that are complete now."""
+        """Record that all records below ``reader_position`` were read. Return the look-ups that are complete now."""
         for scan in self._all():
             if scan.place == turn.place and scan.position >= reader_position and scan not in turn:
                 turn.join(scan)

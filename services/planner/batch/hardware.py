@@ -77,7 +77,8 @@ class Estimate:
 def estimate(deployment: Deployment, work: BatchWork, factors: Mapping[str, float] = MappingProxyType({})) -> Estimate:
     """Estimate the hours that a job takes, as an interval.
 
-    ``factors`` has a correction of the time for each name of an accelerator. The corrections come from measurements.
+    ``factors`` has corrections of the time, taken from measurements. The key is the name of an accelerator. Without an
+    entry, the time is not corrected.
 
     Raises:
         ValueError: The model or batch does not fit into memory.

@@ -82,7 +82,7 @@ class SampledEngine:
         return fmean(loop.prompt for loop in self.loops)
 
     def output(self, max_tokens: int) -> float:
-        """Return the mean length of the sampled answers. A length above ``max_tokens`` is counted as ``max_tokens``."""
+        """Return the mean number of tokens of the sampled answers. Longer answers than ``max_tokens`` count as that."""
         return fmean(min(max_tokens, length) for loop in self.loops for length in loop.lengths)
 
     def step_ms(self, running: int) -> float:

@@ -69,7 +69,8 @@ class WindowSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
             window has passed its check. The last window of an answer hides none. In
             ``OutputChecks.classifier_windows``, this value has no effect.
         timeout_ms: Time limit of one check of a window.
-        retries: How often a check is repeated after errors. If the last repetition has an error, too, the check failed.
+        retries: How often a check is repeated if it fails. If the last repetition fails, too, the window counts as
+            unchecked.
     """
 
     first_chars: Annotated[int, Meta(ge=1, le=10_000)] = 16
@@ -89,7 +90,7 @@ class OutputChecks(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         classifier_windows: The windows in which the classifiers read an answer.
         max_findings: An answer with more findings than this is stopped.
         max_waiting_chars: Maximum number of characters that may follow a window while it waits for its check. If more
-            follow, the check counts as failed.
+            follow, the check counts as failed, and the window as unchecked.
     """
 
     windows: WindowSpec = field(default_factory=WindowSpec)

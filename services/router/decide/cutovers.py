@@ -174,7 +174,7 @@ def fallback_due_us(state: RequestState) -> int | None:
 
 
 def retry_due_us(state: RequestState) -> int | None:
-    """Return the time of the next self-hosted attempt of a request without a first token; None if none will start."""
+    """Return the due time of another self-hosted attempt of a request without a first token; None if there is none."""
     if state.lane is None or state.screen.has_spoken or _retries_used_up(state):
         return None
     if state.lane == "batch":

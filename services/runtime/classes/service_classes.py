@@ -226,7 +226,10 @@ class ServiceClasses:
         return self._by_name[self._of_tenant.get(tenant) or self._of_model.get(model) or CHAT]
 
     def of_request(self, request: Request) -> ServiceClass:
-        """Return the class that a request names, or, if the request must not use it, the default class of its lane."""
+        """Return the class of a request: the class that it names, or the default class of its tenant or model.
+
+        If that class is in another lane, or the request must not use it, return the default class of the lane.
+        """
         if request.service_class is not None:
             found = self.of(request.service_class, request.lane)
         else:

@@ -144,7 +144,10 @@ class SimulatedProcess:
             self._tell(self.on_reachable)
 
     def kill(self, *, loses_requests: bool) -> None:
-        """End the process. With ``loses_requests``, its calls that have not reached the broker yet are lost."""
+        """End the process. Calls that wait because the process is cut off are lost.
+
+        With ``loses_requests``, its calls on the way to the broker are lost, too.
+        """
         self.alive = self.undisturbed = False
         self.loses_requests = loses_requests
         self._deferred.clear()

@@ -8,10 +8,10 @@ import orjson
 
 
 class ScreenState(NamedTuple):
-    """What a client shows after one op of its stream.
+    """What a client shows after one message of its stream. A message has one op, or with ``catch_up`` several.
 
     Attributes:
-        op_id: Id of the op; empty before the first op.
+        op_id: Id of the message's last op; empty before the first message.
         visible: The text on the screen.
         frozen: The text of the newest op ``refuse`` or ``withdraw``, after which no other text may be shown; None if
             there was no such op.

@@ -30,7 +30,7 @@ class Answers(msgspec.Struct, frozen=True):
 
     Attributes:
         texts: The answer to each task; None if the request failed.
-        scores: The score of each text. All are None if the engine reports no log-probabilities.
+        scores: The score of each text. The whole field is None if the engine reports no log-probabilities.
     """
 
     texts: tuple[str | None, ...]
@@ -66,7 +66,10 @@ class Quality(msgspec.Struct, frozen=True):
     perplexity_rise: Interval | None = None
 
     def objection(self, *, lossy: bool, rules: Rules) -> str:
-        """Return why the change makes the answers too bad to be used; empty if the answers are good enough."""
+        """Return why the answers forbid the change; empty if there is no objection.
+
+        A change is also refused if nothing shows that its loss is at most ``rules.max_loss``.
+        """
         if not lossy and self.fewer_identical.low <= 0:
             return ""
         said = "" if lossy else f"answers differ ({self.identical.value:.0%} equal), though it is said to be lossless; "

@@ -24,8 +24,8 @@ class Endpoint:
 
     Attributes:
         url: URL of ``/chat/completions``.
-        step_usage: Whether to ask the server to report, with every chunk, how many tokens the chunk has. If False, each
-            chunk counts as one token.
+        step_usage: Whether to ask the server to report, with every chunk, how many tokens the answer has so far. If
+            False, each chunk counts as one token.
         extra: Fields to add to each request's body. A field that Railbus sets itself is not overridden.
     """
 
