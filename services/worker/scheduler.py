@@ -227,7 +227,7 @@ class Scheduler:
             ``waits``: The request was queued.
             ``unacknowledged``: The attempt was read before from the same record, and is still in ``unacknowledged``.
                 The caller must not commit the offset of the record yet.
-            ``known``: The attempt was read before, and ``unacknowledged`` has none from this record. The caller may
+            ``known``: The attempt was read before, and the case ``unacknowledged`` does not apply. The caller may
                 commit the offset of the record.
             A ``Refusal``: The caller must refuse the request.
         """

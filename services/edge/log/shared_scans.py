@@ -1,8 +1,8 @@
 """Share the readers of the log among look-ups.
 
 A look-up searches one partition for the records of one request. In each turn, a reader reads one partition for a short
-time, for one look-up. Other look-ups of the same partition can join, and then use the further
-records, too.
+time, for one look-up. Other look-ups of the same partition can join the turn. They use the
+records that are read after that.
 """
 
 from collections import Counter, deque

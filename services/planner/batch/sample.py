@@ -82,7 +82,10 @@ class SampledEngine:
         return fmean(loop.prompt for loop in self.loops)
 
     def output(self, max_tokens: int) -> float:
-        """Return the mean number of tokens of the sampled answers. Longer answers than ``max_tokens`` count as that."""
+        """Return the mean number of tokens of the sampled answers.
+
+        An answer of more than ``max_tokens`` tokens counts as ``max_tokens`` tokens.
+        """
         return fmean(min(max_tokens, length) for loop in self.loops for length in loop.lengths)
 
     def step_ms(self, running: int) -> float:

@@ -66,9 +66,9 @@ def _text(message: Any) -> str:
 def divided(prompts: Sequence[str], at_once: int) -> list[tuple[int, Sequence[str]]]:
     """Divide the prompts among closed loops.
 
-    The loops have 1 to ``at_once`` concurrent requests: 1, ``at_once`` and, if that is above 3, a number in between. If
-    there are enough prompts, each number below ``at_once`` has two loops. Return each loop's number of concurrent
-    requests and its prompts.
+    A loop has a fixed number of concurrent requests: 1, ``at_once`` or, if ``at_once`` is above 3, a number in between.
+    If there are enough prompts, there are two loops with each of these numbers, but only one with ``at_once``. Return
+    each loop's number of concurrent requests and its prompts.
 
     Raises:
         UserError: There are too few prompts.

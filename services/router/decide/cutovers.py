@@ -174,7 +174,10 @@ def fallback_due_us(state: RequestState) -> int | None:
 
 
 def retry_due_us(state: RequestState) -> int | None:
-    """Return the due time of another self-hosted attempt of a request without a first token; None if there is none."""
+    """Return when another self-hosted attempt is due, for a request that has no first token yet.
+
+    Return None if no such attempt is due.
+    """
     if state.lane is None or state.screen.has_spoken or _retries_used_up(state):
         return None
     if state.lane == "batch":

@@ -228,7 +228,8 @@ class ServiceClasses:
     def of_request(self, request: Request) -> ServiceClass:
         """Return the class of a request: the class that it names, or the default class of its tenant or model.
 
-        If that class is in another lane, or the request must not use it, return the default class of the lane.
+        If that class is not in the request's lane, or the request must not use it, return the default class of this
+        lane.
         """
         if request.service_class is not None:
             found = self.of(request.service_class, request.lane)
