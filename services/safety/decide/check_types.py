@@ -36,7 +36,7 @@ class CheckResult:
 
 @dataclass(frozen=True, slots=True)
 class Unchecked:
-    """The outcome of a check that failed, so that its window is unchecked. The reason must not contain user text."""
+    """The outcome of a check that could not be done. Its window is unchecked. The reason must not contain user text."""
 
     reason: str
 
