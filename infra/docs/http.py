@@ -138,7 +138,8 @@ def _routes(scope: ast.AST, tree: ast.Module) -> Iterator[tuple[str, str, str]]:
             handler = getattr(call.args[1], "attr", getattr(call.args[1], "id", ""))
             if handler in handlers:
                 for path in _paths(call.args[0], scope, tree):
-                    yield call.func.attr.upper(), path, handlers[handler].partition("\n\n")[0]
+                    shown = re.sub(r"\{(\w+):[^}]*\}", r"{\1}", path)  # without the pattern that a part must match
+                    yield call.func.attr.upper(), shown, handlers[handler].partition("\n\n")[0]
 
 
 def _paths(node: ast.expr, scope: ast.AST, tree: ast.Module) -> list[str]:
