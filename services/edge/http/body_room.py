@@ -82,7 +82,7 @@ class BodyRoom(Generic[Key]):
 
     def __init__(self, max_bytes: int, drop: Callable[[Key], None]) -> None:
         self._max_bytes = max_bytes
-        self._most_in_work = int(max_bytes * WORK_SHARE)
+        self._max_in_work = int(max_bytes * WORK_SHARE)
         self._drop = drop
         self.total = 0
         self._incoming: OrderedDict[Key, int] = OrderedDict()  # incomplete bytes; the oldest key first
@@ -175,7 +175,7 @@ class BodyRoom(Generic[Key]):
         self._aside += count
 
     def _has_place(self, count: int) -> bool:
-        fits = not self._in_work or self._in_work + count <= self._most_in_work
+        fits = not self._in_work or self._in_work + count <= self._max_in_work
         now = self._begun < TURNS_AT_ONCE and self._begun_bytes + count <= BYTES_AT_ONCE
         return fits and (now or not self._begun)
 
