@@ -1,4 +1,4 @@
-"""Write the JSON Schemas, the AsyncAPI document and the README's tables, which are generated from ``schemas.registry``.
+"""Generate the JSON Schemas, the AsyncAPI document and the README's tables from ``schemas.registry``.
 
 With ``--check``, write nothing and report the files that are out of date.
 """

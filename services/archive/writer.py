@@ -31,7 +31,7 @@ COMPRESSION: Final = "zstd"
 
 
 class Conflict(Exception):
-    """Another archiver has written to the partition. ``state`` is the new end of the archive."""
+    """Another archiver has written to this partition of the archive. ``state`` is the new state of the partition."""
 
     def __init__(self, state: ChainState) -> None:
         super().__init__("another archiver was first")
@@ -73,7 +73,7 @@ class PartitionWriter:
         """Write records of one day to a new file, durably.
 
         Raises:
-            Conflict: The archive does not end at ``start``.
+            Conflict: The archive of the partition does not end at ``start``.
             OSError: The store cannot be written.
         """
         # The start offset is part of the file's name, and a file is created only once. So two archivers that continue

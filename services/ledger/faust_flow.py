@@ -1,4 +1,4 @@
-"""Subclasses of Faust's classes that correct defects by which Faust loses records."""
+"""Subclasses of Faust's classes. The subclasses correct defects that make Faust lose records."""
 
 import asyncio
 import types
@@ -20,7 +20,7 @@ FETCH_S: Final = 1.0
 
 COLLECT_MS: Final = 250
 COLLECT_BYTES: Final = 65_536
-"""The broker answers a fetch once it has ``COLLECT_BYTES`` of records, or after ``COLLECT_MS``, because each answer
+"""The broker answers a fetch once it has ``COLLECT_BYTES`` of records, or after ``COLLECT_MS``, because each response
 costs the broker and the ledger work."""
 
 YIELD_EACH: Final = 100

@@ -1,4 +1,7 @@
-"""Efficiency constants of engines: the share of a data sheet's rates that an engine reaches, and its fixed times.
+"""Efficiency constants of engines.
+
+The constants say which share of a data sheet's rates an engine reaches, and how much fixed time each layer and each
+token add to a step of the engine.
 
 The constants are fitted to the published measurements in ``tests/data/published`` (TensorRT-LLM 0.9 and NVIDIA NIM).
 """
@@ -16,7 +19,7 @@ Engine = Literal["vllm", "nim", "tensorrt-llm", "llama.cpp"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Efficiency:
-    """The share of a data sheet's rates that an engine reaches, and its fixed times in each step.
+    """The share of a data sheet's rates that an engine reaches, and the fixed times in each step of the engine.
 
     Attributes:
         flops: Share of the arithmetic rate, in prefill.

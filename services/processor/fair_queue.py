@@ -6,7 +6,7 @@ T = TypeVar("T")
 
 
 class FairQueue(Generic[T]):
-    """A queue that takes items from each tenant in turn. The items of one tenant keep their order.
+    """A queue that hands out the items of the tenants in rotation. The items of one tenant keep their order.
 
     The length of the queue is not limited.
     """

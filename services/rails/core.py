@@ -64,7 +64,7 @@ class RailsCore(Core):
         Waiting requests are not evaluated. For requests that are being evaluated, no verdict is written.
         """
         # The new owner evaluates these requests. If it is this process, it must not skip a request whose verdict is
-        # sent but not acknowledged, because the verdict may never reach the log.
+        # sent but not acknowledged, because the verdict perhaps never reaches the log.
         self._evaluated.pop(number, None)
         for place in [place for place in self._pending if place.partition == number]:
             del self._pending[place]

@@ -104,7 +104,7 @@ class RouterService:
         begin = AtTime(now_ms() - LETTERS_MS)
         end = await self._dead_letters.end_offset(DEAD, 0)
         await self._dead_letters.follow(DEAD, 0, begin)
-        # Compare positions instead of counting records, because the topic's last record may not be handed over.
+        # Compare positions instead of counting records, because perhaps the topic's last record is not handed over.
         while (self._dead_letters.position(DEAD, 0) or 0) < end:  # noqa: ASYNC110 - at start only
             await asyncio.sleep(DEAD_LETTERS_S)
 

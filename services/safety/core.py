@@ -36,7 +36,7 @@ _TURN_COST: Final = 256
 
 
 _Queued = tuple[SafetyPartition, StreamEvent | RequestCheck, str | None]
-"""A queue item: the partition; the event, or a request with text that is not read yet; and the record's traceparent."""
+"""A queue item: the partition; the event, or a request with ``unread`` text; and the record's traceparent."""
 
 
 class SafetyCore(Core):
@@ -134,7 +134,7 @@ class SafetyCore(Core):
         return ()
 
     def step(self, now_us: int) -> list[Effect]:
-        """Process queued events until they have about ``STEP_CHARS`` characters together. Return the effects."""
+        """Process queued events with up to about ``STEP_CHARS`` characters of text in total. Return the effects."""
         context = self._context
         context.now_us, context.work = now_us, 0
         effects: list[Effect] = []

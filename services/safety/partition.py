@@ -1,4 +1,7 @@
-"""The requests of one partition, and the outputs that are held back until the partition was read to its end. No I/O."""
+"""The requests of one partition. No I/O.
+
+Until the partition was read to its end, the events to write and the checks to run are held back.
+"""
 
 from collections import OrderedDict
 from collections.abc import Sequence
@@ -75,7 +78,7 @@ class SafetyPartition:
             self._held.setdefault(request, []).extend(outputs)
 
     def drop_settled(self, request: RequestCheck) -> None:
-        """Forget the request's attempts that have a final clearance on the log. Drop their held-back outputs."""
+        """Forget the request's attempts that have a final clearance on the log. Drop what was held back for them."""
         # If they were kept until the partition has caught up, the answered requests in the part of the log that is read
         # again could be more than `MAX_OPEN`. Then requests that are still open would be dropped.
         request.drop_settled()
@@ -83,7 +86,7 @@ class SafetyPartition:
         self.hold(request, [output for output in held if not request.settled(output.attempt)])
 
     def caught_up(self) -> list[tuple[RequestCheck, RunOutput]]:
-        """Record that the partition has caught up. Return the held outputs that are still needed."""
+        """Note that the partition has caught up. Return the held-back events and checks that are still needed."""
         self.catching_up = False
         for request in list(self.requests.values()):
             self.drop_settled(request)

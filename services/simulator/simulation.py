@@ -89,12 +89,12 @@ class Simulation:
         self.events += done
 
     def note(self, lane: str, what: str) -> None:
-        """Add an entry to ``schedule``, from which ``digest`` is computed. Also add a line to the timeline."""
+        """Include ``lane`` and ``what`` in ``digest``, as ``count`` does. Also add a line to the timeline."""
         self.count(lane, what)
         self.trace(lane, what)
 
     def count(self, *what: int | str) -> None:
-        """Add an entry to ``schedule``, the input of ``digest``."""
+        """Include ``what`` in ``digest``: append it, with the current time, to ``schedule``."""
         self.schedule.append((self.now_us, *what))
 
     def trace(self, lane: str, what: str) -> None:

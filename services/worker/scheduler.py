@@ -92,8 +92,8 @@ class Ticket:
         accepted_us: When this worker accepted the request, in microseconds since the epoch.
         received_us: When an edge received the request, in microseconds since the epoch. Deadlines count from this time.
         begun: Whether the run's task has started.
-        stopped: Why the run must stop; None if the run may continue.
-        over: Whether the run has ended. The last event of the run may not be written yet.
+        stopped: Why the run must stop; None if the run need not stop.
+        over: Whether the run has ended. Perhaps the run's last event is not written yet.
         place: Topic, partition and offset of the request's record; None only in tests.
         taken: Whether the offset of the request's record may be committed, because the first event of the run was
             acknowledged or could not be written.

@@ -26,7 +26,7 @@ class ForgetfulRails(RailsCore):
 
 
 class TrustingRails(RailsCore):
-    """Remembers that it evaluated a request of a lost partition, although its verdict may never reach the log."""
+    """Remembers that it evaluated a request of a lost partition, although its verdict perhaps never reaches the log."""
 
     def lost(self, number: int) -> None:
         evaluated = self._evaluated[number]

@@ -1,4 +1,4 @@
-"""Log storage errors at a limited rate."""
+"""Write storage errors to the process's log, at a limited rate."""
 
 import errno
 import logging
@@ -37,7 +37,7 @@ _errors = StorageErrorLog()
 
 
 def log_storage_error(what: str, error: OSError, action: Literal["written", "read"] = "written") -> None:
-    """Log the error, unless a storage error was logged within the last minute."""
+    """Write the error to the process's log, unless a storage error was written there within the last minute."""
     line = _errors.line_for(what, error, time.monotonic(), action)
     if line is not None:
         logger.error("%s", line)

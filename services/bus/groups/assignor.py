@@ -74,13 +74,15 @@ def _latest_first(owned: Mapping[str, OwnedPartitions]) -> list[str]:
 class StickyNumberAssignor(AbstractPartitionAssignor):  # type: ignore[misc] # aiokafka has no types
     """Makes ``sticky_assignment`` an assignor for aiokafka.
 
-    If a member's ``hands_over`` is true, a partition number that leaves this member moves in two rebalances, as in
-    Kafka's cooperative protocol. The first one takes the number from its owner. The second one gives it to another
-    member.
+    A partition number stands for the partitions with this number in all topics of the group.
+
+    If a member's ``hands_over`` is true, the group takes a partition number from this member in two rebalances, as in
+    Kafka's cooperative protocol. The first rebalance assigns the number to no member. The second rebalance assigns the
+    number to another member.
 
     Attributes:
-        handing_over: Partition numbers that the first rebalance took from this member, and that the second has not yet
-            given to another member.
+        handing_over: Partition numbers that a first rebalance took from this member, and that no second rebalance has
+            assigned to another member yet.
         unfinished: Whether ``handing_over`` of any member of the group is not empty.
     """
 

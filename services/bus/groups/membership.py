@@ -36,8 +36,8 @@ MAX_POLL_INTERVAL_MS: Final = 86_400_000
 pause for long while the handler has no free slot."""
 
 HEARTBEATS_PER_SESSION: Final = 10
-"""Number of heartbeats in one session timeout. The answer to a heartbeat tells a member to rejoin, so a lost member is
-replaced after 1.1 session timeouts at most."""
+"""Number of heartbeats in one session timeout. The response to a heartbeat tells a member to rejoin, so a lost member
+is replaced after 1.1 session timeouts at most."""
 
 HASTE_S: Final = 0.05
 """Seconds between heartbeats while another member hands partitions over, so that the next rebalance starts soon."""
@@ -151,8 +151,8 @@ class GroupMembership(ConsumerRebalanceListener):  # type: ignore[misc] # aiokaf
     def take_over(self, generation: MemberGeneration) -> bool:
         """Allow commits in ``generation``. Call this when the reader begins to work on its assignment.
 
-        Return true if the member id is new: in the member's first generation, and after the group has removed this
-        member.
+        Return true if the member id is new. A member gets a new id when it joins for the first time, and when it joins
+        again after its removal from the group.
         """
         removed = bool(generation.member_id != self._coordinator.working_generation.member_id)
         self._coordinator.working_generation = generation
@@ -221,9 +221,9 @@ _BESIDE_JOIN: Final = 2
 class _Coordinator(GroupCoordinator):  # type: ignore[misc]
     """The group coordinator of aiokafka 0.14, with errors corrected."""
 
-    # When the newest heartbeat or SyncGroup request with a successful answer was sent, in monotonic seconds.
+    # When the newest heartbeat or SyncGroup request with a successful response was sent, in monotonic seconds.
     contact_s = float("-inf")
-    # Whether this member rejoins and waits for the answer to its JoinGroup request. Until then, the broker keeps it.
+    # Whether this member rejoins and waits for the response to its JoinGroup request. Until then, the broker keeps it.
     joining = False
     # Whether this member has sent a JoinGroup request and has not received its assignment yet.
     rebalancing = False

@@ -16,7 +16,7 @@ from services.bus.kafka.connections import credentials
 from services.bus.settings import BusSettings
 
 REQUEST_TIMEOUT_MS: Final = 15_000
-"""If a request has no answer for this many milliseconds, its connection counts as lost and a new one is opened."""
+"""If a request has no response for this many milliseconds, its connection counts as lost and a new one is opened."""
 
 RETRY_BACKOFF_MS: Final = 100
 
@@ -66,7 +66,7 @@ def common_options(settings: BusSettings, name: str) -> dict[str, Any]:
 async def close_producer(producer: Any) -> None:
     """Close a producer and drop its unsent batches. Never raise."""
     producer._closed = True  # noqa: SLF001
-    for conn in producer.client._conns.values():  # noqa: SLF001 - ends requests that wait for an answer
+    for conn in producer.client._conns.values():  # noqa: SLF001 - ends requests that wait for a response
         conn.close()
     if producer._sender.sender_task is not None:  # noqa: SLF001
         await bounded_close(producer._sender.close())  # noqa: SLF001

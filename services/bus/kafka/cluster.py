@@ -40,7 +40,7 @@ class Cluster:
 
     Args:
         name: Client id, shown in the broker's logs.
-        timeout_ms: Time in milliseconds after which a request without an answer counts as failed.
+        timeout_ms: Time in milliseconds after which a request without a response counts as failed.
 
     Attributes:
         leaders_version: A number that changes whenever a partition may have got another leader.

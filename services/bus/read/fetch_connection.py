@@ -10,13 +10,14 @@ WAIT_MS: Final = 500
 
 COLLECT_MS: Final = 2_000
 """Maximum time in milliseconds that a fetch waits on the broker for ``least_bytes``. It is for readers that are not
-urgent. They prefer few large answers, because each answer costs CPU on both sides."""
+urgent. They prefer few large responses, because each response costs CPU on both sides."""
 
 PARTITION_BYTES: Final = 1_048_576
-"""Maximum number of bytes of one partition in one answer. A single batch that is larger is sent whole."""
+"""Maximum number of bytes of one partition in one response. A single batch that is larger is sent whole."""
 
 ANSWER_BYTES: Final = 8_388_608
-"""Maximum number of bytes of one answer (8 MiB). They are in memory in addition to the records that a handler keeps."""
+"""Maximum number of bytes of one response (8 MiB). These bytes are in memory in addition to the records that a handler
+keeps."""
 
 
 class FetchConnection:
@@ -38,7 +39,7 @@ class FetchConnection:
         self._waiting = False
 
     async def fetch(self, ask: FetchAsk) -> bytes | None:
-        """Send a fetch and return the broker's answer. If ``interrupt`` ends the fetch, return None."""
+        """Send a fetch and return the broker's response. If ``interrupt`` ends the fetch, return None."""
         before = self._interrupts
         if self._conn is None or not self._conn.connected():
             self._conn = await self._cluster.connect(self._node)
@@ -59,7 +60,7 @@ class FetchConnection:
         return answer
 
     def interrupt(self) -> None:
-        """End the fetch that waits for an answer, so that the next fetch, for other partitions, can be sent now."""
+        """End the fetch that waits for a response, so that the next fetch, for other partitions, can be sent now."""
         self._interrupts += 1
         if self._waiting:
             # A broker answers the requests of one connection in order. A new connection takes a millisecond or two.

@@ -1,6 +1,6 @@
 """The client side of a fetch session (KIP-227) with one broker. No I/O.
 
-In a session, a request names only the partitions whose offset has changed, and an answer contains only the partitions
+In a session, a request names only the partitions whose offset has changed, and a response contains only the partitions
 that have new data. If the broker does not open a session, each request names all partitions.
 """
 
@@ -18,7 +18,7 @@ class ClientFetchSession:
 
     Attributes:
         behind: Partitions of which the broker may have more records than it has sent.
-        answered_for: Partitions in the answer to the last request.
+        answered_for: Partitions in the response to the last request.
     """
 
     __slots__ = ("_ends", "_epoch", "_offsets", "_session_id", "_turn", "answered_for", "behind")
@@ -59,7 +59,7 @@ class ClientFetchSession:
             del known[partition]
             self._ends.pop(partition, None)
             self.behind.discard(partition)
-        for partition in changed:  # if an answer leaves it out, its end is the same as before
+        for partition in changed:  # if a response leaves it out, its end is the same as before
             self._note(partition, offsets[partition])
         return FetchAsk(self._session_id, self._epoch, changed, forgotten)
 
@@ -80,7 +80,7 @@ class ClientFetchSession:
             self._note(partition, offset)
 
     def reset(self) -> None:
-        """Make the next request open a new session. The caller must call this if an answer was lost."""
+        """Make the next request open a new session. The caller must call this if a response was lost."""
         self._epoch = OPEN_EPOCH
 
     def _note(self, partition: Partition, offset: int) -> None:
@@ -96,6 +96,6 @@ def ask_once(offsets: Mapping[Partition, int]) -> FetchAsk:
 
 
 def _rotated(offsets: Mapping[Partition, int], turn: int) -> dict[Partition, int]:
-    partitions = list(offsets)  # a broker fills its answer in this order, so each turn begins with another partition
+    partitions = list(offsets)  # a broker fills its response in this order, so each turn begins with another partition
     first = turn % len(partitions) if partitions else 0
     return {partition: offsets[partition] for partition in partitions[first:] + partitions[:first]}

@@ -1,12 +1,12 @@
 """The read loop of group members and tail readers. It passes records to a callback, and never awaits the work on them.
 
 For each broker that is the leader of a partition which must be read, the loop has one connection with at most one fetch
-in flight. The broker answers a fetch when it has a new record. The loop decodes the answer, passes the records to the
+in flight. The broker answers a fetch when it has a new record. The loop decodes the response, passes the records to the
 callback, and sends the next fetch.
 """
 
-# aiokafka's consumer is not used: it has four tasks and six waits for each answer. With a stream of tokens, these would
-# be most of the cost of reading.
+# aiokafka's consumer is not used: it has four tasks and six waits for each response. With a stream of tokens, these
+# would be most of the cost of reading.
 
 import asyncio
 import itertools

@@ -96,7 +96,8 @@ class LogClock:
 class LogClocks:
     """The ``LogClock`` of each partition of one reader.
 
-    Partitions with the same leader share one ``BrokerOffset``, because they have the same broker's clock.
+    Partitions with the same leader share one ``BrokerOffset`` (a difference between clocks), because the clock of this
+    leader sets the timestamps of all their records.
     """
 
     def __init__(self) -> None:

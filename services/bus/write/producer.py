@@ -2,8 +2,8 @@
 
 The key of a record decides its partition. A record without a key goes to partition 0. Events of a topic with the same
 key keep the order of ``post`` calls. The producer waits for all replicas and retries without limit. It uses an
-idempotent producer of aiokafka. If that gives up a batch, or the broker refuses one, a new producer of aiokafka sends
-all unacknowledged events again, in order. This is the only case in which an event may be written twice.
+idempotent producer of aiokafka. If aiokafka's producer gives up a batch, or the broker refuses a batch, a new producer
+of aiokafka sends all unacknowledged events again, in order. Only in this case can an event be written twice.
 """
 
 import asyncio

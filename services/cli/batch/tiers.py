@@ -52,8 +52,8 @@ class Tier(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     """One model of a cascade.
 
     Attributes:
-        keep: The share of all lines that goes to this model. It gets the lines with the highest scores by the previous
-            model. The budget may lower this share. The first model answers all lines, so its ``keep`` is 1.
+        keep: The share of all lines that goes to this model: the lines whose answers from the previous model have the
+            highest scores. The budget can lower this share. The first model answers all lines, so its ``keep`` is 1.
         price: Name of an API in the price list of ``railbus plan batch``; None if there is no price.
     """
 

@@ -51,8 +51,8 @@ class OpenRequest:
 
     Attributes:
         at: When the request reached the host, in microseconds since the epoch.
-        waited_ms: Milliseconds until the request was written to the log, counted from ``at``. A resumed stream does not
-            know when the request reached the host. It counts from when the edge had read the request.
+        waited_ms: Milliseconds until the request was written to the log. A new stream counts them from ``at``. A
+            resumed stream counts them from when the edge read the request, as the log has only the time since then.
         total_ms: The total deadline: milliseconds from when the edge read the request.
     """
 

@@ -180,7 +180,7 @@ class Connections:
 
 
 class LimitedHandler(web.RequestHandler):
-    """The web server's protocol for one connection. ``Connections`` counts and limits the connection."""
+    """The asyncio protocol of one connection. ``Connections`` counts all connections, and limits their number."""
 
     __slots__ = ("_ahead", "_answered_us", "_bytes_us", "_connections", "_peer", "_read_us", "_websocket",
                  "is_websocket")  # fmt: skip
@@ -317,7 +317,7 @@ class LimitedHandler(web.RequestHandler):
 
 
 class LimitedSite(web.TCPSite):
-    """A listening socket. ``Connections`` counts and limits the connections to this socket."""
+    """A listening socket. ``Connections`` counts the connections to this socket, and limits their number."""
 
     __slots__ = ("_handshake_s", "_is_timed", "_new_handler")
 

@@ -18,7 +18,7 @@ PROBE_S: Final = 1.0
 
 
 class PartitionHold:
-    """A stream's hold on a partition. The edge reads the partition at least until ``release`` is called."""
+    """Makes the edge read a partition for a stream, at least until ``release`` is called."""
 
     __slots__ = ("_held", "_partitions", "partition")
 
@@ -28,7 +28,7 @@ class PartitionHold:
         self._held = True
 
     def release(self) -> None:
-        """Give up the hold. A second call has no effect."""
+        """Let the edge stop reading the partition, if nothing else needs it. A second call has no effect."""
         if self._held:
             self._held = False
             self._partitions.release(self.partition)
@@ -80,7 +80,7 @@ class PartitionFollower:
             group.create_task(self._update_homes())
 
     def reserve_request_id(self, now_ms: int) -> tuple[str, PartitionHold] | None:
-        """Create the id of a new request, and hold the partition of the id.
+        """Create the id of a new request. Keep reading the partition of this id until the returned hold is released.
 
         The edge puts new requests only into its home partitions. So random ids are drawn until one belongs to a home
         partition. Return None if there is no home partition, or if ``MAX_TRIES`` ids all belong to other partitions.
@@ -97,7 +97,7 @@ class PartitionFollower:
         return request_id, self._hold(partition_for(request_id, self._settings.partitions))
 
     async def hold(self, partition: int) -> PartitionHold:
-        """Hold a partition, and start to read it if the edge does not read it yet.
+        """Read a partition until the returned hold is released. Start now if the edge does not read the partition yet.
 
         The handler gets every record that is appended after this call returns.
         """

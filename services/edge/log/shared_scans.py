@@ -1,8 +1,8 @@
 """Share the readers of the log among look-ups.
 
-A look-up searches one partition for the records of one request. In each turn, a reader reads one partition for a short
-time, for one look-up. Other look-ups of the same partition can join the turn. They use the
-records that are read after that.
+A look-up searches one partition for the records of one request. A turn is a short time in which a reader reads one
+partition. Each turn is started for one look-up, but other look-ups of the same partition can join the turn. A look-up
+that has joined gets the records that the reader reads from then on.
 """
 
 from collections import Counter, deque
@@ -115,7 +115,7 @@ class ScanTurn:
                     scan.found.append(record)
 
     def advance(self, reader_position: int) -> list[Scan]:
-        """Record that all records below ``reader_position`` were read. Return the look-ups that are complete now."""
+        """Note that all records below ``reader_position`` were read. Return the look-ups that are complete now."""
         if reader_position < self._passed:
             self._rewind(reader_position)
         self._passed = reader_position
@@ -175,9 +175,10 @@ class ScanQueue:
         return None
 
     def start(self, turn: ScanTurn, reader_position: int) -> list[Scan]:
-        """Record the offset at which a turn's reader has started. Return the look-ups that are complete now.
+        """Note that the reader of ``turn`` starts at ``reader_position``. Return the look-ups that are complete now.
 
-        Look-ups skip records that the log no longer has, so they can be complete before anything is read.
+        If the log no longer has the record at the offset ``turn.begin``, the reader starts at a later offset. Look-ups
+        skip the missing records, so a look-up can be complete before anything is read.
         """
         for scan in self._all():
             if scan.place == turn.place and scan.position >= turn.begin:
@@ -185,7 +186,7 @@ class ScanQueue:
         return self.advance(turn, reader_position)
 
     def advance(self, turn: ScanTurn, reader_position: int) -> list[Scan]:
-        """Record that all records below ``reader_position`` were read. Return the look-ups that are complete now."""
+        """Note that all records below ``reader_position`` were read. Return the look-ups that are complete now."""
         for scan in self._all():
             if scan.place == turn.place and scan.position >= reader_position and scan not in turn:
                 turn.join(scan)

@@ -232,7 +232,7 @@ class RequestService:
                 422, "The Idempotency-Key was used with another body.", code="idempotency_key_reused",
                 param="Idempotency-Key",
             )  # fmt: skip
-        for wait_s in (0.05, 0.2, 0.5, 1.0):  # the first request may not be on the log yet
+        for wait_s in (0.05, 0.2, 0.5, 1.0):  # perhaps the first request is not on the log yet
             try:
                 return await self._reopen(known.request_id, None, client, readable_ms)
             except ApiError as error:

@@ -9,8 +9,8 @@ class RequestRecord:
     """The measurements of one request.
 
     Attributes:
-        due_ms: When the request was to start, in milliseconds since the start of the loop. In a closed loop of
-            fixed shapes, it is 0: each repetition is a loop whose requests all begin at its start.
+        due_ms: Planned start of the request, in milliseconds since the start of the loop. Always 0 in a
+            ``Repetition``: there, the time counts from the start of the repetition, and all requests start at once.
         steps: For each engine step with tokens: milliseconds since the request was due, and the number of tokens.
         total_ms: Milliseconds from when the request was due until it ended.
         usage: The engine's token counts; None if the request failed.

@@ -67,8 +67,8 @@ def divided(prompts: Sequence[str], at_once: int) -> list[tuple[int, Sequence[st
     """Divide the prompts among closed loops.
 
     A loop has a fixed number of concurrent requests: 1, ``at_once`` or, if ``at_once`` is above 3, a number in between.
-    If there are enough prompts, there are two loops with each of these numbers, but only one with ``at_once``. Return
-    each loop's number of concurrent requests and its prompts.
+    One loop has ``at_once`` concurrent requests. If there are enough prompts, there are two loops with each smaller
+    number. Return each loop's number of concurrent requests and its prompts.
 
     Raises:
         UserError: There are too few prompts.

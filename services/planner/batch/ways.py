@@ -58,16 +58,17 @@ def spread(value: float, pairs: Iterable[tuple[float, float]]) -> Range:
 class BatchJob:
     """The job to plan.
 
-    In a cascade, a small model scores all requests. Only the requests with the highest scores go to a larger model.
+    In a cascade, a small model answers all requests, and each answer gets a score. Only the requests whose answers have
+    the highest scores go on to a larger model.
 
     Attributes:
         gpu: The user's own accelerator; None without one.
         smaller: Smaller models that may be used instead of ``model``.
         alpha: Probability that a drafted token is accepted.
         counts: Numbers of accelerators for which the job is planned.
-        refined: Share of the requests that the first model of a cascade passes on.
-        best: Which share of all requests counts as the best requests. A cascade should pass these on to its larger
-            model.
+        refined: Share of all requests that a cascade of two models passes on to the larger model.
+        best: Share of all requests that count as the best. These are the requests whose answers by the last model of a
+            cascade would have the highest scores. The plan computes how many of these requests reach this model.
         rho: Rank correlation between the scores by the first and the last model of a cascade.
         quality_loss: Maximum loss of quality score against ``model``.
         factors: Measured corrections of predicted times, by the name of the accelerator.

@@ -88,10 +88,10 @@ def calibrate(result: BenchResult, *, processor: bool = False) -> Calibration:
 
 
 def unfitted_roofline(catalogue: Mapping[str, str]) -> FittedRoofline:
-    """Return the performance model with default constants, for the model and the accelerator in ``catalogue``.
+    """Return the performance model with default constants, for the model and the accelerator that ``catalogue`` names.
 
     Raises:
-        UserError: A name in ``catalogue`` is missing or unknown.
+        UserError: ``catalogue`` lacks an entry, or has an unknown name.
     """
     try:
         draft, precision, budget = catalogue["draft"], catalogue["precision"], int(catalogue["budget"])

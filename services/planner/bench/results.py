@@ -30,8 +30,8 @@ class RequestResult(msgspec.Struct, frozen=True):
     """One request of a bench. All times are in milliseconds.
 
     Attributes:
-        due_ms: When the request was to start, counted from the start of the loop. In a closed loop of
-            fixed shapes, it is 0: each repetition is a loop whose requests all begin at its start.
+        due_ms: Planned start of the request, counted from the start of the loop. Always 0 in a ``RepetitionResult``:
+            there, the time counts from the start of the repetition, and all requests start at once.
         steps: For each received piece of the answer, its time after ``due_ms`` and its number of tokens.
         total_ms: Time from ``due_ms`` to the end of the answer.
     """

@@ -49,9 +49,12 @@ class GammaChoice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GovernanceCost:
-    """The time of the input rails, which run while the request is in the queue and in prefill.
+    """The time that the input rails cost, compared with the time that speculative decoding saves.
+
+    The rails run while the request is in the queue and in prefill.
 
     Attributes:
+        rails_ms: Time of the rails.
         hidden: Share of ``rails_ms`` that does not delay the first token.
         seen_ms: Part of ``rails_ms`` that delays the first token.
         returned_ms: Time by which speculative decoding shortens the whole answer.

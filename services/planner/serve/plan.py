@@ -207,7 +207,7 @@ def plan_serve(kind: EngineKind, demand: Demand) -> ServePlan:
     """Return the number of engines that the demand needs.
 
     Raises:
-        ValueError: Even a single request on an idle engine misses a limit.
+        ValueError: Even a single request on an idle engine exceeds a limit.
     """
 
     def at(rate: float) -> QueueTimes | None:

@@ -46,7 +46,7 @@ class InputRails(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     Attributes:
         deadline_ms: Default of the rails' ``deadline_ms``.
         on_broken: Default of the rails' ``on_broken``.
-        recognizers: Recognizers of personal data in addition to the patterns. The only name is ``presidio``.
+        recognizers: Recognizers of personal data in addition to the patterns. The only allowed entry is ``presidio``.
         rail: The rails, the most important first.
     """
 

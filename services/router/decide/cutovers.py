@@ -126,7 +126,7 @@ def _due_cutovers(state: RequestState, known_us: int, *, prefer_cloud: bool) -> 
 
 
 def _late_first_token(state: RequestState, known_us: int) -> tuple[CutoverPlan, ...]:
-    # The earlier attempt may only be waiting in a queue, so the retry does not cancel it: the two race.
+    # Perhaps the earlier attempt is only waiting in a queue, so the retry does not cancel that attempt: the two race.
     plans = []
     if _is_due(fallback_due_us(state), known_us):
         race = state.request is not None and state.request.fallback == "race" and not state.bypass

@@ -1,4 +1,4 @@
-"""The record of one attempt of a request. Pure."""
+"""The state of one attempt of a request. Pure."""
 
 from dataclasses import dataclass, replace
 
@@ -12,8 +12,8 @@ from services.stream.stages import RunTimes
 class AttemptRecord:
     """What the router knows about one attempt.
 
-    An attempt may be executed more than once, such as after a restart of the worker. Only the first execution on the
-    log is recorded.
+    An attempt can be executed more than once, such as after a restart of the worker. Only the first execution on the
+    log counts.
 
     Attributes:
         opened_us: When the attempt's ``Cutover`` was appended, by the broker's clock; None for attempt 1.

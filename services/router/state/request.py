@@ -58,8 +58,8 @@ class RequestState:
         over_budget: Whether a spent budget prevents a cutover that the request needs.
         bypass: Whether the request goes to the cloud at once, because the breaker refused it.
         probe: Whether the request is a probe of the breaker.
-        health_recorded: Whether this router's breaker, or that of the previous router, has already counted the request.
-            A breaker counts whether a request was served in time.
+        health_recorded: Whether this router's breaker, or the previous router's breaker, has already counted the
+            request as served in time or as not served in time.
         timer_us: When the request's earliest timer is due; 0 if it has no timer.
         pending: The time of writing of each decision that was not read back from the log yet. A key names the decision,
             such as ``closed`` or ``cutover-2``. Times are in microseconds since the epoch, by this process's clock.
@@ -150,7 +150,7 @@ class RequestState:
             self.client_gone_us = at_us
 
     def on_chunk(self, event: Chunk, at_us: int, log_ms: int) -> bool:
-        """Apply a chunk. Return whether a decision may be due, because the answer starts or ends."""
+        """Apply a chunk. Return false if no decision can be due: the answer had started before, and is not over."""
         screen = self.screen
         last_seq, had_spoken = screen.last_seq, screen.has_spoken
         self.stages.feed(event, log_ms)
@@ -163,7 +163,7 @@ class RequestState:
         return True
 
     def on_cleared(self, event: Cleared, log_ms: int) -> bool:
-        """Apply a ``Cleared`` event. Return whether it may lead to a decision."""
+        """Apply a ``Cleared`` event. Return whether the event can lead to a decision."""
         if self.policy_version is None:
             self.policy_version = event.policy_version
         self.checked = event, log_ms

@@ -71,7 +71,7 @@ class TimeoutSweeper:
     def was_overdue(self, task: asyncio.Task[object]) -> bool:
         """Return whether the time limit alone cancelled the task.
 
-        The time limit's own request to cancel is withdrawn with ``Task.uncancel``. Other requests to cancel remain.
+        Also withdraw the time limit's own request to cancel (with ``Task.uncancel``). Other requests to cancel remain.
         """
         if task not in self._cancelled:
             return False

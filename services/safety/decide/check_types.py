@@ -44,4 +44,4 @@ class Unchecked:
 CheckOutcome = CheckResult | Unchecked
 
 RunOutput = Recall | Cleared | CheckRequest
-"""An output of a run's check: an event for the stream log, or a check to run."""
+"""What ``RunCheck`` returns: an event to write to the stream log, or a further check to run."""

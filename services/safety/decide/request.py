@@ -16,20 +16,20 @@ REFUTABLE_CAUSES: Final = frozenset(
 """Causes of a ``Closed`` that does not end the request's checks, because it may be void while the answer goes on.
 
 The check of a run then ends with the run, or when the request expires. Only ``stalled`` ends the check of the stalled
-run with its text so far, if no chunk after ``seen_seq`` has come, because that run may never end. A ``Closed`` with a
-cause that is not in this set can be void only after the answer has ended.
+run with its text so far, if no chunk after ``seen_seq`` has come, because that run perhaps never ends. A ``Closed``
+with a cause that is not in this set can be void only after the answer has ended.
 """
 
 
 @final
 class RequestCheck:
-    """Checks the answer to one request. It takes the request's events in log order.
+    """Checks the answer to one request. The events of the request must be passed in log order.
 
     Attributes:
         policy: The policy version with which the request began.
         expires_us: Time at which the request is forgotten if it was never closed, in microseconds since the epoch.
-        over: Whether the request will have no more outputs.
-        unread: Runs with text that has not been read yet.
+        over: Whether no recall, clearance or check of the request will follow.
+        unread: Runs with text that the method ``read`` has not processed yet.
     """
 
     __slots__ = ("_cleared", "_closed", "_context", "_denied", "_first_runs", "_gated", "_recall_ids", "_runs",
@@ -142,7 +142,7 @@ class RequestCheck:
         runs = list(self._runs.values())
         if event.cause not in REFUTABLE_CAUSES:
             self._closed = True
-        elif event.cause == "stalled":  # this run may never end, but its last text is shown
+        elif event.cause == "stalled":  # perhaps this run never ends, but its last text is shown
             runs = [run for run in runs if run.key.attempt == event.attempt and run.last_seq <= event.seen_seq]
         else:
             return []

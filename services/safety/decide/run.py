@@ -54,7 +54,7 @@ class _Clearance(NamedTuple):
 
 
 class RunCheck:
-    """The checks of one run. The methods return the resulting outputs, in order.
+    """The checks of one run. The methods return, in order, recalls and clearances to write and further checks to run.
 
     Attributes:
         gated: Whether the delivery mode is ``gated``.

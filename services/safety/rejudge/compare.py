@@ -126,12 +126,15 @@ class RuleScore:
 
 @dataclass(slots=True)
 class Scores:
-    """The scores of all rules, and the number of labels that were found by a recall.
+    """The score of each rule, and the number of labels that recalls found.
+
+    A label is a piece of an answer's text that a person has marked as a finding.
 
     Attributes:
-        labels: For each category, the number of labels of judged requests.
-        found: For each category, the number of these labels that a recall of the same category overlaps.
-        unknown: Number of labels of requests that were not judged.
+        rules: The scores, one for each rule and category with a recall.
+        labels: For each category, the number of labels in the answers that were judged.
+        found: For each category, the number of these labels that overlap a recall of the same category.
+        unknown: Number of labels in answers that were not judged.
     """
 
     rules: list[RuleScore]

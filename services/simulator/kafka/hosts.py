@@ -144,9 +144,9 @@ class SimulatedProcess:
             self._tell(self.on_reachable)
 
     def kill(self, *, loses_requests: bool) -> None:
-        """End the process. Calls that wait because the process is cut off are lost.
+        """End the process. If the process is cut off from the broker, its waiting calls to the broker are lost.
 
-        With ``loses_requests``, its calls on the way to the broker are lost, too.
+        With ``loses_requests``, its calls that are on the way to the broker are lost, too.
         """
         self.alive = self.undisturbed = False
         self.loses_requests = loses_requests

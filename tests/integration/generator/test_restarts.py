@@ -107,4 +107,4 @@ async def test_whoever_was_paused_begins_nothing_that_another_has_taken():
         await asyncio.sleep(1)
     twice = {request_id for request_id, attempt in busy.taken_twice()}
     assert len(twice - set(begun)) <= 1  # what it was about to begin, it began afterwards
-    assert not twice & set(begun[: len(begun) // 3])  # these were committed; only the newest may not be
+    assert not twice & set(begun[: len(begun) // 3])  # these were committed; perhaps the newest were not

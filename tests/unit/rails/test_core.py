@@ -73,7 +73,7 @@ def test_what_waited_on_a_lost_partition_takes_no_room():
 
 
 def test_a_request_of_a_lost_partition_is_evaluated_again():
-    """Its verdict may have been sent and not acknowledged, so it may never reach the log."""
+    """Perhaps its verdict was sent and not acknowledged, and never reaches the log."""
     core = RailsCore(ROOM)
     (begun,) = read(core, 0, "acme", partition=1)
     (kept,) = read(core, 1, "acme", partition=2)

@@ -1,4 +1,4 @@
-"""Convert vLLM's outputs for one answer to engine steps and a result."""
+"""Convert vLLM's outputs for one answer into engine steps and a result."""
 
 from typing import Any, Final
 
@@ -9,7 +9,7 @@ _ENDS: Final[dict[str, FinishReason]] = {"stop": "stop", "length": "length", "re
 
 
 class OutputParser:
-    """Converts vLLM's outputs for one answer to engine steps and a result.
+    """Converts vLLM's outputs for one answer into engine steps and a result.
 
     vLLM reports drafted and accepted tokens only as totals of an answer. So their numbers in each step are estimates.
 
