@@ -3,9 +3,9 @@
 Points in time are append times by the broker's clock, in microseconds since the epoch.
 """
 
-from dataclasses import dataclass
 from typing import Annotated
 
+import msgspec
 from msgspec import Meta
 
 from schemas.base import AtUs, Count, Ms, Name, Source
@@ -13,8 +13,7 @@ from schemas.requests import DeliveryMode
 from schemas.stream import FinishReason, RailOutcome, RecallAction, Timings, VerdictDecision
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RequestDetails:
+class RequestDetails(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The parameters of the request, without the prompt.
 
     Attributes:
@@ -36,8 +35,7 @@ class RequestDetails:
     delivery: DeliveryMode = "optimistic"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class VerdictDetails:
+class VerdictDetails(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The effective verdict.
 
     Attributes:
@@ -53,8 +51,7 @@ class VerdictDetails:
     rails: Annotated[tuple[RailOutcome, ...], Meta(max_length=64)] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunDetails:
+class RunDetails(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The first run of an attempt.
 
     Attributes:
@@ -78,8 +75,7 @@ class RunDetails:
     retryable: bool | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RecallDetails:
+class RecallDetails(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A recall that was written before the request was closed.
 
     Attributes:
@@ -95,8 +91,7 @@ class RecallDetails:
     category: Name
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CheckDetails:
+class CheckDetails(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """How the answer was checked.
 
     Attributes:

@@ -1,8 +1,8 @@
 """The base classes of events, and the types of their fields with limits of length and range."""
 
-from dataclasses import dataclass
 from typing import Annotated, Protocol, TypedDict
 
+import msgspec
 from msgspec import Meta
 
 UUID7_PATTERN = r"^[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}$"
@@ -22,13 +22,11 @@ ShortText = Annotated[str, Meta(max_length=2_000)]
 Name = Annotated[str, Meta(min_length=1, max_length=256)]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AnyEvent:
+class AnyEvent(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Base class of all events. ``schemas.registry`` lists the classes that are written to Kafka."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Event(AnyEvent):
+class Event(AnyEvent, frozen=True, kw_only=True):
     """Something that happened to one request.
 
     Attributes:

@@ -3,9 +3,9 @@
 The requests of a job are ordinary ``Request`` events.
 """
 
-from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
+import msgspec
 from msgspec import Meta
 
 from schemas.base import AnyEvent, AtUs, Count, Name, ShortText, Source, Tenant
@@ -22,8 +22,7 @@ MetadataKey = Annotated[str, Meta(min_length=1, max_length=64)]
 MetadataValue = Annotated[str, Meta(max_length=512)]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BatchEvent(AnyEvent):
+class BatchEvent(AnyEvent, frozen=True, kw_only=True):
     """Base class of the events about one job.
 
     Attributes:
@@ -39,8 +38,7 @@ class BatchEvent(AnyEvent):
     source: Source
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BatchCreated(BatchEvent):
+class BatchCreated(BatchEvent, frozen=True, kw_only=True):
     """A job was submitted. Its lines are in a file in the format of OpenAI's Batch API.
 
     Attributes:
@@ -61,8 +59,7 @@ class BatchCreated(BatchEvent):
     metadata: Annotated[tuple[tuple[MetadataKey, MetadataValue], ...], Meta(max_length=16)] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BatchControl(BatchEvent):
+class BatchControl(BatchEvent, frozen=True, kw_only=True):
     """A command to pause, to resume or to cancel a job.
 
     Attributes:
@@ -72,8 +69,7 @@ class BatchControl(BatchEvent):
     action: BatchAction
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OpenLine:
+class OpenLine(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A job's line that was submitted and is not done.
 
     Attributes:
@@ -87,8 +83,7 @@ class OpenLine:
     on_log: bool = True
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BatchTotals:
+class BatchTotals(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The number of lines of a job, and sums over the lines that are done.
 
     Attributes:
@@ -110,8 +105,7 @@ class BatchTotals:
     completion_tokens: Count = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ResultPart:
+class ResultPart(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A file with results, in the order in which the lines were completed.
 
     Attributes:
@@ -123,8 +117,7 @@ class ResultPart:
     length: Count
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BatchProgress(BatchEvent):
+class BatchProgress(BatchEvent, frozen=True, kw_only=True):
     """The progress of a job. Another batch service can continue the job from here.
 
     Readers ignore the event if an earlier one of the job has a higher ``epoch``, or the same ``epoch`` and another
@@ -147,13 +140,12 @@ class BatchProgress(BatchEvent):
     next_line: Count = 0
     open: Annotated[tuple[OpenLine, ...], Meta(max_length=10_000)] = ()
     parts: Annotated[tuple[ResultPart, ...], Meta(max_length=10_000)] = ()
-    totals: BatchTotals = field(default_factory=BatchTotals)
+    totals: BatchTotals = msgspec.field(default_factory=BatchTotals)
     stream_offsets: tuple[Count, ...] = ()
     request_offsets: tuple[Count, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LineFault:
+class LineFault(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Why a line of the input is not a valid request.
 
     Attributes:
@@ -171,8 +163,7 @@ class LineFault:
     custom_id: Annotated[str, Meta(max_length=512)] | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BatchFinished(BatchEvent):
+class BatchFinished(BatchEvent, frozen=True, kw_only=True):
     """A job has ended, and its result files are complete. Only the first such event of a job on the log is valid.
 
     Attributes:
@@ -184,7 +175,7 @@ class BatchFinished(BatchEvent):
     """
 
     outcome: BatchOutcome
-    totals: BatchTotals = field(default_factory=BatchTotals)
+    totals: BatchTotals = msgspec.field(default_factory=BatchTotals)
     output_file: FileId | None = None
     error_file: FileId | None = None
     faults: Annotated[tuple[LineFault, ...], Meta(max_length=100)] = ()

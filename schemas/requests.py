@@ -1,8 +1,8 @@
 """The ``Request`` event: a prompt to answer, with its options and deadlines."""
 
-from dataclasses import dataclass, field
 from typing import Annotated, Final, Literal
 
+import msgspec
 from msgspec import Meta
 
 from schemas.base import Attempt, Event, Name
@@ -29,8 +29,7 @@ MAX_PRIORITY: Final = 9
 DurationMs = Annotated[int, Meta(ge=1, le=86_400_000)]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Message:
+class Message(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One message of the conversation.
 
     Attributes:
@@ -42,8 +41,7 @@ class Message:
     content: Annotated[str, Meta(max_length=MAX_PROMPT_CHARS)]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sampling:
+class Sampling(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """How the engine chooses tokens.
 
     Attributes:
@@ -61,8 +59,7 @@ class Sampling:
     stop: Annotated[tuple[Annotated[str, Meta(min_length=1, max_length=128)], ...], Meta(max_length=8)] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Delivery:
+class Delivery(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """How much of the answer may be shown before it is checked.
 
     Attributes:
@@ -80,8 +77,7 @@ class Delivery:
     max_exposure_tokens: Annotated[int, Meta(ge=1, le=100_000)] = 64
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Deadlines:
+class Deadlines(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Deadlines of a request, in milliseconds. All but ``stall_ms`` count from the receipt of the request.
 
     Attributes:
@@ -97,8 +93,7 @@ class Deadlines:
     total_ms: DurationMs = 60_000
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Request(Event):
+class Request(Event, frozen=True, kw_only=True):
     """A prompt to answer. ``at`` is the time of receipt by the writer's clock.
 
     Attributes:
@@ -123,13 +118,13 @@ class Request(Event):
 
     model: Name = "default"
     messages: Annotated[tuple[Message, ...], Meta(min_length=1, max_length=256)]
-    sampling: Sampling = field(default_factory=Sampling)
+    sampling: Sampling = msgspec.field(default_factory=Sampling)
     lane: Lane = "interactive"
     service_class: Name | None = None
     priority: Annotated[int, Meta(ge=0, le=MAX_PRIORITY)] = 0
     attempt: Attempt = 1
-    delivery: Delivery = field(default_factory=Delivery)
-    deadlines: Deadlines = field(default_factory=Deadlines)
+    delivery: Delivery = msgspec.field(default_factory=Delivery)
+    deadlines: Deadlines = msgspec.field(default_factory=Deadlines)
     fallback: Fallback = "cancel"
     egress: Egress = "allowed"
     waited_ms: Annotated[float, Meta(ge=0, le=86_400_000)] = 0.0

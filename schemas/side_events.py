@@ -1,8 +1,8 @@
 """Events that are not on the stream log: control, receipts, accounts, ledger windows, dead letters."""
 
-from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
+import msgspec
 from msgspec import Meta
 
 from schemas.account_details import CheckDetails, RequestDetails, RunDetails, VerdictDetails
@@ -18,8 +18,7 @@ BreakerState = Literal["closed", "open", "half_open"]
 CancelReason = Literal["client_gone", "denied", "recalled", "cutover", "expired", "operator", "lost_race"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Cancel(Event):
+class Cancel(Event, frozen=True, kw_only=True):
     """A worker must stop generating an answer.
 
     Attributes:
@@ -31,8 +30,7 @@ class Cancel(Event):
     reason: CancelReason
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Attached(Event):
+class Attached(Event, frozen=True, kw_only=True):
     """A client connection began to receive a request's answer.
 
     Attributes:
@@ -50,8 +48,7 @@ class Attached(Event):
     resumed_from: Name | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Detached(Event):
+class Detached(Event, frozen=True, kw_only=True):
     """A client connection ended. The fields tell what the client was sent on this connection.
 
     An op is an instruction to the client, such as to append text.
@@ -80,8 +77,7 @@ class Detached(Event):
     recalled_tokens: Count = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AttemptAccount:
+class AttemptAccount(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Costs and results of one attempt.
 
     Times are in microseconds since the epoch. The time of something that did not happen is None.
@@ -114,14 +110,13 @@ class AttemptAccount:
     last_chunk_at: AtUs | None = None
     last_seq: LastSeq = -1
     error_class: Name | None = None
-    usage: Usage = field(default_factory=Usage)
+    usage: Usage = msgspec.field(default_factory=Usage)
     speculation: Speculation | None = None
     opened_at: AtUs | None = None
     details: RunDetails | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StageTimes:
+class StageTimes(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The time from the receipt of a request until it was closed, divided into consecutive parts.
 
     The parts are in the order of time, in milliseconds by the broker's clock.
@@ -151,8 +146,7 @@ class StageTimes:
     close_ms: Ms = 0.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Account(Event):
+class Account(Event, frozen=True, kw_only=True):
     """The costs and times of one closed request.
 
     The voice is the run whose text is shown.
@@ -230,8 +224,7 @@ class Account(Event):
     breaker: BreakerState | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WindowSums:
+class WindowSums(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Sums over the requests of a window.
 
     Attributes:
@@ -279,8 +272,7 @@ class WindowSums:
     usd: Annotated[float, Meta(ge=0)] = 0.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Window(AnyEvent):
+class Window(AnyEvent, frozen=True, kw_only=True):
     """Sums over the requests with equal properties that were closed in one window of time.
 
     The properties are tenant, lane, class, route, model and policy version. A reader adds up records that differ only
@@ -327,8 +319,8 @@ class Window(AnyEvent):
     part: Count = 0
     final: bool = False
     wanted_share: Annotated[float, Meta(ge=0, le=1)] | None = None
-    sums: WindowSums = field(default_factory=WindowSums)
-    stages: StageTimes = field(default_factory=StageTimes)
+    sums: WindowSums = msgspec.field(default_factory=WindowSums)
+    stages: StageTimes = msgspec.field(default_factory=StageTimes)
     delivery_ms: Ms = 0.0
     first_text: Buckets = ()
     between_tokens: Buckets = ()
@@ -336,8 +328,7 @@ class Window(AnyEvent):
     exposed_tokens: Buckets = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeadLetter(AnyEvent):
+class DeadLetter(AnyEvent, frozen=True, kw_only=True):
     """A record that could not be read.
 
     Attributes:

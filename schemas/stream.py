@@ -1,8 +1,8 @@
 """The events of the stream log. Each is about the answer of one request."""
 
-from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
+import msgspec
 from msgspec import Meta
 
 from schemas.base import Attempt, AtUs, Count, Event, Ms, Name, RunId, ShortText
@@ -47,13 +47,11 @@ Seq = Annotated[int, Meta(ge=0, le=2**31)]
 LastSeq = Annotated[int, Meta(ge=-1, le=2**31, description="-1: no chunk at all.")]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StreamEvent(Event):
+class StreamEvent(Event, frozen=True, kw_only=True):
     """Base class of the events on the stream log."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RailOutcome:
+class RailOutcome(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The outcome of one rail. A rail is a check of the prompt.
 
     Attributes:
@@ -69,8 +67,7 @@ class RailOutcome:
     detail: ShortText = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict(StreamEvent):
+class Verdict(StreamEvent, frozen=True, kw_only=True):
     """The policy's decision about the prompt.
 
     If a request has several verdicts, only the first one on the log is valid.
@@ -97,8 +94,7 @@ class Verdict(StreamEvent):
     total_ms: Ms = 0.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunEvent(StreamEvent):
+class RunEvent(StreamEvent, frozen=True, kw_only=True):
     """Base class of the events about one run.
 
     An attempt is one try to answer a request. A run is one execution of an attempt. A restarted worker may run the same
@@ -113,8 +109,7 @@ class RunEvent(StreamEvent):
     run: RunId
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Started(RunEvent):
+class Started(RunEvent, frozen=True, kw_only=True):
     """A worker started to run an attempt. If several runs of an attempt start, only the first one on the log is valid.
 
     Attributes:
@@ -139,8 +134,7 @@ class Started(RunEvent):
     output_check: OutputCheck = "on"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Chunk(RunEvent):
+class Chunk(RunEvent, frozen=True, kw_only=True):
     """The text of one step of the engine.
 
     Attributes:
@@ -160,8 +154,7 @@ class Chunk(RunEvent):
     accepted: Count = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Usage:
+class Usage(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Numbers of tokens.
 
     Attributes:
@@ -175,8 +168,7 @@ class Usage:
     cached_tokens: Count = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Timings:
+class Timings(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """How a run spent its time, in milliseconds.
 
     Attributes:
@@ -190,8 +182,7 @@ class Timings:
     decode_ms: Ms = 0.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Speculation:
+class Speculation(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Totals of speculative decoding over a whole run.
 
     Attributes:
@@ -207,8 +198,7 @@ class Speculation:
     accepted_by_position: Annotated[tuple[Count, ...], Meta(max_length=64)] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Finished(RunEvent):
+class Finished(RunEvent, frozen=True, kw_only=True):
     """A run completed its answer.
 
     Attributes:
@@ -221,13 +211,12 @@ class Finished(RunEvent):
 
     last_seq: LastSeq
     finish_reason: FinishReason
-    usage: Usage = field(default_factory=Usage)
-    timings: Timings = field(default_factory=Timings)
+    usage: Usage = msgspec.field(default_factory=Usage)
+    timings: Timings = msgspec.field(default_factory=Timings)
     speculation: Speculation | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Failed(RunEvent):
+class Failed(RunEvent, frozen=True, kw_only=True):
     """A run ended without a complete answer, or was cancelled.
 
     Attributes:
@@ -243,12 +232,11 @@ class Failed(RunEvent):
     message: ShortText
     retryable: bool
     last_seq: LastSeq = -1
-    usage: Usage = field(default_factory=Usage)
+    usage: Usage = msgspec.field(default_factory=Usage)
     param: Name | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Cutover(StreamEvent):
+class Cutover(StreamEvent, frozen=True, kw_only=True):
     """The router starts another attempt to take over the answer.
 
     The voice is the run whose text is shown. Readers ignore a ``Cutover`` if earlier events on the log contradict it.
@@ -270,8 +258,7 @@ class Cutover(StreamEvent):
     seen_seq: LastSeq = -1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Cleared(RunEvent):
+class Cleared(RunEvent, frozen=True, kw_only=True):
     """The safety service has checked the text of a run, up to and including the chunk ``seq``.
 
     All recalls that this check led to are earlier on the log.
@@ -287,8 +274,7 @@ class Cleared(RunEvent):
     policy_version: Name
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Recall(RunEvent):
+class Recall(RunEvent, frozen=True, kw_only=True):
     """The safety service takes back a span of the answer, or the whole answer.
 
     Attributes:
@@ -312,8 +298,7 @@ class Recall(RunEvent):
     policy_version: Name
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Closed(StreamEvent):
+class Closed(StreamEvent, frozen=True, kw_only=True):
     """The router ended the request.
 
     The first ``Closed`` that is not void counts. A ``Closed`` is void if the events before it on the log contradict its

@@ -4,7 +4,6 @@ from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
 import msgspec
-import orjson
 
 from schemas.base import AnyEvent, Event
 from schemas.errors import MalformedEvent, NewerVersion, UnknownKind
@@ -48,6 +47,8 @@ _KNOWN: Final = {
 
 LARGE_BYTES: Final = 16_384
 
+_encode: Final = msgspec.json.Encoder().encode
+
 _KIND_BYTES: Final = {kind.cls: (name.encode(), b"%d" % kind.version) for name, kind in KINDS.items()}
 
 
@@ -57,7 +58,7 @@ def encode(event: AnyEvent, traceparent: str | None = None) -> tuple[bytes, list
     Raises:
         MalformedEvent: If the value is larger than ``MAX_EVENT_BYTES``.
     """
-    value = orjson.dumps(event)
+    value = _encode(event)
     if len(value) > MAX_EVENT_BYTES:
         msg = f"{type(event).__name__} is {len(value)} bytes; the limit is {MAX_EVENT_BYTES}: shorten its texts"
         raise MalformedEvent(msg)

@@ -1,12 +1,14 @@
 """Generate JSON Schemas (draft 2020-12) of the events. Their descriptions come from docstrings."""
 
+import dataclasses
 import inspect
 import re
 import sys
-from dataclasses import fields, is_dataclass
+from dataclasses import is_dataclass
 from typing import Any, Final
 
 import msgspec
+from msgspec import Struct, structs
 
 from schemas import account_details
 from schemas.registry import KINDS, Kind
@@ -44,9 +46,10 @@ def attribute_descriptions(cls: type) -> dict[str, str]:
     """Return the description of each field, from the docstrings of the class and its bases."""
     found: dict[str, str] = {}
     for ancestor in reversed(cls.__mro__):
-        if is_dataclass(ancestor):
+        if is_dataclass(ancestor) or (issubclass(ancestor, Struct) and ancestor is not Struct):
             found |= attribute_texts(inspect.cleandoc(ancestor.__doc__ or ""))
-    return {field.name: found[field.name] for field in fields(cls) if field.name in found}
+    each = dataclasses.fields(cls) if is_dataclass(cls) else structs.fields(cls)
+    return {field.name: found[field.name] for field in each if field.name in found}
 
 
 def attribute_texts(docstring: str) -> dict[str, str]:
@@ -81,6 +84,6 @@ _CLASSES: Final[dict[str, type]] = {
     name: cls
     for module in (*(sys.modules[kind.cls.__module__] for kind in KINDS.values()), account_details)
     for name, cls in vars(module).items()
-    if inspect.isclass(cls) and is_dataclass(cls)
+    if inspect.isclass(cls) and issubclass(cls, Struct)
 }
-"""By name, all dataclasses that the modules with the events define or import. They include the types of all fields."""
+"""By name, all structs that the modules with the events define or import. They include the types of all fields."""

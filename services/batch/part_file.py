@@ -1,7 +1,8 @@
 import os
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Final
+
+from msgspec import structs
 
 from schemas.batches import BatchProgress, ResultPart
 from schemas.requests import Deadlines, Delivery, Request
@@ -71,7 +72,7 @@ class JobFiles:
 
     def noted(self, progress: BatchProgress) -> BatchProgress:
         """Return a copy of the progress event, with the current length of the part file."""
-        return replace(progress, parts=(*progress.parts[:-1], ResultPart(name=self.part, length=self._length)))
+        return structs.replace(progress, parts=(*progress.parts[:-1], ResultPart(name=self.part, length=self._length)))
 
     def close(self) -> None:
         self._file.close()

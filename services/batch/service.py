@@ -4,9 +4,10 @@ import asyncio
 import secrets
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Any, Final
+
+from msgspec import structs
 
 from schemas.batches import BatchFinished, BatchProgress, LineFault
 from schemas.errors import MalformedEvent
@@ -315,7 +316,7 @@ class BatchService:
                 cancel = Cancel(request_id=effect.request_id, **about, reason="operator")
                 await self._producer.post(CONTROL, cancel)
             case JobCheckpoint():
-                progress = replace(files.noted(effect.progress), at=now_us())
+                progress = structs.replace(files.noted(effect.progress), at=now_us())
                 await _persistently(partial(asyncio.to_thread, files.sync))
                 await self._producer.send(BATCHES, progress)
             case FinishJob():
@@ -349,7 +350,7 @@ class BatchService:
             parts=progress.parts, good=files.plan.good, outcome=effect.outcome, now_s=now_ms() // 1_000,
         )  # fmt: skip
         written = await _persistently(partial(asyncio.to_thread, work))
-        totals = replace(job.totals, completed=written.completed, failed=written.failed)
+        totals = structs.replace(job.totals, completed=written.completed, failed=written.failed)
         end = BatchFinished(
             **self._about(state), outcome=effect.outcome, totals=totals, output_file=written.output_file,
             error_file=written.error_file,

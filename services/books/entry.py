@@ -11,7 +11,7 @@ from schemas.stream import Outcome
 CLOUD_ENGINE = "vertex"
 """The name of the engine in the ``Started`` of a cloud worker."""
 
-STAGES = StageTimes.__dataclass_fields__.keys()
+STAGES = StageTimes.__struct_fields__
 
 
 class Facts(msgspec.Struct, frozen=True, array_like=True):

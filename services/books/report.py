@@ -75,9 +75,9 @@ def json_of(totals: Totals, seconds: float) -> dict[str, Any]:
         "balance_ms": (of("earned") - of("spent")) / 1_000,
         "fallback_share": of("fell_back") / requests if requests else None,
         "recalled_share": of("recalled") / requests if requests else None,
-        "sums": {name: getattr(stages.sums, name) for name in stages.sums.__dataclass_fields__},
+        "sums": {name: getattr(stages.sums, name) for name in stages.sums.__struct_fields__},
         "stages_ms": {
-            **{name.removesuffix("_ms"): getattr(stages.stages, name) for name in stages.stages.__dataclass_fields__},
+            **{name.removesuffix("_ms"): getattr(stages.stages, name) for name in stages.stages.__struct_fields__},
             "delivery": stages.delivery_ms,
         },
         "buckets": {name: totals.histograms[index].buckets() for index, name in enumerate(HISTOGRAMS)},

@@ -99,7 +99,9 @@ def _as_unread(item: Received, reason: str) -> UnreadableRecord:
     if item.traceparent is not None:
         headers.append((TRACE_HEADER, item.traceparent.encode()))
     at = (item.topic, item.partition, item.offset, item.timestamp_ms)
-    return UnreadableRecord(*at, key_of(item.event), orjson.dumps(item.event), tuple(headers), MalformedEvent(reason))
+    return UnreadableRecord(
+        *at, key_of(item.event), msgspec.json.encode(item.event), tuple(headers), MalformedEvent(reason)
+    )
 
 
 def _fields(value: bytes | None) -> dict[str, object]:

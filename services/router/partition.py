@@ -8,6 +8,8 @@ from collections import deque
 from dataclasses import replace
 from typing import Final
 
+from msgspec import structs
+
 from schemas.base import Event
 from schemas.requests import Request
 from schemas.side_events import Account, Attached, Cancel, Detached
@@ -117,7 +119,7 @@ class RouterPartition:
             self._oldest.note(event.request_id, log_ms * 1_000, at_us)
             if self.deciding and isinstance(event, Request) and self._is_full(event):
                 state.on_request(event, traceparent, at_us, log_ms)
-                state.request = replace(event, messages=())
+                state.request = structs.replace(event, messages=())
                 self._batch_open += state.lane == "batch"
                 return [close_too_many_open(state, EventContext(now_us, self._shared.source))]
         match event:
@@ -210,7 +212,7 @@ class RouterPartition:
                 admitted = self._shared.breaker.admits(now_us)
                 state.bypass, state.probe = admitted == "no", admitted == "probe"
         if not state.prompt_kept:
-            state.request = replace(request, messages=())
+            state.request = structs.replace(request, messages=())
 
     def _on_cutover(self, state: RequestState, cutover: Cutover, at_us: int, log_ms: int) -> None:
         state.on_stream(cutover, at_us, log_ms)
@@ -256,7 +258,7 @@ class RouterPartition:
         if not isinstance(account, Account):
             return write
         since_us = self._oldest.mark_us(self.requests, account.request_id, self._known_us)
-        return replace(write, event=replace(account, open_since=since_us, breaker=self._shared.breaker.state))
+        return replace(write, event=structs.replace(account, open_since=since_us, breaker=self._shared.breaker.state))
 
     def _due_us(self, state: RequestState) -> int:
         return max(next_alarm_us(state, self._known_us), self._known_us + SHORTEST_WAIT_US)

@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Final, Literal, NamedTuple
 
+from msgspec import structs
+
 from schemas.requests import Deadlines, Delivery, Egress, Fallback
 from schemas.stream import VerdictDecision
 from services.simulator.simulation import MS, SECOND
@@ -205,10 +207,11 @@ def _with_backlog(dice: random.Random, request: PlannedRequest) -> PlannedReques
         pieces = tuple(f"~ backlog {request.number}.{index} " for index in range(12))
         return replace(
             request, at_us=ASKING_BEGINS_US + dice.randrange(0, 600) * MS, batch=True, decision="allow",
-            deadlines=replace(request.deadlines, total_ms=10_000), answer=PlannedAnswer(pieces, 50 * MS, 650 * MS),
+            deadlines=structs.replace(request.deadlines, total_ms=10_000),
+            answer=PlannedAnswer(pieces, 50 * MS, 650 * MS),
         )  # fmt: skip
     total_ms = SHORT_TOTAL_MAX_MS
-    return replace(request, deadlines=replace(request.deadlines, total_ms=total_ms), batch=False)
+    return replace(request, deadlines=structs.replace(request.deadlines, total_ms=total_ms), batch=False)
 
 
 def _answer(dice: random.Random, number: int, who: str) -> PlannedAnswer:

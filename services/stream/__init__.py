@@ -4,7 +4,7 @@ All programs that read the stream log use this code. It does no I/O and reads no
 """
 
 from services.stream.catchup import catch_up
-from services.stream.ops import Begin, Close, Finish, Op, Refuse, Replace, Restart, Show, Withdraw, apply
+from services.stream.ops import Begin, Close, Finish, Op, Refuse, Replace, Restart, Show, Withdraw, apply, encode_op
 from services.stream.screen import AS_STARTED, Governance, Screen
 
 __all__ = [
@@ -22,4 +22,5 @@ __all__ = [
     "Withdraw",
     "apply",
     "catch_up",
+    "encode_op",
 ]

@@ -1,9 +1,10 @@
 """Compute the ops for a client that reconnects. They show no text that was recalled in the meantime."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 
-from services.stream.ops import Op, Refuse, Replace, Restart, Show, Withdraw
+from msgspec.structs import replace
+
+from services.stream.ops import Close, Finish, Op, Refuse, Replace, Restart, Show, Withdraw
 
 _Unsent = list[Show | Replace]
 
@@ -38,7 +39,7 @@ def catch_up(visible_length: int, ops: Sequence[Op]) -> tuple[Op, ...]:
                 unsent, edits = [], []
                 head.append(op)
             case _:
-                (tail if op.op in {"finish", "close"} else head).append(op)
+                (tail if isinstance(op, Finish | Close) else head).append(op)
     return (*head, *edits, *_placed(unsent, held), *tail)
 
 

@@ -3,14 +3,14 @@
 Offsets are code points in the text that is visible when the op is applied.
 """
 
-from dataclasses import dataclass, field
-from typing import Literal, assert_never
+from typing import Final, assert_never
+
+import msgspec
 
 from schemas.stream import FinishReason, Outcome, Trigger, Usage
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Begin:
+class Begin(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag_field="op", tag="begin"):
     """A run starts to answer. The visible text does not change.
 
     Attributes:
@@ -19,14 +19,12 @@ class Begin:
         model: The model that answers.
     """
 
-    op: Literal["begin"] = "begin"
     attempt: int
     run: str
     model: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Show:
+class Show(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag_field="op", tag="show"):
     """Append text.
 
     Attributes:
@@ -34,13 +32,11 @@ class Show:
         tokens: Number of tokens that the engine generated for this text.
     """
 
-    op: Literal["show"] = "show"
     text: str
     tokens: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Replace:
+class Replace(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag_field="op", tag="replace"):
     """Replace a span of the visible text: ``visible[start:end]`` becomes ``text``.
 
     Attributes:
@@ -54,7 +50,6 @@ class Replace:
         recall_id: Id of the ``Recall`` event.
     """
 
-    op: Literal["replace"] = "replace"
     start: int
     end: int
     text: str
@@ -64,8 +59,7 @@ class Replace:
     recall_id: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Withdraw:
+class Withdraw(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag_field="op", tag="withdraw"):
     """Replace the whole visible text, because the answer was withdrawn. After this, no text of the answer is shown.
 
     Attributes:
@@ -77,7 +71,6 @@ class Withdraw:
         recall_id: Id of the ``Recall`` event.
     """
 
-    op: Literal["withdraw"] = "withdraw"
     end: int
     text: str
     rule: str
@@ -86,8 +79,7 @@ class Withdraw:
     recall_id: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Restart:
+class Restart(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag_field="op", tag="restart"):
     """Empty the visible text, because another attempt will answer.
 
     Attributes:
@@ -95,13 +87,11 @@ class Restart:
         trigger: Why another attempt will answer.
     """
 
-    op: Literal["restart"] = "restart"
     attempt: int
     trigger: Trigger
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Refuse:
+class Refuse(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag_field="op", tag="refuse"):
     """Replace the visible text by a refusal, because the policy denied the prompt.
 
     Attributes:
@@ -109,13 +99,11 @@ class Refuse:
         policy_version: Content hash of the policy.
     """
 
-    op: Literal["refuse"] = "refuse"
     text: str
     policy_version: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Finish:
+class Finish(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag_field="op", tag="finish"):
     """The whole answer is shown. A later recall or verdict can still replace its text.
 
     Attributes:
@@ -125,15 +113,13 @@ class Finish:
         usage: Numbers of tokens.
     """
 
-    op: Literal["finish"] = "finish"
     attempt: int
     run: str
     finish_reason: FinishReason
-    usage: Usage = field(default_factory=Usage)
+    usage: Usage = msgspec.field(default_factory=Usage)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Close:
+class Close(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag_field="op", tag="close"):
     """The request has ended.
 
     Attributes:
@@ -141,12 +127,18 @@ class Close:
         reason: One sentence for people; empty when the answer is complete.
     """
 
-    op: Literal["close"] = "close"
     outcome: Outcome
     reason: str
 
 
 Op = Begin | Show | Replace | Withdraw | Restart | Refuse | Finish | Close
+
+encode_op: Final = msgspec.json.Encoder().encode
+"""Return the op as a JSON object. Its field ``op`` is the op's name."""
+
+
+def name_of(op: Op | type[Op]) -> str:
+    return str(op.__struct_config__.tag)
 
 
 def apply(visible: str, op: Op) -> str:

@@ -36,7 +36,7 @@ LEAST_RAIL_MS: Final = 1.0
 """A rail that passed in less than this time, in milliseconds, has no span of its own, because nobody looks for it and a
 span costs 40 us."""
 
-_STAGES: Final = tuple(StageTimes.__dataclass_fields__)
+_STAGES: Final = StageTimes.__struct_fields__
 _FAILED: Final = frozenset({"failed", "expired", "rejected"})
 _NS_PER_MS: Final = 1_000_000
 _NS_PER_US: Final = 1_000

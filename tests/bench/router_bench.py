@@ -29,7 +29,7 @@ from schemas.stream import Chunk, Closed, Cutover, Verdict
 from schemas.topics import REQUESTS_VERTEX, STREAMS
 from services.bus import Received, UnreadableRecord
 from services.runtime.clock import now_us
-from services.stream import Screen, apply
+from services.stream import Restart, Screen, apply
 from tests.bench.router_report import percentiles, told
 from tests.integration.router.lab import RouterLab
 from tests.support.request_events import RequestEvents
@@ -331,7 +331,7 @@ def judged(lab: RouterLab, people: dict[str, RequestEvents]) -> dict[str, Any]:
             event = record.event
             before = screen.candidates
             for op in screen.feed(event):  # type: ignore[arg-type]
-                found["retractions"] += op.op == "restart" and shown != ""
+                found["retractions"] += isinstance(op, Restart) and shown != ""
                 shown = apply(shown, op)
             for attempt in before - screen.candidates:
                 lost_at.setdefault(attempt, event.at)  # type: ignore[union-attr]

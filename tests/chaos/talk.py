@@ -88,4 +88,4 @@ class Talk:
 
 
 def _fields(event):
-    return {name: getattr(event, name) for name in event.__dataclass_fields__}
+    return {name: getattr(event, name) for name in event.__struct_fields__}

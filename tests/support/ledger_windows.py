@@ -52,7 +52,7 @@ def busy_hour(now_s, seed=1, per_minute=6):
             decode_ms=dice.lognormvariate(5.6, 0.5),
             final_hold_back_ms=dice.uniform(0, 25), close_ms=dice.uniform(2, 8),
         )  # fmt: skip
-        total_ms = sum(getattr(stages, name) for name in StageTimes.__dataclass_fields__)
+        total_ms = sum(getattr(stages, name) for name in StageTimes.__struct_fields__)
         first_ms = total_ms - stages.decode_ms - stages.final_hold_back_ms - stages.close_ms
         acc, receipt = request_at(
             number, ago_s, now_s, tenant=dice.choice(["acme", "acme", "zeta"]), outcome=outcome, stages=stages,

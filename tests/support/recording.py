@@ -7,7 +7,6 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 
 import aiohttp
-import orjson
 
 from schemas.base import Event
 from schemas.side_events import Attached, Detached
@@ -17,7 +16,7 @@ from services.bus import Received
 from services.cli.audit.refold import refold_as_sent
 from services.cli.client.answer_ops import parse_op
 from services.cli.show.timeline import in_log_order
-from services.stream import apply
+from services.stream import apply, encode_op
 
 SCRIPTS = (
     "n60",
@@ -146,7 +145,7 @@ def judge(archive: Archive, recordings: list[Recording]) -> Judged:
             if number == 0 and not any(b'"catch_up"' in frame for frame in frames):
                 lines = [
                     b'{"request_id":"%b","id":"%b",%b'
-                    % (recording.request_id.encode(), each.op_id.encode(), orjson.dumps(each.op)[1:])
+                    % (recording.request_id.encode(), each.op_id.encode(), encode_op(each.op)[1:])
                     for each in ops[: len(frames)]
                 ]
                 found.ops += len(frames)
@@ -157,7 +156,7 @@ def judge(archive: Archive, recordings: list[Recording]) -> Judged:
                 told = json.loads(frame)
                 if told["op"] != "catch_up":
                     found.ops += 1
-                    if orjson.dumps(places[told["id"]].op)[1:] not in frame:
+                    if encode_op(places[told["id"]].op)[1:] not in frame:
                         found.wrong.append(f"{recording.request_id}: {frame!r} is not {places[told['id']]}")
         for check in checks:
             found.shortened += check.shortened

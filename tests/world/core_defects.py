@@ -2,6 +2,8 @@
 
 from dataclasses import replace
 
+from msgspec import structs
+
 from schemas.requests import Request
 from schemas.side_events import Attached, Detached
 from schemas.stream import StreamEvent, Verdict
@@ -83,7 +85,7 @@ class CountsFromAt(RouterCore):
     def read(self, item: Received | UnreadableRecord, at_us: int, now_us: int) -> list[Write]:
         if isinstance(item, Received) and isinstance(item.event, Request):
             waited_ms = max(0, at_us - item.event.at) / 1_000
-            item = item._replace(event=replace(item.event, waited_ms=waited_ms))
+            item = item._replace(event=structs.replace(item.event, waited_ms=waited_ms))
         return super().read(item, at_us, now_us)
 
 
@@ -115,7 +117,7 @@ class OneConnectionRouter(RouterCore):
 
     def read(self, item: Received | UnreadableRecord, at_us: int, now_us: int) -> list[Write]:
         if isinstance(item, Received) and isinstance(item.event, Attached | Detached):
-            item = item._replace(event=replace(item.event, connection="c"))
+            item = item._replace(event=structs.replace(item.event, connection="c"))
         return super().read(item, at_us, now_us)
 
 
@@ -124,7 +126,7 @@ class CarelessRouter(RouterCore):
 
     def read(self, item: Received | UnreadableRecord, at_us: int, now_us: int) -> list[Write]:
         if isinstance(item, Received) and isinstance(item.event, Verdict):
-            item = item._replace(event=replace(item.event, egress="allowed"))
+            item = item._replace(event=structs.replace(item.event, egress="allowed"))
         return super().read(item, at_us, now_us)
 
 

@@ -1,6 +1,6 @@
 """Defects of the fold, in a session of the edge: what a client sees."""
 
-from dataclasses import replace
+from msgspec import structs
 
 from schemas.requests import Delivery
 from schemas.stream import Closed, Cutover, Recall, Started, StreamEvent
@@ -54,7 +54,7 @@ class ShowsEverything(Screen):
     @property
     def delivery(self) -> Delivery | None:
         delivery = super().delivery
-        return None if delivery is None else replace(delivery, mode="optimistic", max_exposure_tokens=10_000)
+        return None if delivery is None else structs.replace(delivery, mode="optimistic", max_exposure_tokens=10_000)
 
 
 class _LastRuns(FirstRuns):

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from html import escape
 from typing import Final
 
+import msgspec
 import orjson
 
 from schemas.stream import Chunk, Recall
@@ -62,7 +63,7 @@ def timeline_page(
     """Return the self-contained HTML page of one request. Prompts are left out."""
     zero_ms = records[0].timestamp_ms
     last_ms = max(record.timestamp_ms for record in records)
-    steps = [orjson.loads(orjson.dumps(folded.op)) | {"ms": folded.at_ms - zero_ms} for folded in ops]
+    steps = [msgspec.to_builtins(folded.op) | {"ms": folded.at_ms - zero_ms} for folded in ops]
     data = orjson.dumps(steps).decode().replace("</", "<\\/")
     shown_ms = max((folded.at_ms for folded in ops), default=zero_ms) - zero_ms
     rows = "".join(_row(record, zero_ms) for record in records if not isinstance(record.event, Chunk))

@@ -4,14 +4,12 @@ import hashlib
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
-import orjson
-
 from schemas.side_events import Attached, Detached
 from schemas.stream import StreamEvent
 from schemas.topics import STREAMS
 from services.bus import Received
 from services.stream import AS_STARTED, Governance, Screen, catch_up
-from services.stream.ops import Op, Refuse, Replace, Restart, Withdraw, apply
+from services.stream.ops import Op, Refuse, Replace, Restart, Withdraw, apply, encode_op
 
 MOST_LINES: Final = 2_000_000
 """Maximum number of ops that are hashed, as lines of JSON, to check the receipt of one connection."""
@@ -93,7 +91,7 @@ def _check(receipt: Detached, resumed_from: str | None, ops: Sequence[FoldedOp])
         if first < 0:
             return ReceiptCheck(receipt, resumed_from, matches=False)
     rest = ops[first:]
-    lines = [orjson.dumps(folded.op) + b"\n" for folded in rest]
+    lines = [encode_op(folded.op) + b"\n" for folded in rest]
     if _hash(lines[: receipt.ops]) == receipt.ops_hash and receipt.ops <= len(lines):
         return ReceiptCheck(receipt, resumed_from, matches=True, first=first)
     visible = [0, *(len(text) for _, text in visible_after(ops))][first:]
@@ -111,7 +109,7 @@ def _check(receipt: Detached, resumed_from: str | None, ops: Sequence[FoldedOp])
             if budget < 0:
                 return ReceiptCheck(receipt, resumed_from, matches=None, first=first)
             told = begun.copy()
-            told.update(b"".join([*(orjson.dumps(op) + b"\n" for op in shortened), *lines[end:]][: receipt.ops - sent]))
+            told.update(b"".join([*(encode_op(op) + b"\n" for op in shortened), *lines[end:]][: receipt.ops - sent]))
             enough = sent + len(shortened) + len(lines) - end >= receipt.ops >= sent
             if enough and told.hexdigest() == receipt.ops_hash:
                 return ReceiptCheck(receipt, resumed_from, matches=True, first=first, shortened=True)

@@ -5,7 +5,7 @@ from typing import Final
 
 from services.cli.audit.refold import FoldedOp, visible_after
 from services.cli.show.terminal import printable
-from services.stream.ops import Begin, Close, Finish, Refuse, Replace, Restart, Show, Withdraw
+from services.stream.ops import Begin, Close, Finish, Refuse, Replace, Restart, Show, Withdraw, name_of
 
 LONGEST_WAIT_S: Final = 30.0
 """Maximum pause between two ops while a replay is played. A longer pause is shortened to this."""
@@ -40,11 +40,11 @@ async def play(ops: Sequence[FoldedOp], zero_ms: int, speed: float) -> None:
 def _step(folded: FoldedOp) -> str:
     match folded.op:
         case Begin() | Restart():
-            return f"{folded.op.op} attempt {folded.op.attempt}"
+            return f"{name_of(folded.op)} attempt {folded.op.attempt}"
         case Show():
             return f"show {folded.op.tokens} tokens"
         case Replace() | Withdraw():
-            return f"{folded.op.op} ({folded.op.category})"
+            return f"{name_of(folded.op)} ({folded.op.category})"
         case Refuse():
             return "refuse"
         case Finish():

@@ -1,9 +1,10 @@
 """A request of the command line, convertible to a JSON body or a Kafka event. No I/O."""
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
+from msgspec import structs
 
 from schemas.requests import Deadlines, Delivery, DeliveryMode, Fallback, Message, Request, Sampling
 from schemas.topics import DAY_MS
@@ -52,7 +53,7 @@ class ChatRequest:
             model=self.model, max_tokens=self.max_tokens, temperature=self.temperature, seed=self.seed,
             railbus=extension or None,
         )  # fmt: skip
-        return {"messages": [asdict(message) for message in self._messages()], **body}
+        return {"messages": [structs.asdict(message) for message in self._messages()], **body}
 
     def request(self, *, request_id: str, at_us: int, source: str) -> Request:
         """Return the Kafka event for this request. Its tenant is ``local``.
@@ -73,7 +74,7 @@ class ChatRequest:
             request_id=request_id, tenant="local", at=at_us, source=source, messages=self._messages(), **chosen
         )
         try:
-            return msgspec.convert(asdict(made), Request)
+            return msgspec.convert(msgspec.to_builtins(made), Request)
         except msgspec.ValidationError as error:
             raise UserError(str(error)) from None
 

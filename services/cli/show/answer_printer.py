@@ -4,6 +4,7 @@ import time
 from collections.abc import Awaitable
 from typing import Self
 
+import msgspec
 import orjson
 
 from services.cli.client.answer_ops import AnswerError, AnswerOp
@@ -39,7 +40,7 @@ class AnswerPrinter:
         self.result.take(answered.op, time.monotonic())
         if self._terminal is None:
             head = {"request_id": answered.request_id, "id": answered.op_id}
-            text = orjson.dumps(head | orjson.loads(orjson.dumps(answered.op))).decode() + "\n"
+            text = orjson.dumps(head | msgspec.to_builtins(answered.op)).decode() + "\n"
         else:
             text = self._terminal.render(answered.op)
         if text:

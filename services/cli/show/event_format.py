@@ -2,9 +2,9 @@
 
 import base64
 from collections.abc import Callable
-from dataclasses import fields
 from typing import Any, Final, get_args
 
+import msgspec
 import orjson
 
 from schemas.base import AnyEvent, Event
@@ -40,7 +40,7 @@ def event_line(record: Received | UnreadableRecord, zero_us: int, *, prompts: bo
     about = event.request_id[-8:] if isinstance(event, Event) else "-"
     text = describe_event(event)
     if prompts:
-        text += "".join(f" {orjson.dumps(getattr(event, name)).decode()}" for name in KINDS[kind].prompts)
+        text += "".join(f" {msgspec.json.encode(getattr(event, name)).decode()}" for name in KINDS[kind].prompts)
     return _one_line(f"{when}  {place:<24} {about:<8} {kind:<10} {text}")
 
 
@@ -60,7 +60,7 @@ def event_json(record: Received | UnreadableRecord, *, prompts: bool) -> str:
         value = None if record.value is None else base64.b64encode(record.value).decode()
         return orjson.dumps(place | {"unreadable": str(record.error), "value_b64": value}).decode()
     kind = type(record.event).__name__
-    body = orjson.loads(orjson.dumps(record.event))
+    body = msgspec.to_builtins(record.event)
     if not prompts:
         body |= dict.fromkeys(KINDS[kind].prompts)
     return orjson.dumps(place | {"kind": kind, "traceparent": record.traceparent, "event": body}).decode()
@@ -77,12 +77,12 @@ def _quoted(text: str) -> str:
 
 def _fields(event: AnyEvent) -> str:
     hidden = _SHOWN_ELSEWHERE.union(KINDS[type(event).__name__].prompts)
-    shown = ((field.name, getattr(event, field.name)) for field in fields(event) if field.name not in hidden)
+    shown = ((name, getattr(event, name)) for name in event.__struct_fields__ if name not in hidden)
     return ", ".join(f"{name} {_quoted_json(value)}" for name, value in shown)
 
 
 def _quoted_json(value: object) -> str:
-    text = orjson.dumps(value).decode()
+    text = msgspec.json.encode(value).decode()
     return text if len(text) <= MAX_TEXT_CHARS else text[:MAX_TEXT_CHARS] + "…"
 
 

@@ -5,13 +5,11 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final, Protocol
 
-import orjson
-
 from schemas.stream import Failed, Recall, Usage
 from services.edge.delivery.stats import DeliveryStats, PositionedOp
 from services.edge.errors import ApiError
 from services.edge.log.positions import LoggedEvent, OpId
-from services.stream import Close, Finish, Governance, Op, Refuse, Screen, Withdraw, catch_up
+from services.stream import Close, Finish, Governance, Op, Refuse, Screen, Withdraw, catch_up, encode_op
 
 ANSWER_ENDING_OPS: Final = (Finish, Withdraw, Refuse, Close)
 """Each of these ops completes the answer. In OpenAI's formats, a stream ends after the first of them, in others after
@@ -133,8 +131,7 @@ class DeliverySession:
         places = {item.op.recall_id: item.recalled_at for item in rest if isinstance(item.op, Withdraw)}
         last = self._shortened_to = rest[-1].op_id
         shortened = (
-            PositionedOp(last, op, orjson.dumps(op), places[op.recall_id] if isinstance(op, Withdraw) else 0)
-            for op in ops
+            PositionedOp(last, op, encode_op(op), places[op.recall_id] if isinstance(op, Withdraw) else 0) for op in ops
         )
         return CatchUpOps(already_sent, tuple(shortened), splittable=False)
 
@@ -153,6 +150,6 @@ class DeliverySession:
                 self.usage = op.usage if isinstance(op, Finish) else self.usage
                 self.closed = self.closed or isinstance(op, Close)
         return [
-            PositionedOp(OpId(self.partition, logged.offset, nth), op, orjson.dumps(op), recalled_at)
+            PositionedOp(OpId(self.partition, logged.offset, nth), op, encode_op(op), recalled_at)
             for nth, op in enumerate(ops)
         ]

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final, Literal
 
+import msgspec
 import orjson
 
 from schemas.ids import time_ms
@@ -162,7 +163,8 @@ class ChatChunkEncoder:
 
 
 def railbus_field(ops: Sequence[Op]) -> Any:
-    return ops[0] if len(ops) == 1 else {"op": "catch_up", "ops": ops}
+    plain = [msgspec.to_builtins(op) for op in ops]
+    return plain[0] if len(plain) == 1 else {"op": "catch_up", "ops": plain}
 
 
 def usage_of(finish: Finish | None) -> dict[str, Any]:

@@ -1,10 +1,10 @@
 """Parse and validate a client's request body."""
 
-import dataclasses
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, Self
 
 import orjson
+from msgspec import Struct, structs
 
 from schemas.requests import MAX_WAITED_MS, Deadlines, Delivery, Lane, Request
 from services.edge.encoders.chat_chunks import OnRestart
@@ -24,7 +24,7 @@ DEFAULT_CLASSES: Final = ServiceClasses()
 
 DEFAULT_MODEL: Final = "default"
 
-_NESTED: Final = {"delivery": Delivery, "deadlines": Deadlines}
+_NESTED: Final[dict[str, type[Struct]]] = {"delivery": Delivery, "deadlines": Deadlines}
 
 
 class ArrivalTimes(NamedTuple):
@@ -67,7 +67,7 @@ class ParsedRequest:
         when the edge read the request until now, in microseconds.
         """
         waited_ms = min(max(0, waited_us) / 1_000, MAX_WAITED_MS)
-        return dataclasses.replace(
+        return structs.replace(
             self.template, request_id=request_id, tenant=tenant, at=at_us, source=source, waited_ms=waited_ms
         )
 
@@ -146,7 +146,7 @@ def _template(
     chosen: dict[str, Any] = {
         "model": body.model,
         "delivery": delivery,
-        "deadlines": dataclasses.replace(service_class.deadlines, **asked) if asked else service_class.deadlines,
+        "deadlines": structs.replace(service_class.deadlines, **asked) if asked else service_class.deadlines,
         "service_class": service_class.name if named else None,
         "priority": service_class.priority,
         "fallback": extension.fallback,
@@ -182,7 +182,7 @@ def _refuse_unknown_extension(extension: Any) -> None:
         return
     for name, cls in _NESTED.items():
         given = extension.get(name)
-        known = {field.name for field in dataclasses.fields(cls)}
+        known = {field.name for field in structs.fields(cls)}
         # A misspelt safety setting must not be ignored.
         if isinstance(given, dict) and (unknown := sorted(given.keys() - known)):
             raise ApiError(

@@ -1,6 +1,6 @@
 """Build the events that carry out decisions: ``Cancel``, ``Account``, and the ``Request`` of a new attempt. Pure."""
 
-from dataclasses import replace
+from msgspec import structs
 
 from schemas.account_details import CheckDetails, RequestDetails, VerdictDetails
 from schemas.requests import Request
@@ -38,7 +38,7 @@ def begin_attempts(state: RequestState, known_us: int, context: EventContext) ->
         if state.request is None or messages is None or not state.should_write(request_key(attempt), known_us, context):
             continue
         waited_ms = max(0, context.now_us - state.received_us) / 1_000  # counts towards the deadline, below a day
-        request: Request = replace(
+        request: Request = structs.replace(
             state.request, attempt=attempt, messages=messages, source=context.source, waited_ms=min(waited_ms, DAY_MS)
         )
         own = REQUESTS_BATCH if state.lane == "batch" else REQUESTS
@@ -117,7 +117,7 @@ def account_of(state: RequestState, closed: Closed, context: EventContext) -> Ac
     if request_at is None or state.stages.closed_ms is None:  # for example, the ``Request`` was not read
         return account
     found = measure(state.stages, request_at / 1_000)
-    return replace(
+    return structs.replace(
         account,
         request_at=request_at,
         stages=stage_times(found),

@@ -1,6 +1,8 @@
 """The state of one attempt of a request. Pure."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+
+from msgspec import structs
 
 from schemas.account_details import RunDetails
 from schemas.side_events import AttemptAccount
@@ -38,7 +40,7 @@ class AttemptRecord:
         started, last = self.started, self.last
         usage = Usage() if last is None else last.usage
         if not usage.completion_tokens:
-            usage = replace(usage, completion_tokens=self.times.tokens)
+            usage = structs.replace(usage, completion_tokens=self.times.tokens)
         return AttemptAccount(
             attempt=self.attempt,
             run=None if started is None else started.run,

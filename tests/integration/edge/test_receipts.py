@@ -4,18 +4,17 @@ import asyncio
 import hashlib
 import time
 
-import orjson
 import pytest
 
 from schemas.side_events import Attached
-from services.stream import Screen
+from services.stream import Screen, encode_op
 from tests.integration.edge.lab import ASK, chunks
 from tests.support.edge_answers import plain_answer
 
 
 def lines_of(events):
     screen = Screen(events[0].request_id)
-    return [orjson.dumps(op) for event in events for op in screen.feed(event)]
+    return [encode_op(op) for event in events for op in screen.feed(event)]
 
 
 async def test_a_whole_answer(lab):
@@ -48,7 +47,7 @@ async def test_a_resumed_rest(lab):
     receipt = await lab.detached(request.request_id, 2)
     assert lab.receipts(Attached, request.request_id)[-1].resumed_from == after
     assert receipt.ops == len(rest) == 4
-    lines = b"".join(orjson.dumps(op) + b"\n" for op in rest)
+    lines = b"".join(encode_op(op) + b"\n" for op in rest)
     assert receipt.ops_hash == hashlib.sha256(lines).hexdigest()
 
 

@@ -2,7 +2,8 @@
 
 import random
 from collections import deque
-from dataclasses import replace
+
+from msgspec import structs
 
 from schemas.batches import BatchCreated
 from schemas.requests import Deadlines, Delivery, Message, Request
@@ -74,8 +75,8 @@ class World:
             case AskCancel():
                 self.cancels.append(effect.request_id)
             case JobCheckpoint():
-                newest = replace(effect.progress.parts[-1], length=len(self.parts[self.part]))
-                self.jobs.feed(replace(effect.progress, parts=(*effect.progress.parts[:-1], newest)), 0)
+                newest = structs.replace(effect.progress.parts[-1], length=len(self.parts[self.part]))
+                self.jobs.feed(structs.replace(effect.progress, parts=(*effect.progress.parts[:-1], newest)), 0)
                 job = self.core.job(BATCH_ID)
                 if job.stage == "starting":
                     self.core.confirmed(BATCH_ID)

@@ -1,9 +1,8 @@
 """Whatever happens on the way, each lane's records are acknowledged once and in the order they were put."""
 
-from dataclasses import replace
-
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+from msgspec import structs
 
 from schemas.stream import Chunk, Closed
 from services.bus.write.outbox import BATCH_BYTES, Outbox, OutgoingRecord, may_linger, record_size
@@ -129,4 +128,4 @@ def test_only_chunks_after_the_first_may_linger() -> None:
         start=0, text="a",
     )  # fmt: skip
     last = Closed(request_id=first.request_id, tenant="t", at=1, source="r", outcome="completed")
-    assert [may_linger(event) for event in (first, replace(first, seq=1), last)] == [False, True, False]
+    assert [may_linger(event) for event in (first, structs.replace(first, seq=1), last)] == [False, True, False]

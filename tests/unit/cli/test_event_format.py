@@ -1,8 +1,8 @@
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
 from schemas.errors import MalformedEvent
 from schemas.wire import decode
@@ -62,7 +62,7 @@ def test_a_kind_without_a_sentence_is_told_by_its_fields_less_its_prompt(record,
 def test_long_fields_are_cut(monkeypatch):
     monkeypatch.setattr(event_format, "_DESCRIPTIONS", {})
     chunk = next(record for record in RECORDS if type(record.event).__name__ == "Chunk")
-    text = event_line(chunk._replace(event=replace(chunk.event, text="x" * 5_000)), 0, prompts=False)
+    text = event_line(chunk._replace(event=structs.replace(chunk.event, text="x" * 5_000)), 0, prompts=False)
     assert "x" * 150 in text
     assert len(text) < 600
 

@@ -1,9 +1,8 @@
 """What a real edge session sends, however its client came and went, is found again in the fold of the log."""
 
-import dataclasses
-
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import structs
 
 from schemas.base import envelope
 from schemas.side_events import Attached
@@ -72,7 +71,7 @@ def test_every_receipt_is_explained_by_the_fold(events, data):
 def test_a_receipt_of_something_else_is_not(events, data):
     records = on_log(events)
     attached, detached = sent_to_a_client(records, data)
-    other = dataclasses.replace(detached.event, ops_hash=detached.event.ops_hash[::-1], ops=detached.event.ops + 1)
+    other = structs.replace(detached.event, ops_hash=detached.event.ops_hash[::-1], ops=detached.event.ops + 1)
     (check,) = check_receipts([*records, attached, detached._replace(event=other)], refold(REQUEST_ID, records))
     assert not check.matches
 

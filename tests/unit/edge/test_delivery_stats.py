@@ -2,13 +2,11 @@
 
 import hashlib
 
-import orjson
-
 from schemas.ids import uuid7
 from services.edge.delivery.session import DeliverySession
 from services.edge.delivery.stats import DeliveryStats, PositionedOp
 from services.edge.log.positions import LoggedEvent, OpId
-from services.stream import AS_STARTED, Replace, Restart, Show, Withdraw
+from services.stream import AS_STARTED, Replace, Restart, Show, Withdraw, encode_op
 from tests.support.edge_answers import AnswerWriter
 
 ID = uuid7(1_763_700_000_000, 99)
@@ -16,7 +14,7 @@ RECALL = {"rule": "r", "category": "c", "policy_version": "v", "recall_id": "i"}
 
 
 def sent(op, nth=0, recalled_at=0):
-    return PositionedOp(OpId(1, 2, nth), op, orjson.dumps(op), recalled_at)
+    return PositionedOp(OpId(1, 2, nth), op, encode_op(op), recalled_at)
 
 
 def receipt(stats):

@@ -7,6 +7,7 @@ from types import MappingProxyType
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 
 from schemas.account_details import CheckDetails, RecallDetails
 from services.books import json_rows, newest, totals_of_windows
@@ -132,7 +133,7 @@ def test_without_room_the_oldest_windows_go_as_a_whole():
 
 def test_old_windows_go_and_those_of_a_wrong_clock_never_come():
     (window,) = windows_of(request_at(1, 30, NOW_S), NOW_S)
-    store = store_of([window, replace(window, start_at=NOW_US + (AHEAD_S + 60) * US_PER_S, end_at=NOW_US * 2)])
+    store = store_of([window, structs.replace(window, start_at=NOW_US + (AHEAD_S + 60) * US_PER_S, end_at=NOW_US * 2)])
     assert (len(store), store.dated_ahead) == (1, 1)
     store.forget(NOW_US + SPAN_S * US_PER_S)
     assert len(store) == 0
@@ -142,12 +143,12 @@ def test_old_windows_go_and_those_of_a_wrong_clock_never_come():
 
 def test_a_window_whose_requests_are_gone_is_gone():
     (window,) = windows_of(request_at(1, 30, NOW_S), NOW_S)
-    assert len(store_of([window, replace(window, requests=0)])) == 0
+    assert len(store_of([window, structs.replace(window, requests=0)])) == 0
 
 
 def test_a_window_that_was_made_wider_is_still_the_same_window():
     (window,) = windows_of(request_at(1, 100, NOW_S), NOW_S)
-    store = store_of([window, replace(window, end_at=window.end_at + 60 * US_PER_S)])
+    store = store_of([window, structs.replace(window, end_at=window.end_at + 60 * US_PER_S)])
     ((key, totals),) = store.windows()
     assert (key.end_at, totals.of("requests")) == (window.end_at + 60 * US_PER_S, 1)
 

@@ -1,12 +1,11 @@
 """Parsing of request bodies."""
 
-from dataclasses import replace
-
 import msgspec
 import orjson
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import structs
 
 from schemas.ids import uuid7
 from schemas.requests import MAX_WAITED_MS, Delivery, Request, Sampling
@@ -61,7 +60,7 @@ def test_a_body_with_every_field():
     made = request(ask)
     assert made.sampling == Sampling(max_tokens=9, temperature=0.0, top_p=0.5, seed=3, stop=("a", "b"))
     assert made.delivery == Delivery(mode="windowed", hold_tokens=4)
-    assert made.deadlines == replace(ServiceClasses().get("batch").deadlines, ttft_ms=50)
+    assert made.deadlines == structs.replace(ServiceClasses().get("batch").deadlines, ttft_ms=50)
     assert (made.fallback, made.egress, made.lane, ask.lane) == ("race", "forbidden", "batch", "batch")
     assert (ask.stream, ask.include_usage, ask.on_restart, ask.ignored) == (True, True, "marker", ("top_k",))
 

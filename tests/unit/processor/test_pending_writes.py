@@ -2,10 +2,10 @@
 
 import asyncio
 import contextlib
-from dataclasses import replace
 
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 
 from schemas.errors import MalformedEvent
 from schemas.topics import STREAMS
@@ -60,7 +60,7 @@ class Writer:
         self.sending = asyncio.create_task(self.pending.send())
 
     def append(self, number, reason=""):
-        event = replace(closed(rid=request_id(number)), reason=reason)
+        event = structs.replace(closed(rid=request_id(number)), reason=reason)
         self.pending.append(Write(STREAMS, event, done=RecordPosition("t", 0, number)))
 
     @property

@@ -1,9 +1,8 @@
 """Which requests are evaluated when: tenants take turns, and none has all of the room or waits without bound."""
 
-from dataclasses import replace
-
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 
 from schemas.ids import uuid7
 from schemas.requests import Deadlines
@@ -22,7 +21,7 @@ MOST_WAITING = 16
 
 
 def record(number, tenant, partition=0):
-    asked = replace(request(tenant=tenant), request_id=uuid7(1, number + 1))
+    asked = structs.replace(request(tenant=tenant), request_id=uuid7(1, number + 1))
     return Received(
         topic=REQUESTS.name, partition=partition, offset=number, timestamp_ms=0, event=asked, traceparent=None
     )
@@ -43,7 +42,7 @@ def test_flood_leaves_room_for_the_next_tenant():
 def test_a_request_is_as_old_as_its_record_whatever_its_writer_says():
     for off_us in (-3_600_000_000, 3_600_000_000):
         item = record(0, "acme")
-        asked = replace(item.event, at=10**15 + off_us)
+        asked = structs.replace(item.event, at=10**15 + off_us)
         total_us = asked.deadlines.total_ms * 1_000
         for age_us, effect in ((total_us - 1, EvaluateRequest), (total_us + 1, RecordDone)):
             core = RailsCore(ROOM)
@@ -130,7 +129,7 @@ def test_every_request_is_begun_once_and_the_room_is_kept(steps):
 def test_a_raw_request_gets_no_longer_deadline_than_the_policy_allows():
     """Applications write requests to the topic too; one that asks for a day is old after the policy's longest."""
     classes = ServiceClasses(bounds=DeadlineBounds(total_ms=(1, 1_000)))
-    asked = replace(request(), deadlines=Deadlines(total_ms=86_400_000), at=1)
+    asked = structs.replace(request(), deadlines=Deadlines(total_ms=86_400_000), at=1)
     raw = Received(REQUESTS.name, 0, 0, 0, asked, None)
     late_us = 1_001_000
     assert isinstance(RailsCore(1, classes=lambda: classes).read(raw, 1, late_us)[0], RecordDone)

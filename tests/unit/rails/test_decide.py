@@ -1,10 +1,9 @@
 """The verdict as a function of how the rails ended: fail closed, whatever the mixture."""
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 
 from schemas.requests import MAX_PROMPT_CHARS
 from services.policy import Admission
@@ -83,7 +82,7 @@ def test_delivery_and_egress_are_as_policy_and_request_want_them():
     floor = Admission(allow=True, delivery=DeliveryFloor(mode="windowed", hold_tokens=7))
     said = decide(policy(), request(), [], floor)
     assert (said.delivery.mode, said.delivery.hold_tokens, said.egress) == ("windowed", 7, "allowed")
-    assert decide(policy(), replace(request(), egress="forbidden"), [], floor).egress == "forbidden"
+    assert decide(policy(), structs.replace(request(), egress="forbidden"), [], floor).egress == "forbidden"
 
 
 def test_silence_is_no_answer():

@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import pytest
+from msgspec import structs
 
 from schemas.requests import MAX_WAITED_MS, Deadlines, received_us
 from schemas.stream import Closed, Cutover
@@ -16,7 +17,7 @@ CLOUD = RouterConfig(fallback="vertex", limits=FallbackLimits(free=100), breaker
 @pytest.mark.parametrize("off_ms", [-61_000, -250, 61_000])
 def test_the_time_of_day_of_an_edge_moves_no_deadline(off_ms: int) -> None:
     world = World(CLOUD)
-    world.append(REQUESTS, replace(request(), at=T0 + off_ms * MS))
+    world.append(REQUESTS, structs.replace(request(), at=T0 + off_ms * MS))
     world.until(199)
     assert world.cutovers() == []
     assert world.endings() == []
@@ -65,7 +66,7 @@ def test_another_attempt_goes_on_with_the_total_deadline() -> None:
 
 def test_another_attempt_of_a_request_of_an_older_writer_too() -> None:
     world = World(CLOUD)
-    world.append(REQUESTS, replace(request(), at=T0 + 61_000 * MS))
+    world.append(REQUESTS, structs.replace(request(), at=T0 + 61_000 * MS))
     world.until(210)
     (again,) = world.cloud_requests()
     assert received_us(again, T0 + 200 * MS) == T0

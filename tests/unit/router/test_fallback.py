@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import pytest
+from msgspec import structs
 
 from schemas.requests import Deadlines, Message
 from schemas.stream import Closed, Cutover, Usage
@@ -324,7 +325,7 @@ def test_money_is_reserved_at_the_estimate_and_settled_at_the_usage() -> None:
     usage = Usage(completion_tokens=51)
     world.put(
         started(ids[0], at_ms=90, attempt=2, run="r2"),
-        replace(finished(-1, ids[0], attempt=2, run="r2"), usage=usage),
+        structs.replace(finished(-1, ids[0], attempt=2, run="r2"), usage=usage),
         request(ids[2], at_ms=95),
         failed(ids[2], at_ms=95),
     )

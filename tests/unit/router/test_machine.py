@@ -10,6 +10,7 @@ from dataclasses import replace
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
+from msgspec import structs
 
 from schemas.base import AnyEvent, Event
 from schemas.requests import Deadlines, Message, Request
@@ -353,7 +354,7 @@ class BatchRouters(Routers):
 
     policy = replace(Routers.policy, max_batch_retries=3)
     lane = "batch"
-    deadlines = replace(DEADLINES, total_ms=26_000)
+    deadlines = structs.replace(DEADLINES, total_ms=26_000)
 
     @rule(wait_ms=st.sampled_from([2_000, 4_000, 10_000]))
     def much_time_passes(self, wait_ms: int) -> None:

@@ -1,10 +1,9 @@
 """Which class a request is of, and what deadlines that gives it."""
 
-from dataclasses import asdict, replace
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 
 from schemas.requests import Deadlines, Message, Request
 from services.runtime.classes.policy_deadlines import DAY_MS, DeadlineBounds
@@ -72,11 +71,11 @@ def test_no_request_gets_deadlines_beyond_its_lane(classes, name, lane, asked):
     chosen, deadlines = classes.of_request(wanted), classes.deadlines_of(wanted)
     assert chosen.lane == lane
     assert deadlines.total_ms <= classes.longest_total_ms(lane)
-    for field, ms in asdict(deadlines).items():
+    for field, ms in structs.asdict(deadlines).items():
         least, largest = chosen.bounds.of(field)
         assert least <= ms <= largest
         assert ms == getattr(asked, field) or ms in {least, largest}
-    assert classes.deadlines_of(replace(wanted, deadlines=deadlines)) == deadlines
+    assert classes.deadlines_of(structs.replace(wanted, deadlines=deadlines)) == deadlines
 
 
 def test_an_unknown_class_or_one_of_the_other_lane_is_the_lanes_own(classes):

@@ -30,7 +30,7 @@ def _of(kind: types.Type):
     match kind:
         case types.Metadata(type=inner):
             return _of(inner)
-        case types.DataclassType(cls=cls, fields=fields):
+        case types.StructType(cls=cls, fields=fields):
             always = {field.name: _of(field.type) for field in fields if field.required}
             optional = {field.name: _of(field.type) for field in fields if not field.required}
             assert all(not field.required or field.default is NODEFAULT for field in fields)

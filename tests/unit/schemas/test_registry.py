@@ -1,10 +1,10 @@
 """One row per kind; everything else that says what an event is, who writes and who reads it follows from the rows."""
 
 import json
-from dataclasses import fields
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
 from schemas import base, batches, requests, side_events, stream
 from schemas.__main__ import README
@@ -47,7 +47,7 @@ def test_the_key_is_a_field_and_one_for_all_topics_of_a_kind():
     for kind in KINDS.values():
         (key,) = {place.topic.key for place in kind.access}
         assert key == kind.key
-        assert key == "none" or key in {field.name for field in fields(kind.cls)}
+        assert key == "none" or key in {field.name for field in structs.fields(kind.cls)}
         assert (key == "request_id") == issubclass(kind.cls, Event)
 
 
@@ -55,7 +55,7 @@ def test_prompts_are_fields():
     assert KINDS["Request"].prompts == ("messages",)
     assert KINDS["Verdict"].prompts == ("masked",)
     for kind in KINDS.values():
-        assert set(kind.prompts) <= {field.name for field in fields(kind.cls)}
+        assert set(kind.prompts) <= {field.name for field in structs.fields(kind.cls)}
 
 
 def test_roles_are_programs():
@@ -143,6 +143,6 @@ def test_an_envelope_is_what_it_is_about_and_who_says_so_when():
     assert envelope(started, at=7, source="edge/1") == wanted
     assert run_envelope(started, at=7, source="edge/1") == wanted | {"attempt": about["attempt"], "run": about["run"]}
     assert Closed(**envelope(started, at=7, source="edge/1"), outcome="failed").at == 7
-    assert {field.name for field in fields(Event)} == set(wanted)
-    assert {field.name for field in fields(RunEvent)} == set(run_envelope(started, at=7, source="edge/1"))
-    assert fields(Verdict)[0].name == "request_id"
+    assert {field.name for field in structs.fields(Event)} == set(wanted)
+    assert {field.name for field in structs.fields(RunEvent)} == set(run_envelope(started, at=7, source="edge/1"))
+    assert structs.fields(Verdict)[0].name == "request_id"

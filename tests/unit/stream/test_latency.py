@@ -1,10 +1,9 @@
 """Where a request's time went: parts that add up, and what each means."""
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import structs
 
 from schemas.requests import Delivery, Message, Request
 from schemas.side_events import Detached
@@ -69,7 +68,7 @@ class Story:
 
 
 def _at(event, ms, **changes):
-    return replace(event, at=int(ms * 1_000), **changes)
+    return structs.replace(event, at=int(ms * 1_000), **changes)
 
 
 def plain_story():

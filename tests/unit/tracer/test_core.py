@@ -1,10 +1,9 @@
 """When a trace is exported: once, when it is complete, and never for ever awaited."""
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import structs
 
 from services.bus import Received
 from services.tracer import core as module
@@ -82,7 +81,7 @@ def test_without_a_receipt_it_waits_a_while(core):
 
 def test_a_client_that_left_and_one_that_came_back_are_one_request(core):
     books = Books()
-    gone = replace(books.receipt, reason="gone", exposed_tokens=9)
+    gone = structs.replace(books.receipt, reason="gone", exposed_tokens=9)
     assert feed(core, gone, books.account) == []
     (effect,) = feed(core, books.receipt)
     assert effect.trace.spans[0].attributes["railbus.exposed_tokens"] == 0
@@ -96,7 +95,7 @@ def test_a_client_that_wants_no_trace_gets_none(core):
 
 def test_an_account_of_an_older_router_gives_no_trace(core):
     books = Books()
-    assert feed(core, replace(books.account, request=None), books.receipt) == []
+    assert feed(core, structs.replace(books.account, request=None), books.receipt) == []
     assert (core.incomplete, core.open) == (1, 0)
 
 

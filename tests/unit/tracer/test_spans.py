@@ -1,10 +1,9 @@
 """The spans of a request: their sum is its account, their order is the log's, and no text is in them."""
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import structs
 
 from schemas.requests import Message, Request
 from schemas.side_events import Detached
@@ -79,7 +78,7 @@ def test_the_root_has_the_conventions_attributes():
     finished = story.log[-4]
     assert type(finished.event).__name__ == "Finished"
     usage = Usage(prompt_tokens=7, completion_tokens=3, cached_tokens=2)
-    event = replace(finished.event, usage=usage, speculation=Speculation(drafted=4, accepted=2))
+    event = structs.replace(finished.event, usage=usage, speculation=Speculation(drafted=4, accepted=2))
     story.log[-4] = LogEvent(finished.appended_ms, event)
     root = traced(story).spans[0]
 
@@ -101,7 +100,7 @@ def test_every_gen_ai_attribute_is_one_of_the_conventions():
 
     known = {v for module in (gen_ai_attributes, error_attributes) for v in vars(module).values() if isinstance(v, str)}
     story = plain_story()
-    failed = replace(story.made.failed(), at=0)
+    failed = structs.replace(story.made.failed(), at=0)
     used = {name for span in traced(story.add(112, failed)).spans for name in span.attributes}
 
     assert {name for name in used if not name.startswith("railbus.")} - known == set()

@@ -2,7 +2,7 @@
 
 from itertools import pairwise
 
-import orjson
+import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -122,4 +122,4 @@ def test_a_failure_counts_the_chunks_and_tokens_before_it():
     assert (failed.error_class, failed.retryable, len(failed.message)) == ("unavailable", True, 2_000)
     assert failed.param is None
     assert events.failed(Refusal("bad_request", "", retryable=False, param="model"), T0_US).param == "model"
-    orjson.dumps(failed)
+    msgspec.json.encode(failed)
