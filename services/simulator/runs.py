@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
 
-from services.simulator.direct_init import store_directly
 from services.simulator.failing_run import draw_timeline, shrink
 from services.simulator.plan import FAULT_KINDS, draw
 from services.simulator.world import Result, World
@@ -63,7 +62,6 @@ def simulate(seeds: range, kinds: tuple[str, ...] = FAULT_KINDS, seconds: float 
 
 def run_part(kinds: tuple[str, ...], seeds: range) -> tuple[list[Result], float]:
     """Run a simulation for each seed in this process. Return the results and the CPU time in seconds."""
-    store_directly()
     began_s, results = time.process_time(), list[Result]()
     gc.freeze()
     gc.disable()  # a run is short and leaves few reference cycles
