@@ -11,9 +11,10 @@ import statistics
 import sys
 import tempfile
 import time
-from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from schemas.requests import Message, Sampling
 from schemas.stream import Chunk, Failed, Finished

@@ -1,9 +1,9 @@
 """Two generators and a router, each a process, while answers are under way: one is killed, stopped, or replaced."""
 
 import asyncio
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from schemas.requests import Deadlines
 from schemas.stream import Closed, Cutover, Finished, Started

@@ -3,11 +3,11 @@
 import asyncio
 import re
 import urllib.request
-from dataclasses import replace
 
 import psutil
 import pytest
 import pytest_asyncio
+from msgspec.structs import replace
 
 from schemas.requests import Message, Sampling
 from schemas.stream import Chunk, Failed, Finished, Started
