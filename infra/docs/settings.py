@@ -182,7 +182,7 @@ def _others(found: Iterable[Group]) -> Group:
             if isinstance(value, str) and value not in known:
                 known.add(value)
                 readers.add(service_of(module))
-                settings.append(Setting(name=value, allowed="text", default="none", unit="", meaning=sentence(text)))
+                settings.append(Setting(name=value, allowed="text", default="", unit="", meaning=sentence(text)))
     return Group(
         title="Others", about="Variables that a program reads by itself", readers=tuple(sorted(readers)),
         settings=tuple(sorted(settings, key=lambda one: one.name)),

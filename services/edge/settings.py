@@ -53,8 +53,8 @@ class Settings:
             requests on the new connection are answered with 503, except for health checks.
         max_address_connections: Maximum number of open connections of one client address, or of one IPv6 network of 64
             bits. Beyond the limit, a new connection replaces the connection of the same address or network that has
-            waited longest for its client. If no such connection waits, requests on the new connection are answered with
-            429, except for health checks.
+            waited longest for its client to send something. If no such connection waits, requests on the new connection
+            are answered with 429, except for health checks.
         body_memory_mb: Maximum total size, in MiB, of all request bodies and websocket messages that are not on the log
             yet. Beyond the limit, the oldest incomplete ones are dropped with 503. The process may need twice this
             memory.

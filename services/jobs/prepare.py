@@ -162,7 +162,7 @@ class JobLines:
         self._input = store.open(input_file)
 
     def number(self, place: int) -> int:
-        """Return the number in the input file, from 1, of the line at ``place``."""
+        """Return the line number, from 1, that the line at ``place`` has in the input file."""
         return self._entry(place)[2]
 
     def line(self, place: int) -> JobLine:

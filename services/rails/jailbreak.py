@@ -75,8 +75,8 @@ class Excerpt(NamedTuple):
 def choose_excerpts(text: str, spans: Sequence[tuple[int, int]], max_windows: int) -> list[Excerpt]:
     """Return the excerpts of a text to score: windows, and both ends of a long text.
 
-    ``spans`` has the start and the end of each window of the text. At most ``max_windows`` of them are returned. The
-    excerpts where attacks are most likely come first.
+    ``spans`` has the start and the end of each window of the text. At most ``max_windows`` windows are returned; the
+    ends do not count as windows. The excerpts where attacks are most likely come first.
     """
     # The windows are spread evenly over the text.
     last = len(spans) - 1

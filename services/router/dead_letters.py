@@ -1,4 +1,4 @@
-"""Build a dead letter for each record that the router cannot read. Pure.
+"""Build a dead letter for each record that the router cannot read. No I/O, no clock.
 
 If the record is a request, also build the ``Closed`` event that rejects the request.
 """

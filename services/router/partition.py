@@ -1,4 +1,4 @@
-"""The requests of one partition number, and a timer for each request. Pure.
+"""The requests of one partition number, and a timer for each request. No I/O, no clock.
 
 For example, partition number 3 holds the requests whose events are in partition 3 of each topic.
 """

@@ -86,7 +86,10 @@ class SafetyPartition:
         self.hold(request, [output for output in held if not request.settled(output.attempt)])
 
     def caught_up(self) -> list[tuple[RequestCheck, RunOutput]]:
-        """Note that the partition has caught up. Return the held-back events and checks that are still needed."""
+        """Store that the partition has caught up with the log.
+
+        Of the events and checks that were held back, return those that are still needed.
+        """
         self.catching_up = False
         for request in list(self.requests.values()):
             self.drop_settled(request)

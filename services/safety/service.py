@@ -37,7 +37,7 @@ class SafetyService:
     """One safety process.
 
     Args:
-        factories: For each tier, the function that builds a policy's check.
+        factories: The functions that build the check of a policy, by tier: 1 for NeMo rails, 2 for classifiers.
         on_ready: Called once, when the process has caught up with the log.
     """
 

@@ -30,8 +30,8 @@ def shrink(plan: Plan, promise: str, parts: WorldClasses | None = None) -> Plan:
 def draw_timeline(lines: list[Line], sentence: str) -> str:
     """Draw ``lines`` as a text timeline, with one column for each process.
 
-    ``X`` marks a fault, and ``!`` marks a violation. If ``sentence`` names a request, the lines about other requests
-    are left out.
+    ``X`` marks a fault, and ``!`` marks a violation. ``sentence`` describes the violation. If this description names a
+    request, the lines about other requests are left out.
     """
     named = re.search(r"request (\d+)", sentence)
     chosen = [line for line in lines if _matters(line, None if named is None else named[1])]

@@ -13,7 +13,7 @@ MS = 1_000
 SECOND = 1_000_000
 
 T0_US = 1_700_000_000 * SECOND
-"""The time of day at which every run starts, in microseconds since the epoch."""
+"""The virtual time at which every simulation starts, in microseconds since the epoch."""
 
 Action = Callable[..., None]
 
@@ -89,12 +89,12 @@ class Simulation:
         self.events += done
 
     def note(self, lane: str, what: str) -> None:
-        """Include ``lane`` and ``what`` in ``digest``, as ``count`` does. Also add a line to the timeline."""
+        """Append ``lane`` and ``what`` to ``schedule``, as ``count`` does. Also add a line to the timeline."""
         self.count(lane, what)
         self.trace(lane, what)
 
     def count(self, *what: int | str) -> None:
-        """Include ``what`` in ``digest``: append it, with the current time, to ``schedule``."""
+        """Append the current time and ``what`` to ``schedule``. The hash of ``schedule`` is ``digest``."""
         self.schedule.append((self.now_us, *what))
 
     def trace(self, lane: str, what: str) -> None:

@@ -4,6 +4,8 @@ from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field
 from typing import Literal, Protocol, runtime_checkable
 
+import msgspec
+
 from schemas.requests import Lane, Message, Sampling
 from schemas.stream import ErrorClass, FinishReason, Speculation, Timings, Usage
 
@@ -19,7 +21,7 @@ class Job:
         run: Id of the run.
         model: The model's name, as ``Engine.resolve`` returned it.
         messages: The conversation, oldest message first.
-        lane: Lane of the request. Engines that support priorities run ``interactive`` jobs before ``batch`` jobs.
+        lane: Lane of the request. Engines with priorities prefer ``interactive`` requests to ``batch`` requests.
         priority: Priority within the lane; 0 is the highest.
         expires_us: When the request's total deadline passes, in microseconds since the epoch.
     """
@@ -34,8 +36,7 @@ class Job:
     expires_us: int = 2**53
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EngineStep:
+class EngineStep(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The output of one engine step for one answer.
 
     Attributes:
@@ -131,8 +132,8 @@ class Engine(Protocol):
     Attributes:
         name: Name of the engine, such as ``llama``.
         model: Name of the model that answers the requests whose model is ``default``.
-        capacity: Maximum number of concurrent jobs. If ``preempts`` is true, this is the maximum for each lane.
-        preempts: Whether the engine pauses a batch job if an interactive job finds no free slot.
+        capacity: Maximum number of concurrent answers. If ``preempts`` is true, this is the maximum for each lane.
+        preempts: Whether the engine pauses a batch answer if an interactive answer finds no free slot.
     """
 
     name: str
@@ -154,14 +155,14 @@ class Engine(Protocol):
             EngineError: The engine does not serve this model (error class ``bad_request``, param ``model``).
         """
 
-    # After an abort, an engine generates at most one more token. A job keeps its slot until its iterator ends.
+    # After an abort, an engine generates at most one more token. An answer keeps its slot until its iterator ends.
     def generate(self, job: Job) -> AsyncGenerator[EngineStep | GenerationResult, None]:
         """Yield the steps of an answer, and then a ``GenerationResult``.
 
-        To abort the job, call ``aclose()`` on the iterator, or cancel the task that waits for a step.
+        To abort the answer, call ``aclose()`` on the iterator, or cancel the task that waits for a step.
 
         Raises:
-            EngineError: The job failed.
+            EngineError: The engine could not complete the answer.
         """
 
     def stats(self) -> EngineStats: ...

@@ -95,8 +95,8 @@ class Ticket:
         stopped: Why the run must stop; None if the run need not stop.
         over: Whether the run has ended. Perhaps the run's last event is not written yet.
         place: Topic, partition and offset of the request's record; None only in tests.
-        taken: Whether the offset of the request's record may be committed, because the first event of the run was
-            acknowledged or could not be written.
+        taken: Whether the first event of the run was acknowledged or could not be written. The offset of the request's
+            record may then be committed.
     """
 
     request: Request

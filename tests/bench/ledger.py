@@ -77,7 +77,7 @@ async def _taken(port: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Waited:
-    """One answer as its client saw it, by the time of day.
+    """One answer as its client saw it, by the wall clock.
 
     Attributes:
         begin_ms: When the request was sent.

@@ -1,4 +1,4 @@
-"""A tree of two of everything whose hosts disagree about the time of day: ``python -m tests.chaos.clocks --skew-s 2``.
+"""A tree of two of everything whose hosts' wall clocks disagree: ``python -m tests.chaos.clocks --skew-s 2``.
 
 Of each service one process is ahead by so much and the other behind; the broker is right. First people ask for answers
 that come at once, with a deadline of the first token that is shorter than the clocks are apart: each cutover is wrong,

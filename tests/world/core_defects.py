@@ -80,7 +80,7 @@ class ImpatientRouter(RouterCore):
 
 
 class CountsFromAt(RouterCore):
-    """Counts deadlines from the time of day that a request's writer names, or from the append if that is earlier."""
+    """Counts deadlines from the wall clock of a request's writer, or from the append if that is earlier."""
 
     def read(self, item: Received | UnreadableRecord, at_us: int, now_us: int) -> list[Write]:
         if isinstance(item, Received) and isinstance(item.event, Request):

@@ -46,7 +46,7 @@ class CommitsEarly(SimulatedMember):
 
 
 class DecidesByTimeOfDay(SimulatedMember):
-    """Measures by the host's time of day, which is stepped."""
+    """Measures by the host's wall clock, which is stepped."""
 
     @property
     def now_us(self) -> int:
@@ -65,7 +65,7 @@ class NeverBeginsAnew(SimulatedMember):
 
 
 class RewindsByHost(SimulatedMember):
-    """Reads a gained partition from a window before its host's time of day."""
+    """Reads a gained partition from a window before the time of its host's wall clock."""
 
     def _find_starts(self, partitions: list[Partition], asked_us: int) -> None:
         since_ms = self.process.host.now_us // 1_000 - (self._reading.rewind_ms or 0)

@@ -1,8 +1,9 @@
 """Run a batch job on a cascade of models.
 
-The first model answers every line. Each answer gets a score, for example the relevance of a document. Each model
-after the first begins with a random sample of the lines, which shows what a line costs with this model. It then answers
-the lines whose answers from the previous model had the highest scores. An expensive last model thus answers few lines.
+A cascade finds the best lines of a file. The first model answers every line. Each answer gets a score, for example the
+relevance of a document. Each model after the first begins with a random sample of the lines, which shows what a line
+costs with this model. The model then answers the lines whose answers from the previous model had the highest scores.
+An expensive last model thus answers few lines.
 """
 
 from collections.abc import Callable, Iterable

@@ -51,9 +51,12 @@ class Budget(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 class Tier(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One model of a cascade.
 
+    A cascade finds the best lines of a file. Only the lines whose answers from one model have the highest scores go on
+    to the next model.
+
     Attributes:
-        keep: The share of all lines that goes to this model: the lines whose answers from the previous model have the
-            highest scores. The budget can lower this share. The first model answers all lines, so its ``keep`` is 1.
+        keep: Share of all lines that go on to this model. The budget can lower this share. The first model answers all
+            lines, so its ``keep`` is 1.
         price: Name of an API in the price list of ``railbus plan batch``; None if there is no price.
     """
 

@@ -35,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     what.add_argument("--no-list", action="store_true", help="leave the engine's own list of changes out")
     what.add_argument("--models", action="append", default=[], metavar="PATH", help="another build of the model to try")
     rule = parser.add_argument_group("when it is kept, and when it ends")
-    rule.add_argument("--objective", default="answer_p50_ms", help="metric that must gain (%(default)s)")
+    rule.add_argument("--objective", default="answer_p50_ms", help="metric that must improve (%(default)s)")
     rule.add_argument("--margin", type=float, default=0.02, help="by which its interval must exceed zero (%(default)s)")
     rule.add_argument("--max-loss", type=float, default=0.01, help="quality a lossy change may lose (%(default)s)")
     rule.add_argument(

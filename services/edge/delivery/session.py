@@ -38,7 +38,7 @@ EncodedOps = tuple[tuple[PositionedOp, ...], bytes]
 class Encoder(Protocol):
     @property
     def buffered(self) -> bool:
-        """Whether the whole answer is sent at once, at the end of the stream."""
+        """Whether the whole answer is sent in one piece, at the end of the stream."""
         ...
 
     error: ApiError | None

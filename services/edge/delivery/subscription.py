@@ -1,4 +1,4 @@
-"""Deliver the answer to one request to one client."""
+"""Deliver one request's answer to one client."""
 
 import asyncio
 from collections.abc import Callable, Sequence

@@ -67,11 +67,13 @@ class _Group(Generic[Key]):
 class ConnectionTable(Generic[Key]):
     """All open connections, with a limit for each client address and a limit for all connections.
 
-    A new connection beyond a limit replaces the connection that has waited longest for its client. At the limit of an
-    address, it replaces only a connection of the same address.
+    A connection waits while its client must send something, such as the next request (see ``Wait``). A new connection
+    beyond a limit replaces the connection that has waited longest. At the limit of an address, the new connection
+    replaces only a connection of the same address.
 
-    If no such connection waits, the new connection serves only health checks, and is called a refused connection. If
-    ``MAX_REFUSED`` refused connections are open already, the new one replaces the oldest of them.
+    If no such connection waits, the table accepts the new connection for health checks only. Such a connection is
+    called *refused*, because all other requests on it are refused. If ``MAX_REFUSED`` refused connections are open
+    already, the new connection replaces the oldest of them.
     """
 
     def __init__(self, max_connections: int, max_per_address: int) -> None:

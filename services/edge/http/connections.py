@@ -231,7 +231,7 @@ class LimitedHandler(web.RequestHandler):
 
     @property
     def arrival(self) -> ArrivalTimes:
-        read_us = min(now_us(), max(self._read_us, self._answered_us))  # the time of day may have been set back
+        read_us = min(now_us(), max(self._read_us, self._answered_us))  # the wall clock may have been set back
         return ArrivalTimes(min(read_us, max(self._bytes_us, self._answered_us)), read_us)
 
     @property

@@ -115,7 +115,10 @@ class ScanTurn:
                     scan.found.append(record)
 
     def advance(self, reader_position: int) -> list[Scan]:
-        """Note that all records below ``reader_position`` were read. Return the look-ups that are complete now."""
+        """Store that the reader has read all records before the offset ``reader_position``.
+
+        Return the look-ups that are complete now.
+        """
         if reader_position < self._passed:
             self._rewind(reader_position)
         self._passed = reader_position
@@ -175,10 +178,11 @@ class ScanQueue:
         return None
 
     def start(self, turn: ScanTurn, reader_position: int) -> list[Scan]:
-        """Note that the reader of ``turn`` starts at ``reader_position``. Return the look-ups that are complete now.
+        """Store that the reader of ``turn`` starts at the offset ``reader_position``.
 
-        If the log no longer has the record at the offset ``turn.begin``, the reader starts at a later offset. Look-ups
-        skip the missing records, so a look-up can be complete before anything is read.
+        Return the look-ups that are complete now. If the log no longer has the record at the offset ``turn.begin``, the
+        reader starts at a later offset. Look-ups skip the missing records, so a look-up can be complete before anything
+        is read.
         """
         for scan in self._all():
             if scan.place == turn.place and scan.position >= turn.begin:
@@ -186,7 +190,10 @@ class ScanQueue:
         return self.advance(turn, reader_position)
 
     def advance(self, turn: ScanTurn, reader_position: int) -> list[Scan]:
-        """Note that all records below ``reader_position`` were read. Return the look-ups that are complete now."""
+        """Store that the reader of ``turn`` has read all records before the offset ``reader_position``.
+
+        Return the look-ups that are complete now.
+        """
         for scan in self._all():
             if scan.place == turn.place and scan.position >= reader_position and scan not in turn:
                 turn.join(scan)

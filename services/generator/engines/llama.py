@@ -42,7 +42,7 @@ MAX_SCORED_TOKENS: Final = 32
 
 ENDED_CACHE_MIB: Final = 256
 """Memory for the KV caches of ended answers, in MiB, in addition to the KV caches of the slots. The server's default is
-8 GiB, which a long job with different prompts would fill. A short prompt of SmolLM2-135M takes 0.6 MiB."""
+8 GiB, which a long batch job with different prompts would fill. A short prompt of SmolLM2-135M takes 0.6 MiB."""
 
 SCORE_BIAS: Final = 1_000.0
 """Added to the logit of a token, so that this token is sampled. The probabilities that the server reports do not

@@ -1,7 +1,7 @@
 """Predict the time of a batch job from a sample: some of the job's prompts, run on the job's engine.
 
-The prompts are run in several closed loops, each with a constant number of concurrent requests. Times are in
-milliseconds.
+The prompts are run in several closed loops. A closed loop is a load test with a constant number of concurrent requests.
+Times are in milliseconds.
 """
 
 from collections.abc import Callable, Sequence
@@ -196,10 +196,11 @@ def _loop(results: Sequence[SampleResult], at_once: int) -> SampledLoop:
 def sampled_engine(results: Sequence[SampleResult]) -> SampledEngine:
     """Fit the times of an engine to a sample.
 
-    The sample must have a closed loop with one request at a time, and a closed loop with several.
+    The sample must include a closed-loop test with one request at a time, and a closed-loop test with several
+    concurrent requests.
 
     Raises:
-        ValueError: A loop is missing, or has too few answers.
+        ValueError: One of these tests is missing, or a test has too few answers.
     """
     loops = tuple(_loop(results, number) for number in sorted({each.at_once for each in results}))
     if not loops or loops[0].at_once != 1 or len(loops) < 2:

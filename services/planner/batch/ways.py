@@ -58,8 +58,9 @@ def spread(value: float, pairs: Iterable[tuple[float, float]]) -> Range:
 class BatchJob:
     """The job to plan.
 
-    In a cascade, a small model answers all requests, and each answer gets a score. Only the requests whose answers have
-    the highest scores go on to a larger model.
+    A cascade finds the best of many requests. For example, if each request is about a job application, the cascade
+    finds the best applications. A small model answers all requests, and each answer gets a score. Only the requests
+    whose answers have the highest scores go on to a larger model.
 
     Attributes:
         gpu: The user's own accelerator; None without one.

@@ -22,7 +22,7 @@ SEQUENCES: Final = 256
 MEMORY: Final = 0.9
 """Share of the memory that weights and KV caches may take."""
 SHARE: Final = 0.99
-"""Share of requests that must meet the limits."""
+"""Share of requests whose latencies must stay within the limits."""
 MARGIN: Final = 1.15
 """Factor by which the predicted p99 of the first token is multiplied before it is compared with the limit, because the
 prediction may be too low."""
@@ -179,9 +179,9 @@ def kind_of(
 
 
 def missed(seen: QueueTimes | None, demand: Demand) -> str | None:
-    """Return a limit that is missed, as text; None if all limits are met.
+    """Return, as text, a limit that is exceeded; None if no limit is exceeded.
 
-    ``seen`` is None for an overloaded engine.
+    ``seen`` is None for an overloaded engine. The text then says what the engine lacks.
     """
     if seen is None:
         return "no room for more answers, or no time for more prompts"
@@ -204,7 +204,7 @@ def first_token_ms(seen: QueueTimes, demand: Demand, share: float) -> float:
 
 
 def plan_serve(kind: EngineKind, demand: Demand) -> ServePlan:
-    """Return the number of engines that the demand needs.
+    """Compute how many engines of ``kind`` the demand needs.
 
     Raises:
         ValueError: Even a single request on an idle engine exceeds a limit.

@@ -45,7 +45,7 @@ def lines(
     width = max([len(plan.kind.name) for plan in plans] + [6])
     yield (
         f"  {'engine':<{width}} {'engines':>7} {'GPUs':>5} {'$/h':>9} {'load':>5} {'first p50':>9} {'p99 ms':>7} "
-        f"{'token ms':>8} {'running':>7}  one more would miss"
+        f"{'token ms':>8} {'running':>7}  one more would exceed"
     )
     chosen = cheapest(plans, prices)
     for plan in plans:

@@ -1,4 +1,4 @@
-"""Decide whether a request gets another attempt now, and where that attempt runs. Pure."""
+"""Decide whether a request gets another attempt now, and where that attempt runs. No I/O, no clock."""
 
 from enum import Enum
 from typing import Final, Literal, NamedTuple
@@ -198,7 +198,8 @@ def ttft_due_us(state: RequestState) -> int:
 def all_failed(state: RequestState) -> Failed | None:
     """Return the failure of the newest candidate if all candidates have failed; otherwise None.
 
-    A candidate is an attempt whose chunks are still accepted as the answer.
+    The candidates are the attempts that neither a ``Cutover`` nor a race for the first token has ruled out. There are
+    several candidates only during such a race.
     """
     failures = state.failures
     if not failures:

@@ -1,4 +1,4 @@
-"""Decide what the router writes for a request now, from the request's state and the time. Pure.
+"""Decide what the router writes for a request now, from the request's state and the time. No I/O, no clock.
 
 A decision is an event, such as a ``Cutover``. The router writes the event to the log and reads it back. The router
 ignores the event if earlier events on the log contradict the decision. For example, a ``Cutover`` may start another

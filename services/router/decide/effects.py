@@ -1,4 +1,7 @@
-"""Build the events that carry out decisions: ``Cancel``, ``Account``, and the ``Request`` of a new attempt. Pure."""
+"""Build the events that carry out decisions: ``Cancel``, ``Account``, and the ``Request`` of a new attempt.
+
+No I/O, no clock.
+"""
 
 from msgspec import structs
 

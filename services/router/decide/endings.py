@@ -1,4 +1,4 @@
-"""Decide whether and how a request should be closed now. Pure.
+"""Decide whether and how a request should be closed now. No I/O, no clock.
 
 Each function checks one or a few reasons for closing. It returns None if none of them applies.
 """

@@ -1,4 +1,4 @@
-"""The state of one attempt of a request. Pure."""
+"""The state of one attempt of a request. No I/O, no clock."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,7 @@
-"""The circuit breaker of the self-hosted engines. While it is open, new requests go straight to the cloud. Pure."""
+"""The circuit breaker of the self-hosted engines. While it is open, new requests go straight to the cloud.
+
+No I/O, no clock.
+"""
 
 from collections import deque
 from typing import Final, Literal

@@ -1,4 +1,4 @@
-"""The budgets that limit the number and the cost of further attempts within a minute. Pure.
+"""The budgets that limit the number and the cost of further attempts within a minute. No I/O, no clock.
 
 The router computes from the log what was spent. So a restart does not reset the budgets.
 """

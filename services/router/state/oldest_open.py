@@ -1,4 +1,7 @@
-"""Finds the oldest open request of a partition. The partition's next owner reads the log from that request on. Pure."""
+"""Finds the oldest open request of a partition. The partition's next owner reads the log from that request on.
+
+No I/O, no clock.
+"""
 
 import heapq
 from collections.abc import Collection

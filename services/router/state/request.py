@@ -1,4 +1,4 @@
-"""The state of one request, computed from its events on the log. Pure.
+"""The state of one request, computed from its events on the log. No I/O, no clock.
 
 The state has the request's prompt, its attempts, its connected clients, and the text that may be shown.
 """
@@ -150,7 +150,10 @@ class RequestState:
             self.client_gone_us = at_us
 
     def on_chunk(self, event: Chunk, at_us: int, log_ms: int) -> bool:
-        """Apply a chunk. Return false if no decision can be due: the answer had started before, and is not over."""
+        """Apply a chunk. Return whether a decision can be due now.
+
+        No decision can be due if the answer started before this chunk and is not over.
+        """
         screen = self.screen
         last_seq, had_spoken = screen.last_seq, screen.has_spoken
         self.stages.feed(event, log_ms)
@@ -211,7 +214,7 @@ class RequestState:
             self._know(at_us - min(queue_us, MAX_WAITED_MS * 1_000), self.config.narrow(event.deadlines))
 
     def should_write(self, key: str, known_us: int, context: EventContext) -> bool:
-        """Return whether to write this decision now. If so, this method also records that the decision was written."""
+        """Return whether to write the decision ``key`` now. If so, also store the present time in ``pending``."""
         written_us = self.pending.get(key)
         if written_us is not None and known_us - written_us < RETRY_US:
             return False

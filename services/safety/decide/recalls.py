@@ -78,7 +78,10 @@ class RecallBuilder:
         self._recall_ids: tuple[set[str], ...] = (set(), set(), set())  # by tier; at most the limit and one more
 
     def finding(self, tier: int, span: FoundSpan, outputs: list[RunOutput]) -> bool:
-        """Add a finding's recall to ``outputs``, if Rego wants one. Return whether the recall stops the answer."""
+        """Add a recall to ``outputs``, if Rego wants a recall for the finding.
+
+        Return whether the recall stops the answer.
+        """
         ruling = rule_on(self._policy, self._key.tenant, span.category, span.rule, tier)
         return ruling.action != "flag" and self._recall(ruling, span, tier, outputs)
 
@@ -93,9 +96,9 @@ class RecallBuilder:
         return False
 
     def unchecked(self, tracker: WindowTracker, pending: PendingCheck, outputs: list[RunOutput]) -> bool:
-        """Add a recall to ``outputs`` for a window that could not be checked, if Rego wants one.
+        """Add a recall to ``outputs``, if Rego wants a recall for a window that could not be checked.
 
-        Return whether the tier must stop. It then checks no further windows of the run.
+        Return whether the tier must stop. A tier that has stopped checks no further windows of the run.
         """
         rule = f"safety/tier{tracker.tier}"
         ruling = rule_on(self._policy, self._key.tenant, "unchecked", rule, tracker.tier)

@@ -54,7 +54,10 @@ class _Clearance(NamedTuple):
 
 
 class RunCheck:
-    """The checks of one run. The methods return, in order, recalls and clearances to write and further checks to run.
+    """The checks of one run.
+
+    ``add``, ``finish``, ``read`` and ``take_outcome`` return a list of recalls and clearances to write, and of further
+    checks to run. The caller processes this list from first to last.
 
     Attributes:
         gated: Whether the delivery mode is ``gated``.

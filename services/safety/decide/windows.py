@@ -1,4 +1,4 @@
-"""The windows in which a tier checks the text of one run. No I/O."""
+"""The windows in which tier 1 (NeMo rails) or tier 2 (classifiers) checks the text of one run. No I/O."""
 
 from collections import deque
 from collections.abc import Iterator
@@ -20,13 +20,16 @@ def next_offset(position: int, windows: WindowSpec) -> int:
 
 @dataclass(slots=True)
 class PendingCheck:
-    """A check of one window, until its outcome is processed. Offsets count characters of the run's text.
+    """A check of one window by tier 1 (NeMo rails) or tier 2 (classifiers), until the check's outcome is processed.
+
+    ``start`` and ``end`` are offsets in the run's text, in characters.
 
     Attributes:
         last: Whether the run's text ends with this window.
-        clears: The chunks up to this ``seq`` are cleared if the window passes tier 1. None for a window of tier 2, or
+        clears: If the window passes tier 1, the chunks up to this ``seq`` are cleared. None for a window of tier 2, or
             if no chunk is to be cleared.
-        after: The clearance waits until this many windows of the run have passed tier 2. 0 if it does not wait.
+        after: Number of the run's windows that must have passed tier 2 before the chunks up to ``clears`` are cleared.
+            0 if these chunks need not pass tier 2 first.
     """
 
     number: int

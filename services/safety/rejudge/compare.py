@@ -33,11 +33,13 @@ class Difference(NamedTuple):
 
 @dataclass(slots=True)
 class Comparison:
-    """All differences between the recorded recalls and the recalls under the other policy.
+    """The result of comparing the recorded recalls with the recalls under the other policy.
 
     Attributes:
         same: Number of recalls that are the same.
-        unchecked: Number of recorded recalls that were made because a check gave no answer. They are not compared.
+        unchecked: Number of recorded recalls that were made because a check gave no answer. These recalls are not
+            compared.
+        differences: All differences, in the order of their runs and of their places in the text.
     """
 
     same: int = 0

@@ -66,7 +66,7 @@ class Quality(msgspec.Struct, frozen=True):
     perplexity_rise: Interval | None = None
 
     def objection(self, *, lossy: bool, rules: Rules) -> str:
-        """Return why the answers forbid the change; empty if there is no objection.
+        """Return why the change must be refused, judged by the engine's answers; empty if there is no objection.
 
         A change is also refused if nothing shows that its loss is at most ``rules.max_loss``.
         """

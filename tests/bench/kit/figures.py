@@ -1,4 +1,4 @@
-"""What answers say together: percentiles, rates, errors. Pure."""
+"""What answers say together: percentiles, rates, errors. No I/O, no clock."""
 
 from array import array
 from collections import Counter

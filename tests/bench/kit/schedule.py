@@ -1,4 +1,6 @@
-"""What the model server does with one request: times, bytes and faults, all of it told by the model's name. Pure.
+"""What the model server does with one request: times, bytes and faults, all of it told by the model's name.
+
+No I/O, no clock.
 
 A name is ``fake``, a tag, and settings, each a key and a number: ``fake-A-t30-g20-n50``.
 

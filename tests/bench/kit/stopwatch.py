@@ -3,7 +3,7 @@
 It is a process of its own with the standard library alone: an event loop between the socket and the clock would add
 to each answer the time of the others. Started by ``tests.bench.ledger``; prints one JSON line per answer::
 
-    {"id": ..., "begin": ..., "end": ..., "read": ...}     time of day in seconds
+    {"id": ..., "begin": ..., "end": ..., "read": ...}     wall-clock time in seconds
 
 ``end`` is when the last bytes were at this host, by the kernel, and ``read`` when this process had them: on a machine
 with fewer cores than processes it waits for one in between, which is no part of what the server took.

@@ -1,4 +1,4 @@
-"""What is asked, and when: prompts that all differ, and arrivals that wait for nobody. Pure."""
+"""What is asked, and when: prompts that all differ, and arrivals that wait for nobody. No I/O, no clock."""
 
 import math
 import random

@@ -13,7 +13,7 @@ class Fault:
     """One fault, and when each request that was open then went on.
 
     Attributes:
-        at: When it began, by the monotonic clock; ``at_ms`` by the time of day, which the broker's is here.
+        at: When it began, by the monotonic clock; ``at_ms`` by the wall clock, which is also the broker's here.
         over_ms: When what was struck was up again; None until then.
         open: Requests that were open when it began, and have neither received anything since nor ended.
         last_s: Seconds until the last of the others had; None where there were none.

@@ -1,4 +1,4 @@
-"""Deadlines count from the append of a request and from durations, never from another host's time of day."""
+"""Deadlines count from the append of a request and from durations, never from another host's wall clock."""
 
 from dataclasses import replace
 

@@ -21,7 +21,7 @@ class OriginGuard:
     allowed: frozenset[str] = frozenset()
 
     def check(self, host: str | None, origin: str | None) -> None:
-        """Refuse a request of a web page that may not use this edge.
+        """Refuse a request from a web page that is not allowed to use this edge.
 
         Raises:
             ApiError: 403, if the request is refused; 400, if a header is malformed.
