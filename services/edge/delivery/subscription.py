@@ -51,8 +51,9 @@ class OpenRequest:
 
     Attributes:
         at: When the request reached the host, in microseconds since the epoch.
-        waited_ms: Milliseconds until the request was written to the log. A new stream counts them from ``at``. A
-            resumed stream counts them from when the edge read the request, as the log has only the time since then.
+        waited_ms: How long the request waited for its write to the log, in milliseconds. For a new stream, the wait
+            begins at ``at``. For a resumed stream, it begins when the edge read the request, because the log does not
+            have the time before.
         total_ms: The total deadline: milliseconds from when the edge read the request.
     """
 
