@@ -10,7 +10,6 @@ it: the default policy takes one prompt in two hundred for an attack.
 
 import argparse
 import asyncio
-import dataclasses
 import json
 import random
 import signal
@@ -20,6 +19,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 import uvloop
+from msgspec import structs
 
 from schemas.ids import uuid7
 from schemas.requests import Lane, Message, Request, Sampling
@@ -55,7 +55,7 @@ class BatchLoad:
         self.reasons: Counter[str] = Counter()
         self._bus, self._requests, self._window, self._tokens = bus, requests, window, tokens
         self._lane: Lane = lane
-        self._deadlines = dataclasses.replace(ServiceClasses().of(None, lane).deadlines, stall_ms=stall_ms)
+        self._deadlines = structs.replace(ServiceClasses().of(None, lane).deadlines, stall_ms=stall_ms)
         self._again: set[asyncio.Task[None]] = set()
         self._open: dict[str, Screen] = {}
         self._room = asyncio.Event()

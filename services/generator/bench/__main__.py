@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 import msgspec
-import orjson
 
 from services.generator.bench import resources
 from services.generator.bench.driver import Driver
@@ -49,7 +48,7 @@ async def main() -> None:
         result = started | await _measure(driver, workload)
     finally:
         await engine.close()
-    sys.stdout.buffer.write(orjson.dumps(result) + b"\n")
+    sys.stdout.buffer.write(msgspec.json.encode(result) + b"\n")
     sys.stdout.flush()
 
 

@@ -10,7 +10,6 @@ import time
 from typing import Annotated, Any, Final
 
 import msgspec
-import orjson
 
 from schemas.requests import Message, Sampling
 from services.generator.bench import resources
@@ -135,7 +134,7 @@ def _own_output() -> int:
 
 
 def _write(answers: int, found: dict[str, Any]) -> None:
-    data = memoryview(orjson.dumps(found) + b"\n")
+    data = memoryview(msgspec.json.encode(found) + b"\n")
     while data:
         data = data[os.write(answers, data) :]
 
