@@ -10,7 +10,7 @@ from services.physics.checks import not_negative
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GovernedStart:
-    """The time to first token if the input rails (checks of the prompt) run in parallel to queue and prefill.
+    """The time to first token if the input rails (checks of the prompt) run during the queue and the prefill.
 
     Attributes:
         hidden_ms: Part of the rails' time that does not delay the first token.
@@ -24,7 +24,7 @@ class GovernedStart:
 
 
 def governed_start(*, rail_ms: float, queue_ms: float, prefill_ms: float, bus_ms: float = 0.0) -> GovernedStart:
-    """Return the time to first token of a request whose input rails run in parallel to queue and prefill.
+    """Return the time to first token of a request whose input rails run during the queue and the prefill.
 
     ``ttft_ms`` is max(``queue_ms`` + ``prefill_ms``, ``rail_ms``) + ``bus_ms``. ``bus_ms`` is the transport over Kafka.
     """

@@ -147,7 +147,7 @@ def plan_latency(inputs: PlanInput) -> LatencyPlan:
         BudgetPart("queue", 0.0, queue, queue, f"mean at {inputs.utilisation:.0%} load"),
         BudgetPart("pre-processing", around.pre, around.pre, around.pre, "edge, bus, tokenizer"),
         BudgetPart("model: prefill", _prefill(inputs, FLOOR), practical, practical, _tokens(inputs)),
-        BudgetPart("rails not hidden", 0.0, seen, seen, f"of {around.rails:g} ms in parallel to queue and prefill"),
+        BudgetPart("rails not hidden", 0.0, seen, seen, f"of {around.rails:g} ms, during queue and prefill"),
         BudgetPart("model: decode", floor, plain, plain / speedup, f"{steps} more tokens", first=False),
         BudgetPart("others' prefill", 0.0, newcomers, newcomers, "delays the answer at this batch", first=False),
         BudgetPart("post-processing", around.post, around.post, around.post, "checks run in parallel to the stream"),

@@ -24,7 +24,7 @@ class SurroundingLatency:
         pre: Edge, Kafka and tokenizer before the engine.
         post: Detokenizing and bookkeeping of a chunk.
         response: Kafka and edge after the engine.
-        rails: Input rails, which run in parallel to queue and prefill.
+        rails: Input rails, which run during the queue and the prefill.
     """
 
     network: float = 20.0

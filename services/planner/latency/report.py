@@ -120,7 +120,7 @@ def _deadline(inputs: PlanInput, plan: LatencyPlan) -> Iterator[str]:
 def _governance(plan: LatencyPlan) -> Iterator[str]:
     governance = plan.governance
     yield (
-        f"governance: rails of {governance.rails_ms:g} ms in parallel to queue and prefill, {governance.hidden:.0%} "
+        f"governance: rails of {governance.rails_ms:g} ms, during queue and prefill, {governance.hidden:.0%} "
         f"hidden, {governance.seen_ms:.1f} ms added before the first token"
     )
     if governance.paid:

@@ -58,7 +58,7 @@ class Demand:
         prompt: Number of tokens of a prompt.
         cached: Number of prompt tokens that are in the prefix cache.
         output: Number of tokens of an answer.
-        rails_ms: Time of the input rails, which run in parallel to queue and prefill.
+        rails_ms: Time of the input rails, which run during the queue and the prefill.
     """
 
     users: int
