@@ -230,7 +230,7 @@ class PartitionLog:
         Nothing is done in these cases:
 
         * The topic's `cleanup.policy` does not contain `compact`.
-        * An earlier compaction has read or written more than half of the bytes in these segments.
+        * Less than half of the bytes in these segments are new, that is, not compacted yet.
         * A batch cannot be decoded.
 
         Raises:

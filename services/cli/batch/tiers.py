@@ -51,8 +51,8 @@ class Budget(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 class Tier(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One model of a cascade.
 
-    A cascade finds the best lines of a file. Only the lines whose answers from one model have the highest scores go on
-    to the next model.
+    A cascade finds the best lines of a file. Each answer of a model gets a score. Only the lines whose answers
+    have high scores go on to the next model.
 
     Attributes:
         keep: Share of all lines that go on to this model. The budget can lower this share. The first model answers all
