@@ -53,7 +53,7 @@ class OpenRequest:
         at: When the request reached the host, in microseconds since the epoch.
         waited_ms: How long the request waited for its write to the log, in milliseconds. For a new stream, the wait
             begins at ``at``. For a resumed stream, it begins when the edge read the request, because the log does not
-            have the time before.
+            say how long the edge took to read the request.
         total_ms: The total deadline: milliseconds from when the edge read the request.
     """
 

@@ -66,9 +66,9 @@ def _text(message: Any) -> str:
 def divided(prompts: Sequence[str], at_once: int) -> list[tuple[int, Sequence[str]]]:
     """Divide the prompts among closed loops. Return each loop's number of concurrent requests, and its prompts.
 
-    A closed loop is a load test with a fixed number of concurrent requests: 1, ``at_once`` or, if ``at_once`` is above
-    3, a number in between. One loop has ``at_once`` concurrent requests. Each of the other numbers has two loops, or
-    only one loop if there are too few prompts for two.
+    A closed loop is a load test with a fixed number of concurrent requests. This number is 1, ``at_once`` or, if
+    ``at_once`` is above 3, a number in between. There is one loop with ``at_once`` concurrent requests. For each
+    smaller number, there are two loops, or only one loop if there are too few prompts for two.
 
     Raises:
         UserError: There are too few prompts.

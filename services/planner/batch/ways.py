@@ -68,9 +68,9 @@ class BatchJob:
         alpha: Probability that a drafted token is accepted.
         counts: Numbers of accelerators for which the job is planned.
         refined: Share of all requests that a cascade of two models passes on to the larger model.
-        best: Share of all requests that are called the best requests. They are defined as those whose answers would get
-            the highest scores if the last model of a cascade answered every request. The plan computes how many of the
-            best requests the cascade passes on to the last model.
+        best: How large a share of all requests counts as the best requests. The best requests are those whose answers
+            would get the highest scores if the last model of a cascade answered every request. The plan computes how
+            many of the best requests the cascade passes on to the last model.
         rho: Rank correlation between the scores by the first and the last model of a cascade.
         quality_loss: Maximum loss of quality score against ``model``.
         factors: Measured corrections of predicted times, by the name of the accelerator.

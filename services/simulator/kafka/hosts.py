@@ -144,7 +144,7 @@ class SimulatedProcess:
             self._tell(self.on_reachable)
 
     def kill(self, *, loses_requests: bool) -> None:
-        """End the process. If the process is cut off from the broker, its waiting calls to the broker are lost.
+        """End the process. Its calls that wait because it cannot reach the broker are lost.
 
         With ``loses_requests``, its calls that are on the way to the broker are lost, too.
         """
