@@ -128,14 +128,12 @@ class RuleScore:
 
 @dataclass(slots=True)
 class Scores:
-    """The score of each rule, and the number of labels that recalls found.
-
-    A label is a piece of an answer's text that a person has marked as a finding.
+    """Compares what a person marked in answers (labels) with what the policy's rules took back (``Recall`` events).
 
     Attributes:
-        rules: The scores, one for each rule and category with a recall.
+        rules: The scores, one for each rule and category that has a ``Recall`` event.
         labels: For each category, the number of labels in the answers that were judged.
-        found: For each category, the number of these labels that overlap a recall of the same category.
+        found: For each category, the number of these labels that overlap a ``Recall`` of the same category.
         unknown: Number of labels in answers that were not judged.
     """
 
