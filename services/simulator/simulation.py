@@ -89,7 +89,7 @@ class Simulation:
         self.events += done
 
     def note(self, lane: str, what: str) -> None:
-        """Append ``lane`` and ``what`` to ``schedule``, as ``count`` does. Also add a line to the timeline."""
+        """Call ``count`` for ``lane`` and ``what``, and add a line to the timeline."""
         self.count(lane, what)
         self.trace(lane, what)
 

@@ -65,7 +65,7 @@ class SegmentStore(Protocol):
     def keep_state(self, end: int, producers: ProducerStates, appended_ms: int) -> None:
         """Store the state of the idempotent producers and the latest append time. Errors are logged, not raised.
 
-        `end` is the log end offset to which both belong.
+        `end` is the log end offset for which the state and the append time are valid.
         """
 
 

@@ -21,9 +21,9 @@ async def rewound(
 ) -> dict[Partition, int]:
     """Return the offset from which a reader must read each gained partition, so that the reader can rebuild its state.
 
-    ``topic`` is the topic to which the group writes its results. The offset depends on the newest result in the
-    partition of ``topic`` that has the same number as the gained partition (see ``rewind_to_ms``). If ``topic`` is
-    None, reading starts ``rewind_ms`` before ``end_ms``.
+    ``topic`` is the topic to which the group writes its results. For a gained partition with number n, the offset
+    depends on the newest result in partition n of ``topic`` (see ``rewind_to_ms``). If ``topic`` is None, reading
+    starts ``rewind_ms`` before ``end_ms``.
     """
     if topic is None:
         return await cluster.offsets_for_time(partitions, end_ms - rewind_ms)
@@ -63,9 +63,9 @@ def rewind_to_ms(now_ms: int, worked_ms: int, rewind_ms: int, since_ms: int | No
 
     Args:
         now_ms: The present time.
-        worked_ms: The time of the newest result in the partition of the result topic that has the same number as the
-            gained partition. A time after ``now_ms`` counts as ``now_ms``. 0 means that there is no result. The reader
-            then goes back to the limit of step 2.
+        worked_ms: The time of the newest result in partition n of the result topic, if the gained partition has number
+            n. A time after ``now_ms`` counts as ``now_ms``. 0 means that there is no result. The reader then goes back
+            to the limit of step 2.
         rewind_ms: How far to read back from the newest result.
         since_ms: The earliest possible start of any request that was open at ``worked_ms``; None if unknown.
     """

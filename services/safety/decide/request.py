@@ -96,7 +96,7 @@ class RequestCheck:
         return outputs
 
     def is_due(self, output: RunOutput) -> bool:
-        """Return whether a held-back check must still run, or a held-back event must still be written."""
+        """Return whether to run a check, or to write an event, that was held back until now."""
         if self.settled(output.attempt):
             return False
         return output.attempt in self._runs if isinstance(output, CheckRequest) else self.new(output)
