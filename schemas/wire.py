@@ -45,8 +45,6 @@ _KNOWN: Final = {
 }
 """Every kind of record that can be read, by the values of the kind header and the version header."""
 
-LARGE_BYTES: Final = 16_384
-
 _encode: Final = msgspec.json.Encoder().encode
 
 _KIND_BYTES: Final = {kind.cls: (name.encode(), b"%d" % kind.version) for name, kind in KINDS.items()}
@@ -62,8 +60,6 @@ def encode(event: AnyEvent, traceparent: str | None = None) -> tuple[bytes, list
     if len(value) > MAX_EVENT_BYTES:
         msg = f"{type(event).__name__} is {len(value)} bytes; the limit is {MAX_EVENT_BYTES}: shorten its texts"
         raise MalformedEvent(msg)
-    if len(value) > LARGE_BYTES:
-        value = bytes(memoryview(value))  # a copy: orjson's bytes keep up to eight times their length allocated
     kind, version = _KIND_BYTES[type(event)]
     headers = [(KIND_HEADER, kind), (VERSION_HEADER, version)]
     if traceparent is not None:

@@ -46,8 +46,7 @@ def attribute_descriptions(cls: type) -> dict[str, str]:
     """Return the description of each field, from the docstrings of the class and its bases."""
     found: dict[str, str] = {}
     for ancestor in reversed(cls.__mro__):
-        if is_dataclass(ancestor) or (issubclass(ancestor, Struct) and ancestor is not Struct):
-            found |= attribute_texts(inspect.cleandoc(ancestor.__doc__ or ""))
+        found |= attribute_texts(inspect.cleandoc(ancestor.__doc__ or ""))
     each = dataclasses.fields(cls) if is_dataclass(cls) else structs.fields(cls)
     return {field.name: found[field.name] for field in each if field.name in found}
 
