@@ -1,12 +1,15 @@
 """Run Apache Kafka nodes as child processes."""
 
 import base64
+import fcntl
+import os
 import random
 import socket
 import string
 import struct
 import subprocess
 import sys
+import tempfile
 import time
 import uuid
 from collections.abc import Sequence
@@ -26,6 +29,8 @@ MOST_COPIES = 3
 # Below the range from which Linux takes ports for outgoing connections: a client that keeps trying to
 # reconnect while a broker restarts could otherwise be given the broker's own port, and keep it.
 PORTS = range(20_000, 32_000)
+# The locks of the ports chosen here; they stay open until this process ends.
+_reserved: list[int] = []
 
 
 def new_cluster_id() -> str:
@@ -275,11 +280,31 @@ def is_free(port: int) -> bool:
 
 
 def free_port() -> int:
-    """Return a random loopback port that is free now."""
+    """Return a random loopback port that is free now, and lock it until this process ends."""
     for port in random.sample(PORTS, 100):
-        if is_free(port):
+        if is_free(port) and _reserve(port):
             return port
     raise KafkaError(f"no free port found between {PORTS.start} and {PORTS.stop}")
+
+
+def _reserve(port: int) -> bool:
+    """Lock a port that is chosen here seconds before Java listens there.
+
+    The lock files are those of ``railbus up``, which chooses ports in the same range: see services/cli/tree/ports.py.
+    """
+    folder = Path(tempfile.gettempdir()) / f"railbus-{os.getuid()}-ports"
+    try:
+        folder.mkdir(mode=0o700, exist_ok=True)
+        lock = os.open(folder / str(port), os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError:
+        return True  # no lock file can be made, so the port is used without a lock
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(lock)
+        return False
+    _reserved.append(lock)
+    return True
 
 
 def serves(port: int, brokers: int = 1) -> bool:

@@ -41,7 +41,7 @@ def is_free(port: int) -> bool:
 
 
 def reserve(port: int) -> bool:
-    """Lock a port against other ``railbus up`` processes until this process ends.
+    """Lock a port against other ``railbus up`` processes and ``infra/kafka/run.py`` until this process ends.
 
     Return False if another process has locked it already.
     """

@@ -61,3 +61,27 @@ def test_two_trees_that_start_at_once_choose_different_ports():
         for tree in trees:
             tree.communicate()
     assert len(set(chosen)) == 3
+
+
+def test_a_port_that_a_starting_kafka_has_chosen_is_not_chosen_again():
+    program = "import sys; from node import free_port; print(free_port(), flush=True); sys.stdin.read()"
+    kafka = subprocess.Popen(
+        [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=ROOT / "infra" / "kafka"
+    )
+    try:
+        port = int(kafka.stdout.readline())  # Java would listen there seconds later
+        assert ports.is_free(port)
+        assert not ports.reserve(port)
+        assert ports.usual_port(port) != port
+    finally:
+        kafka.communicate()
+    assert ports.reserve(port)
+
+
+def test_a_starting_kafka_does_not_choose_a_port_that_a_tree_has_chosen():
+    port = ports.free_port()
+    program = f"import node; node.PORTS = range({port}, {port} + 100); print(node.free_port())"
+    found = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, cwd=ROOT / "infra" / "kafka", check=True
+    )
+    assert int(found.stdout) > port
