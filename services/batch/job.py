@@ -147,7 +147,7 @@ class JobRun:
             self.window, self.shrunk_us = max(1.0, self.window / 2), now_us
 
     def is_over(self, now_us: int, grace_us: int) -> bool:
-        """Return whether the job can be finished.
+        """Return whether the job has nothing left to write or to wait for.
 
         A cancelled or expired job waits at most ``grace_us`` for the results of submitted lines.
         """

@@ -84,7 +84,7 @@ def edge_url(url: str | None) -> str:
 async def reaching_broker(
     settings: BusSettings, remedy: str = "start it, or name another with --kafka"
 ) -> AsyncIterator[None]:
-    """Limit the time of the block to ``CONNECT_TIMEOUT_S``.
+    """Limit the time of the ``async with`` block to ``CONNECT_TIMEOUT_S``.
 
     Raises:
         UserError: The block took longer. The message ends with ``remedy``.

@@ -96,7 +96,7 @@ def _write(path: Path, text: str) -> None:
         raise UserError(f"--svg {path}: {error.strerror}") from None
 
 
-def _no_scene(*, mark_void: bool = False) -> list[StyledLine]:  # noqa: ARG001 - in place of a scene
+def _no_scene(*, mark_withdrawn: bool = False) -> list[StyledLine]:  # noqa: ARG001 - in place of a scene
     return []
 
 
@@ -128,7 +128,7 @@ class _DemoDisplay:
         self._back()
         last = [line, [StyledSpan("")]]
         self.all += self._scene() + last
-        for each in self._scene(mark_void=not self._live) + last:
+        for each in self._scene(mark_withdrawn=not self._live) + last:
             self._print(each)
         self._scene = _no_scene
 

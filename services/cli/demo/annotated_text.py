@@ -26,11 +26,11 @@ class AnnotatedText:
     """The text of an answer, including the text that was withdrawn or replaced.
 
     Args:
-        mark_void: Whether dashes are put around text that was withdrawn or replaced.
+        mark_withdrawn: Whether dashes are put around text that was withdrawn or replaced.
     """
 
-    def __init__(self, *, mark_void: bool = False) -> None:
-        self._mark_void = mark_void
+    def __init__(self, *, mark_withdrawn: bool = False) -> None:
+        self._mark_withdrawn = mark_withdrawn
         self._pieces: list[TextSegment] = []
         self._notes: dict[int, list[StyledSpan]] = {}
 
@@ -56,7 +56,7 @@ class AnnotatedText:
         of_row = (piece for piece in self._pieces if piece.row == row)
         for style, pieces in groupby(of_row, key=lambda piece: piece.style):
             text = printable("".join(piece.text for piece in pieces)).replace("\n", " ").replace("\t", " ")
-            if style == "void" and self._mark_void and text.strip():
+            if style == "void" and self._mark_withdrawn and text.strip():
                 text = f"-{text.strip()}- "
             cell.append(StyledSpan(text, style))
         return cell

@@ -83,13 +83,13 @@ def group_rows(records: Sequence[Received]) -> list[TimelineRow]:
 
 
 def render_timeline(
-    records: Sequence[Received], ops: Mapping[StreamPosition, Sequence[Op]], columns: int, *, mark_void: bool = False
+    records: Sequence[Received], ops: Mapping[StreamPosition, Sequence[Op]], columns: int, *, mark_withdrawn: bool = False
 ) -> list[StyledLine]:
-    """Return the table of a scene as lines. ``mark_void`` puts dashes around withdrawn text."""
+    """Return the table of a scene as lines. ``mark_withdrawn`` puts dashes around withdrawn text."""
     rows = group_rows(records)
     if not rows:
         return []
-    annotated = AnnotatedText(mark_void=mark_void)
+    annotated = AnnotatedText(mark_withdrawn=mark_withdrawn)
     for number, row in enumerate(rows):
         for record in row.records:
             if record.topic == STREAMS.name:

@@ -90,8 +90,8 @@ class JobService:
         """Store a file.
 
         Raises:
-            ApiError: 413, if the file is too large; 429, if the tenant has too many files; 503, if files are off or the
-                file cannot be written.
+            ApiError: 413, if the file is too large; 429, if the tenant has too many files; 503, if uploads are off or
+                the file cannot be written.
         """
         store = self.store
         count = len(await asyncio.to_thread(store.files, tenant)) + self._uploads.get(tenant, 0)

@@ -179,7 +179,7 @@ class ConnectionTable(Generic[Key]):
             self._leave(key, entry)
 
     def expire(self, now_s: float) -> list[tuple[Key, Wait]]:
-        """Remove the connections whose deadline has passed. Return each with what its client should have sent."""
+        """Remove the connections whose deadline has passed. Return each of them with what the edge waited for."""
         expired = [
             (key, entry.wait)
             for key, entry in self._entries.items()

@@ -66,9 +66,9 @@ def _text(message: Any) -> str:
 def divided(prompts: Sequence[str], at_once: int) -> list[tuple[int, Sequence[str]]]:
     """Divide the prompts among closed loops. Return each loop's number of concurrent requests, and its prompts.
 
-    A closed loop is a load test with a fixed number of concurrent requests. This number is 1, ``at_once`` or, if
-    ``at_once`` is above 3, a number in between. There is one loop with ``at_once`` concurrent requests. For each
-    smaller number, there are two loops, or only one loop if there are too few prompts for two.
+    A closed loop is a load test with a fixed number of concurrent requests. There are two loops with 1 request at a
+    time, and one loop with ``at_once`` requests. If ``at_once`` is above 3, there are also two loops with a number of
+    requests in between. If there are too few prompts for two loops of a size, there is only one.
 
     Raises:
         UserError: There are too few prompts.

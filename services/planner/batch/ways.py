@@ -71,7 +71,7 @@ class BatchJob:
         best: How large a share of all requests counts as the best requests. The best requests are those whose answers
             would get the highest scores if the last model of a cascade answered every request. The plan computes how
             many of the best requests the cascade passes on to the last model.
-        rho: Rank correlation between the scores by the first and the last model of a cascade.
+        rho: Rank correlation between the scores of two models' answers: the first and the last model of a cascade.
         quality_loss: Maximum loss of quality score against ``model``.
         factors: Measured corrections of predicted times, by the name of the accelerator.
     """

@@ -29,7 +29,7 @@ LARGEST_TOPIC: Final = 1_024
 
 @dataclass(frozen=True, slots=True)
 class Growth:
-    """The resources that the services and Kafka need.
+    """A load, and the resources that the services and Kafka need for it.
 
     Attributes:
         streams: Number of answers that run at the same time.

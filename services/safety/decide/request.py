@@ -96,7 +96,7 @@ class RequestCheck:
         return outputs
 
     def is_due(self, output: RunOutput) -> bool:
-        """Return whether to run a check, or to write an event, that was held back until now."""
+        """Return whether this output, which was held back, is still wanted: a check to run, or an event to write."""
         if self.settled(output.attempt):
             return False
         return output.attempt in self._runs if isinstance(output, CheckRequest) else self.new(output)

@@ -43,7 +43,7 @@ NOTHING: Final[_Outputs] = []
 
 
 class _Clearance(NamedTuple):
-    """A clearance that waits for tier 2.
+    """A clearance that waits for tier 2, the classifiers.
 
     The field ``after`` says how many windows must have passed tier 2 before the clearance is written.
     """

@@ -140,7 +140,7 @@ def test_void_text_stays_where_it_was_shown_and_is_struck_out():
     assert cells(ops) == [
         [("one ", "plain"), ("two ", "void")], [("th", "void"), ("ree", "plain")], [("[x]", "new")],
     ]  # fmt: skip
-    assert cells(ops, mark_void=True)[0] == [("one ", "plain"), ("-two- ", "void")]
+    assert cells(ops, mark_withdrawn=True)[0] == [("one ", "plain"), ("-two- ", "void")]
 
 
 @pytest.mark.parametrize(

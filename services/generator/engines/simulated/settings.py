@@ -61,7 +61,7 @@ class SimulatedSettings:
     )
 
     def cost_model(self) -> CostModel:
-        """Return the modelled hardware and models.
+        """Return the cost model of the configured GPU and models.
 
         Raises:
             UserError: A name is not in the catalogue, or the model does not fit into the GPU's memory.
