@@ -83,7 +83,11 @@ def group_rows(records: Sequence[Received]) -> list[TimelineRow]:
 
 
 def render_timeline(
-    records: Sequence[Received], ops: Mapping[StreamPosition, Sequence[Op]], columns: int, *, mark_withdrawn: bool = False
+    records: Sequence[Received],
+    ops: Mapping[StreamPosition, Sequence[Op]],
+    columns: int,
+    *,
+    mark_withdrawn: bool = False,
 ) -> list[StyledLine]:
     """Return the table of a scene as lines. ``mark_withdrawn`` puts dashes around withdrawn text."""
     rows = group_rows(records)

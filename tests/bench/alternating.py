@@ -1,0 +1,105 @@
+"""This checkout against another one, both trees running at once, one burst of requests each in turns: A B B A.
+
+    python -m tests.bench.alternating OTHER [--streams 1,16,64] [--pairs 16] [--starts 2] [--ours=--no-ledger]
+
+A machine's fast and slow phases last minutes, and the two bursts of a pair are seconds apart. The tree that waits uses
+one or two hundredths of a core meanwhile, which nobody's figures count. Both trees are governed and are started anew
+``--starts`` times. Of each figure: the mean over all pairs of the other's and of ours, and the median of ours / other
+with the interval in which the true median lies with a probability of 95 % (order statistics, no assumption on the
+distribution). Below 1 is less.
+"""
+
+import argparse
+from math import comb
+from pathlib import Path
+from statistics import fmean, median
+from typing import Any, Final
+
+from tests.bench.added_ttft import ROOT, client, railbus_up
+from tests.bench.kit.servers import upstream
+
+WARM_BURSTS: Final = 2
+PORTS: Final = (18080, 18180)
+
+
+def figures(burst: dict[str, Any]) -> dict[str, float]:
+    tree = burst["trees"]["tree"]
+    return {
+        "CPU ms an answer": tree["cpu_ms_per_answer"],
+        "TTFT p50 ms": burst["ttft_ms"]["p50"],
+        "TTFT p99 ms": burst["ttft_ms"]["p99"],
+        "chunks a second": burst["chunks_per_s"],
+        "others' cores": burst["others_cores"],
+    }
+
+
+def median_interval(values: list[float], confidence: float = 0.95) -> tuple[float, float]:
+    """Return the narrowest pair of order statistics around the median that holds it with this probability."""
+    values, count = sorted(values), len(values)
+    outside, low = 0.0, 0
+    while low < (count - 1) // 2 and (outside := outside + 2 * comb(count, low) / 2**count) <= 1 - confidence:
+        low += 1
+    low = max(low - 1, 0)
+    return values[low], values[-1 - low]
+
+
+def pairs_of(
+    checkouts: tuple[Path, Path], options: tuple[list[str], list[str]], streams: list[int], pairs: int
+) -> dict[int, list[tuple[dict[str, float], dict[str, float]]]]:
+    """Start both trees, and return by number of streams the figures of each pair of bursts."""
+    found: dict[int, list[tuple[dict[str, float], dict[str, float]]]] = {}
+    with upstream() as server:
+        common = ("--engine", "openai", "--upstream-url", server.url, "--governed")
+        with (
+            railbus_up(checkouts[0], PORTS[0], *common, *options[0]) as theirs,
+            railbus_up(checkouts[1], PORTS[1], *common, *options[1]) as ours,
+        ):
+            trees = (theirs.pid, ours.pid)
+
+            def burst(which: int, count: int) -> dict[str, float]:
+                url = f"http://127.0.0.1:{PORTS[which]}"
+                return figures(client(url, count, "same", "--tree", f"tree={trees[which]}"))
+
+            for count in streams:
+                for which in (0, 1) * WARM_BURSTS:
+                    burst(which, count)
+                for number in range(pairs):
+                    first = number % 2
+                    two = {which: burst(which, count) for which in (first, 1 - first)}
+                    found.setdefault(count, []).append((two[0], two[1]))
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.bench.alternating", description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )  # fmt: skip
+    parser.add_argument("other", type=Path, help="another checkout")
+    parser.add_argument("--streams", default="1,16,64")
+    parser.add_argument("--pairs", type=int, default=16, help="pairs of bursts a start (%(default)s)")
+    parser.add_argument("--starts", type=int, default=2, help="how often both trees are started (%(default)s)")
+    parser.add_argument("--theirs", action="append", default=[], help="an option for the other's railbus up")
+    parser.add_argument("--ours", action="append", default=[], help="an option for ours")
+    given = parser.parse_args()
+    streams = [int(count) for count in given.streams.split(",")]
+    all_pairs: dict[int, list[tuple[dict[str, float], dict[str, float]]]] = {count: [] for count in streams}
+    for _ in range(given.starts):
+        found = pairs_of((given.other.resolve(), ROOT), (given.theirs, given.ours), streams, given.pairs)
+        for count, more in found.items():
+            all_pairs[count] += more
+    for count, pairs in all_pairs.items():
+        print(f"\n{count} streams, {len(pairs)} pairs\n\n| figure | other | ours | ours / other, median (95 %) |")
+        print("|---|---|---|---|")
+        for name in pairs[0][0]:
+            ratios = [ours[name] / theirs[name] for theirs, ours in pairs if theirs[name]]
+            ratio = "-"
+            if ratios:
+                low, high = median_interval(ratios)
+                ratio = f"{median(ratios):.3f} ({low:.3f} to {high:.3f})"
+            means = (fmean(theirs[name] for theirs, _ in pairs), fmean(ours[name] for _, ours in pairs))
+            print(f"| {name} | {means[0]:.2f} | {means[1]:.2f} | {ratio} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()
