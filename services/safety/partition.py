@@ -78,7 +78,10 @@ class SafetyPartition:
             self._held.setdefault(request, []).extend(outputs)
 
     def drop_settled(self, request: RequestCheck) -> None:
-        """Forget the request's attempts that have a final clearance on the log. Drop what was held back for them."""
+        """Forget the request's attempts that have a final clearance on the log.
+
+        Drop the events and checks that were held back for these attempts.
+        """
         # If they were kept until the partition has caught up, the answered requests in the part of the log that is read
         # again could be more than `MAX_OPEN`. Then requests that are still open would be dropped.
         request.drop_settled()

@@ -125,7 +125,7 @@ class ConsumerGroup:
         return self._responses()
 
     def next_deadline_ms(self) -> int | None:
-        """Return the time of the next call of `tick`; None if nothing can time out."""
+        """Return the time at which `tick` must be called next; None if nothing can time out."""
         times = [member.deadline_ms for member in self.members if not member.waits]
         times.extend(self.members.reserved_until_ms)
         if self.state is GroupState.PREPARING:

@@ -38,7 +38,7 @@ class AnswerError(Exception):
     """No complete answer was received, or the request was invalid.
 
     Attributes:
-        usage: Whether the caller made the mistake: the request was invalid.
+        usage: Whether it is a usage error, that is, an invalid request.
     """
 
     def __init__(self, message: str, *, usage: bool = False) -> None:

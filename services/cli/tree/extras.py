@@ -63,7 +63,7 @@ def require_governance(*, instead: str) -> None:
     """Check that the packages of the services ``rails`` and ``safety`` are installed.
 
     Raises:
-        UserError: A package is not installed. The text ``instead`` is added to the end of the message's sentence.
+        UserError: A package is not installed. The message ends with the value of ``instead``.
     """
     _require(GOVERNANCE_MODULES, f"rails and safety need %s: {install('governance')}{instead}")
 

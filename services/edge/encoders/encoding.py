@@ -38,7 +38,10 @@ class Encoding:
 
     @property
     def until_closed(self) -> bool:
-        """Whether the stream goes on until the op ``close``. If False, the op that completes the answer ends it."""
+        """Whether the stream goes on until the op ``close``.
+
+        If False, the stream ends with the op that completes the answer.
+        """
         return self.kind in {"op_events", "op_frames"}
 
     def encoder(self, session: DeliverySession, model: str) -> Encoder:

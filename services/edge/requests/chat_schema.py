@@ -1,4 +1,4 @@
-"""The fields of a chat request's body, except those that it shares with ``services.runtime.chat_body.ChatBody``."""
+"""The fields of a chat request's body, except those that ``services.runtime.chat_body.ChatBody`` has."""
 
 from typing import Final
 

@@ -96,7 +96,7 @@ class RequestCheck:
         return outputs
 
     def is_due(self, output: RunOutput) -> bool:
-        """Return whether this output, which was held back, is still wanted: a check to run, or an event to write."""
+        """Return whether an output that was held back (a check to run, or an event to write) is still wanted."""
         if self.settled(output.attempt):
             return False
         return output.attempt in self._runs if isinstance(output, CheckRequest) else self.new(output)

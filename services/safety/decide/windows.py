@@ -20,7 +20,7 @@ def next_offset(position: int, windows: WindowSpec) -> int:
 
 @dataclass(slots=True)
 class PendingCheck:
-    """A check of one window by tier 1 (NeMo rails) or tier 2 (classifiers), until the check's outcome is processed.
+    """A check of one window by tier 1 (NeMo rails) or tier 2 (classifiers), whose outcome is not processed yet.
 
     ``start`` and ``end`` are offsets in the run's text, in characters.
 

@@ -144,7 +144,7 @@ class SimulatedProcess:
             self._tell(self.on_reachable)
 
     def kill(self, *, loses_requests: bool) -> None:
-        """End the process. Its calls that wait because it cannot reach the broker are lost.
+        """End the process. If it has no connection to the broker, its waiting calls are lost.
 
         With ``loses_requests``, its calls that are on the way to the broker are lost, too.
         """

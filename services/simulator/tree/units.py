@@ -39,7 +39,7 @@ RAILS_ROOM = 4
 
 @dataclass(frozen=True)
 class WorldClasses:
-    """The classes from which a ``World`` is built. Tests replace some of them by defective ones."""
+    """The Python classes from which a ``World`` is built. Tests replace some of them by defective ones."""
 
     router: type[RouterCore] = RouterCore
     safety: type[SafetyCore] = SafetyCore
