@@ -141,7 +141,7 @@ class JailbreakClassifier:
         return self._missing
 
     async def evaluate(self, policy: Policy, spec: RailSpec, tenant: str, messages: tuple[Message, ...]) -> RailAnswer:
-        """Score the messages. If the scores show an attack, the policy's Rego decides the answer.
+        """Score the messages. If the scores show an attack, the policy's Rego decides what the rail answers.
 
         Raises:
             RailFailed: The classifier cannot be loaded, or its process ended.

@@ -101,7 +101,7 @@ class StageRecorder:
     """Feeds the events of a request to a ``Screen``, and records when important events were appended to the log.
 
     Args:
-        screen: The screen of the request. The caller must feed no events to the screen itself.
+        screen: The screen of the request. The caller must not feed events to the screen directly.
 
     Attributes:
         posted_ms: Append time of the ``Request``. The caller must set this attribute.

@@ -302,7 +302,7 @@ class Scheduler:
         return dropped, stopped
 
     def hand_back(self, other: Callable[[Ticket], bool]) -> list[Ticket]:
-        """Remove the waiting requests for which ``other`` is true, and return them. Another worker will run them."""
+        """Remove and return the waiting requests for which ``other`` is true: those that another worker will run."""
         dropped = [each for each in (*self._waiting, *self._waiting_batch) if other(each)]
         for ticket in dropped:
             (self._waiting_batch if ticket.batch else self._waiting).remove(ticket)

@@ -63,9 +63,9 @@ def rewind_to_ms(now_ms: int, worked_ms: int, rewind_ms: int, since_ms: int | No
 
     Args:
         now_ms: The present time.
-        worked_ms: The time of the newest result on the result topic, in the partition with the gained partition's
-            number. A time after ``now_ms`` counts as ``now_ms``. 0 means that there is no result. The reader then goes
-            back to the limit of step 2.
+        worked_ms: The time of the group's newest result for the gained partition. (A result has the same partition
+            number, on another topic.) A time after ``now_ms`` counts as ``now_ms``. 0 means that there is no result.
+            The reader then goes back to the limit of step 2.
         rewind_ms: How far to read back from the newest result.
         since_ms: The earliest possible start of any request that was open at ``worked_ms``; None if unknown.
     """

@@ -33,7 +33,7 @@ class RateDecision:
 
     Attributes:
         arrival_us: The state to pass to the next call of ``gcra``, in microseconds.
-        wait_us: Microseconds until the units are allowed; 0 if they are allowed now.
+        wait_us: Microseconds until the requested units are allowed; 0 if they are allowed now.
     """
 
     arrival_us: int

@@ -37,7 +37,7 @@ def limit_per_second(api: ApiOffer, work: BatchWork) -> tuple[float, str]:
 
 
 def offers(api: ApiOffer, work: BatchWork, score: float | None) -> Iterator[Way]:
-    """Yield the time and the cost of the job on the synchronous API and, if the provider has one, on the batch API."""
+    """Yield the ways to run the job at a provider: with its synchronous API and, if it has one, its batch API."""
     most, limit = limit_per_second(api, work)
     at_limit = work.requests / most / 3_600
     hours = Range(at_limit / REACHED.value, at_limit / REACHED.high, at_limit / REACHED.low)

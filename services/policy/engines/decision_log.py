@@ -29,7 +29,7 @@ class RegoDecision:
         entry_point: The rule that was evaluated, such as ``data.railbus.admission.decision``.
         asked: Rego's input.
         answer: Rego's answer; None if it is undefined or the evaluation failed.
-        error: Why there is no usable answer; None if there is one.
+        error: Why there is no usable answer; None if the answer is usable.
         took_ns: Duration of the evaluation in nanoseconds; 0 for a cached answer.
         policy: The policy's name.
         version: The policy's version.
