@@ -52,7 +52,7 @@ class Archive:
         keys: The keys that decrypt sealed values. Without keys, sealed values are read as None.
 
     Raises:
-        UserError: There is no archive, or this version of Railbus cannot read its newer format.
+        UserError: There is no archive, or its format is too new for this version of Railbus.
     """
 
     def __init__(self, store: Store, keys: KeyStore | None = None) -> None:

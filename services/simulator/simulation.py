@@ -94,7 +94,7 @@ class Simulation:
         self.trace(lane, what)
 
     def count(self, *what: int | str) -> None:
-        """Append the current time and ``what`` to ``schedule``, so that ``digest`` covers them."""
+        """Add the current time and the values of ``what`` to ``schedule``, so that ``digest`` covers them."""
         self.schedule.append((self.now_us, *what))
 
     def trace(self, lane: str, what: str) -> None:

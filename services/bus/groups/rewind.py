@@ -58,14 +58,14 @@ def rewind_to_ms(now_ms: int, worked_ms: int, rewind_ms: int, since_ms: int | No
 
     1. Take the time ``rewind_ms`` before the newest result that the group has written.
     2. If this time is before the limit ``now_ms - max(LONGEST_OUTAGE_MS, rewind_ms)``, take the limit instead.
-    3. If ``since_ms`` is earlier than the result of step 2, take ``since_ms``, but never a time before
+    3. If ``since_ms`` is earlier than the time from step 2, take ``since_ms``, but never a time before
        ``limit - LONGEST_WORK_MS``.
 
     Args:
         now_ms: The present time.
-        worked_ms: The time of the group's newest result for the gained partition. (A result has the same partition
-            number, on another topic.) A time after ``now_ms`` counts as ``now_ms``. 0 means that there is no result.
-            The reader then goes back to the limit of step 2.
+        worked_ms: The time of the newest result for the gained partition. The results of partition n are in partition n
+            of the result topic. A time after ``now_ms`` counts as ``now_ms``. 0 means that there is no result. The
+            reader then goes back to the limit of step 2.
         rewind_ms: How far to read back from the newest result.
         since_ms: The earliest possible start of any request that was open at ``worked_ms``; None if unknown.
     """

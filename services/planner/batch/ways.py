@@ -72,7 +72,7 @@ class BatchJob:
             would get the highest scores if the last model of a cascade answered every request. The plan computes how
             many of the best requests the cascade passes on to the last model.
         rho: Rank correlation between the scores of two models' answers: the first and the last model of a cascade.
-        quality_loss: By how many points the quality score may be lower than that of ``model``.
+        quality_loss: By how many points the quality score of the planned way may be lower than that of ``model``.
         factors: Measured corrections of predicted times, by the name of the accelerator.
     """
 

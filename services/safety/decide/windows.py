@@ -26,10 +26,9 @@ class PendingCheck:
 
     Attributes:
         last: Whether the run's text ends with this window.
-        clears: If the window passes tier 1, the chunks up to this ``seq`` are cleared. None for a window of tier 2, or
-            if no chunk is to be cleared.
-        after: Number of the run's windows that must have passed tier 2 before the chunks up to ``clears`` are cleared.
-            0 if these chunks need not pass tier 2 first.
+        clears: The chunks up to this ``seq`` are cleared as soon as the window has passed tier 1, and ``after`` of the
+            run's windows have passed tier 2. None for a window of tier 2, or if no chunk is to be cleared.
+        after: See ``clears``. 0 if the chunks need not pass tier 2 first.
     """
 
     number: int

@@ -144,9 +144,9 @@ class SimulatedProcess:
             self._tell(self.on_reachable)
 
     def kill(self, *, loses_requests: bool) -> None:
-        """End the process. If it has no connection to the broker, its waiting calls are lost.
+        """End the process. The calls that it holds back during a cut are lost.
 
-        With ``loses_requests``, its calls that are on the way to the broker are lost, too.
+        With ``loses_requests``, the calls that are on the way to the broker are lost, too.
         """
         self.alive = self.undisturbed = False
         self.loses_requests = loses_requests
