@@ -23,7 +23,7 @@ class PartitionBuffer:
         next_offset: The offset after the last added record.
         start: The offset after the last removed record.
         units: Size of the buffered records, in units of ``UNIT_BYTES``.
-        since_us: Time since which the buffer has not been empty, in microseconds; None if it is empty.
+        since_us: When the oldest buffered record was added, in microseconds; None if there is no record.
     """
 
     next_offset: int

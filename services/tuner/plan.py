@@ -33,7 +33,7 @@ class TunePlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         own_list: Whether to try the changes that ``services.tuner.candidates`` lists for the engine.
         models: Other files or folders of the model to try, such as quantized ones.
         targets: Values of metrics, as ``METRIC=NUMBER``. The search ends when all of these values are reached.
-        accepted: Worst accepted values of metrics that may get worse, as ``METRIC=NUMBER``.
+        accepted: The worst value that is accepted for a metric, as ``METRIC=NUMBER``.
         budget_min: Number of minutes after which no further change is tried; None means no limit.
         shared: Length of the prefix that all prompts have in common, as a share of a prompt.
         margin: A change is kept only if the whole confidence interval of its relative gain is above this value.

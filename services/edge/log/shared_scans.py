@@ -115,7 +115,7 @@ class ScanTurn:
                     scan.found.append(record)
 
     def advance(self, reader_position: int) -> list[Scan]:
-        """Store that the reader has read all records before the offset ``reader_position``.
+        """Record that the reader has read all records before the offset ``reader_position``.
 
         Return the look-ups that are complete now.
         """
@@ -178,7 +178,7 @@ class ScanQueue:
         return None
 
     def start(self, turn: ScanTurn, reader_position: int) -> list[Scan]:
-        """Store that the reader of ``turn`` starts at the offset ``reader_position``.
+        """Record that the reader of ``turn`` starts at the offset ``reader_position``.
 
         Return the look-ups that are complete now. If the log no longer has the record at the offset ``turn.begin``, the
         reader starts at a later offset. Look-ups skip the missing records, so a look-up can be complete before anything
@@ -190,7 +190,7 @@ class ScanQueue:
         return self.advance(turn, reader_position)
 
     def advance(self, turn: ScanTurn, reader_position: int) -> list[Scan]:
-        """Store that the reader of ``turn`` has read all records before the offset ``reader_position``.
+        """Record that the reader of ``turn`` has read all records before the offset ``reader_position``.
 
         Return the look-ups that are complete now.
         """

@@ -129,7 +129,7 @@ class RunCheck:
     def finish(self, last_seq: int | None) -> _Outputs:
         """Record that the run ends with chunk ``last_seq``. Then read on, as ``read`` does.
 
-        The run ends before its first missing chunk if ``last_seq`` is None.
+        If ``last_seq`` is None, the run ends with the last chunk before the first gap.
         """
         if self._last_seq is None:
             self._last_seq = self.last_seq if last_seq is None else last_seq
