@@ -1,9 +1,10 @@
 """This checkout against another one, both trees running at once, one burst of requests each in turns: A B B A.
 
-    python -m tests.bench.alternating OTHER [--streams 1,16,64] [--pairs 16] [--starts 2] [--ours=--no-ledger]
+    python -m tests.bench.alternating OTHER [--streams 1,16,64] [--pairs 16] [--starts 2] [--governed]
+        [--ours=--no-ledger]
 
 A machine's fast and slow phases last minutes, and the two bursts of a pair are seconds apart. The tree that waits uses
-one or two hundredths of a core meanwhile, which nobody's figures count. Both trees are governed and are started anew
+less than a tenth of a core meanwhile, which no figure but ``others' cores`` counts. Both trees are started anew
 ``--starts`` times. Of each figure: the mean over all pairs of the other's and of ours, and the median of ours / other
 with the interval in which the true median lies with a probability of 95 % (order statistics, no assumption on the
 distribution). Below 1 is less.
@@ -49,7 +50,7 @@ def pairs_of(
     """Start both trees, and return by number of streams the figures of each pair of bursts."""
     found: dict[int, list[tuple[dict[str, float], dict[str, float]]]] = {}
     with upstream() as server:
-        common = ("--engine", "openai", "--upstream-url", server.url, "--governed")
+        common = ("--engine", "openai", "--upstream-url", server.url)
         with (
             railbus_up(checkouts[0], PORTS[0], *common, *options[0]) as theirs,
             railbus_up(checkouts[1], PORTS[1], *common, *options[1]) as ours,
@@ -79,13 +80,18 @@ def main() -> None:
     parser.add_argument("--streams", default="1,16,64")
     parser.add_argument("--pairs", type=int, default=16, help="pairs of bursts a start (%(default)s)")
     parser.add_argument("--starts", type=int, default=2, help="how often both trees are started (%(default)s)")
+    parser.add_argument(
+        "--governed", action=argparse.BooleanOptionalAction, default=False, help="with rails and safety"
+    )
     parser.add_argument("--theirs", action="append", default=[], help="an option for the other's railbus up")
     parser.add_argument("--ours", action="append", default=[], help="an option for ours")
     given = parser.parse_args()
     streams = [int(count) for count in given.streams.split(",")]
+    governed = "--governed" if given.governed else "--no-governed"
+    options = ([governed, *given.theirs], [governed, *given.ours])
     all_pairs: dict[int, list[tuple[dict[str, float], dict[str, float]]]] = {count: [] for count in streams}
     for _ in range(given.starts):
-        found = pairs_of((given.other.resolve(), ROOT), (given.theirs, given.ours), streams, given.pairs)
+        found = pairs_of((given.other.resolve(), ROOT), options, streams, given.pairs)
         for count, more in found.items():
             all_pairs[count] += more
     for count, pairs in all_pairs.items():
