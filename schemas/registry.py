@@ -73,7 +73,7 @@ class Kind:
         cls: The event's class. The class name is also the name of the kind.
         version: The version of the wire format that is written. Earlier versions can be read, too.
         access: The topics that may hold the kind, with the writers and readers of each.
-        prompts: Names of the fields with text from users. Tools hide these fields unless their user asks for them.
+        prompts: Names of the fields with text from users. Tools hide these fields unless an option asks for them.
     """
 
     cls: type[AnyEvent]

@@ -172,8 +172,8 @@ class Account(Event, frozen=True, kw_only=True):
         longest_pause_ms: Longest time between two chunks of the voice.
         tokens: Number of the voice's tokens before ``Closed``.
         later_tokens: Number of the voice's tokens after its first chunk, before ``Closed``.
-        clock_skew_ms: Estimate of the milliseconds to add to ``request_at`` to get the time by the broker's clock. It
-            is never above 0. The field ``stages`` already includes this correction.
+        clock_skew_ms: Estimate of the milliseconds (0 or negative) to add to ``request_at`` to get the time by the
+            broker's clock. The field ``stages`` already includes this correction.
         voice: Attempt (1, 2 and so on) of the run that was the voice when the request was closed. None if no run was
             the voice, or if the prompt was denied.
         route: Where the voice ran; ``none`` if ``voice`` is None.

@@ -11,7 +11,7 @@ _KEYS: Final = {"request_id": "request id", "tenant": "tenant", "batch_id": "bat
 
 
 def with_tables(text: str) -> str:
-    """Return the README's text with current tables."""
+    """Return the README's text with its tables brought up to date."""
     for name, table in (("topics", _topics()), ("events", _events())):
         begin, end = f"<!-- begin {name} (make schemas) -->\n", f"<!-- end {name} -->\n"
         before, found, rest = text.partition(begin)

@@ -23,7 +23,7 @@ class Signer:
         """Read the private key from a PEM file, or create it. Write ``PATH.pub``, the public key, if it is missing.
 
         Raises:
-            UserError: A file cannot be read or written, or ``path`` has no Ed25519 private key.
+            UserError: A file cannot be read or written, or the file ``path`` exists and has no Ed25519 private key.
         """
         ed25519 = need("cryptography.hazmat.primitives.asymmetric.ed25519")
         serialization = need("cryptography.hazmat.primitives.serialization")

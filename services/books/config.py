@@ -80,7 +80,7 @@ class BooksConfig:
         return Objectives() if lane == "batch" else Objectives(first_ms=self.slo_first_ms, total_ms=self.slo_total_ms)
 
     def wanted_share_of(self, service_class: str | None, lane: Lane) -> float | None:
-        """Return the share of requests of a class that must be good; None if the class has no objectives."""
+        """Return how large a share of a class's requests must meet its objectives; None if it has no objectives."""
         if not self.objectives_of(service_class, lane).any:
             return None
         return self.wanted_shares.get(service_class or "", DEFAULT_SHARE)

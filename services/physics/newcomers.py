@@ -40,7 +40,7 @@ def burst(
     budget: int = PREFILL_BUDGET,
     efficiency: Efficiency,
 ) -> Burst:
-    """Return the delays that arise when several prompts arrive together. ``batch`` is their number.
+    """Return the delays that arise when ``batch`` prompts arrive together.
 
     ``cached`` is the number of tokens of each prompt that are in the KV cache. A step prefills as many whole prompts as
     fit into ``budget`` tokens.

@@ -70,10 +70,10 @@ class Core:
         return False
 
     def gained(self, number: int) -> None:
-        """Create the state of a partition number that this member has gained."""
+        """Create the state of partition ``number``, which this member has gained."""
 
     def lost(self, number: int) -> None:
-        """Drop the state of a partition number that this member no longer holds."""
+        """Drop the state of partition ``number``, which this member no longer holds."""
 
     def read(self, record: Received | UnreadableRecord, at_us: int, now_us: int) -> Sequence[Effect]:  # noqa: ARG002
         """Process a record, or queue it for ``step``."""

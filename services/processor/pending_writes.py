@@ -45,7 +45,7 @@ class PendingWrites:
 
     @property
     def busy(self) -> bool:
-        """Whether any event is still in the queue or not yet acknowledged."""
+        """Whether any event is still queued or unacknowledged."""
         return bool(self._queue or self._unacknowledged)
 
     def append(self, write: Write) -> None:

@@ -76,7 +76,7 @@ def choose_excerpts(text: str, spans: Sequence[tuple[int, int]], max_windows: in
     """Return the excerpts of a text to score: windows, and both ends of a long text.
 
     ``spans`` has the start and the end of each window of the text. At most ``max_windows`` windows are returned; the
-    ends do not count as windows. The excerpts where attacks are most likely come first.
+    ends do not count as windows. The excerpts are sorted: those in which an attack is most likely are first.
     """
     # The windows are spread evenly over the text.
     last = len(spans) - 1

@@ -41,7 +41,7 @@ class BadBody(Exception):
 
 
 class TextPart(Struct, tag="text", tag_field="type"):
-    """A part of a message that is text.
+    """A text part of a message.
 
     Attributes:
         text: The text of this part.
@@ -81,7 +81,7 @@ class ChatBody(Struct):
         messages: The conversation, oldest message first.
         model: Name of the requested model. ``default`` means the model that the generator serves.
         max_tokens: Maximum length of the answer, in tokens.
-        max_completion_tokens: Another name of ``max_tokens``, which newer clients use.
+        max_completion_tokens: The name that newer clients use for ``max_tokens``.
         temperature: Sampling temperature. With 0, the most likely token is always taken.
         top_p: Sample only from the most likely tokens whose probabilities add up to this value.
         stop: Texts that end the answer. They are not included in the answer.

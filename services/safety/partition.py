@@ -89,7 +89,7 @@ class SafetyPartition:
         self.hold(request, [output for output in held if not request.settled(output.attempt)])
 
     def caught_up(self) -> list[tuple[RequestCheck, RunOutput]]:
-        """Record that the partition has caught up with the log.
+        """Record that this partition of the log has been read to its end.
 
         Of the events and checks that were held back, return those that are still needed.
         """

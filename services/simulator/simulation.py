@@ -94,7 +94,7 @@ class Simulation:
         self.trace(lane, what)
 
     def count(self, *what: int | str) -> None:
-        """Add the current time and the values of ``what`` to ``schedule``, so that ``digest`` covers them."""
+        """Append the current time and the values of ``what`` to the list ``schedule``, which ``digest`` covers."""
         self.schedule.append((self.now_us, *what))
 
     def trace(self, lane: str, what: str) -> None:

@@ -99,7 +99,10 @@ class CheckedItem:
 
     @property
     def within_claim(self) -> bool | None:
-        """Whether ``speed`` overlaps the range that the guide claims. None if there is no claim or no measurement."""
+        """Whether the interval ``speed`` overlaps the range that the guide claims.
+
+        None if there is no claim or no measurement.
+        """
         if self.item.claim is None or self.speed is None:
             return None
         low, high = self.item.claim

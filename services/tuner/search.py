@@ -90,7 +90,7 @@ class Search:
         return decision
 
     def is_disturbed(self) -> bool:
-        """Return whether two engines with equal settings differed by more than the margin."""
+        """Return whether the speeds of two engines with equal settings differed by more than the margin."""
         if self.null is None:
             return False
         found = gain(self.null.rounds, self.rules.objective, self.rules.confidence)

@@ -31,7 +31,9 @@ class VertexClient:
         self._api: Any = client._api_client  # noqa: SLF001
 
     async def stream(self, model: str, body: dict[str, Any]) -> AsyncGenerator[str, None]:
-        """Yield each response of an answer as JSON. If the caller stops early, the connection is closed.
+        """Yield the responses that make up an answer, each as JSON.
+
+        If the caller stops early, the connection is closed.
 
         Raises:
             google.genai.errors.APIError: The server refused the request, or ended the stream with an error.

@@ -93,7 +93,7 @@ class Ticket:
         received_us: When an edge received the request, in microseconds since the epoch. Deadlines count from this time.
         begun: Whether the run's task has started.
         stopped: Why the run must stop; None if the run need not stop.
-        over: Whether the run has ended. Perhaps the run's last event is not written yet.
+        over: Whether the run has ended. Its last event may still have to be written.
         place: Topic, partition and offset of the request's record; None only in tests.
         taken: Whether the first event of the run was acknowledged or could not be written. The offset of the request's
             record may then be committed.

@@ -52,7 +52,7 @@ def sticky_assignment(numbers: Iterable[int], owned: Mapping[str, OwnedPartition
 def handovers(shares: Mapping[str, set[int]], owned: Mapping[str, OwnedPartitions]) -> dict[str, set[int]]:
     """Return, for each member, the partition numbers that it owns and must hand over.
 
-    The member must finish its work and commit its offsets before another member gets such a number.
+    The member must finish its work and commit its offsets before another member gets one of these numbers.
     """
     holders: dict[int, str] = {}
     for member in _latest_first(owned):
@@ -84,7 +84,7 @@ class StickyNumberAssignor(AbstractPartitionAssignor):  # type: ignore[misc] # a
     Attributes:
         handing_over: Partition numbers that a first rebalance took from this member, and that no second rebalance has
             assigned to another member yet.
-        unfinished: Whether ``handing_over`` of any member of the group is not empty.
+        unfinished: Whether at least one member of the group has numbers in ``handing_over``.
     """
 
     # The name of Kafka's range assignor, which members with an older version of Railbus offer. A group uses an assignor

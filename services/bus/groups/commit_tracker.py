@@ -1,8 +1,8 @@
 """Track which offset of each partition may be committed. No I/O.
 
-Records may be finished in any order, but a committed offset means that all records before it are done. So a partition's
-position is the offset of its first record that is not done. If all are done, it is the offset after the last record
-that was read.
+Records may be finished in any order, but a committed offset means that all records before it are done. So the
+offset to commit for a partition is the offset of its first record that is not done. If all are done, it is the offset
+after the last record that was read.
 """
 
 from collections import deque

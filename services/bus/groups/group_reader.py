@@ -164,7 +164,7 @@ class GroupReader:
         return await self._reach(_Goal(partitions, wait=True))
 
     def log_clock(self, partition: Partition) -> LogClock:
-        """Return the clock that converts the timestamps of the partition's records.
+        """Return the ``LogClock`` that converts the timestamps of the partition's records to this process's clock.
 
         Call this each time the handler receives records. A clock from an earlier call may be out of date.
         """

@@ -55,8 +55,8 @@ class Tier(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     have high scores go on to the next model.
 
     Attributes:
-        keep: Share of all lines that go on to this model. The budget can lower this share. The first model answers all
-            lines, so its ``keep`` is 1.
+        keep: How large a share of all lines this model gets. The budget can lower this share. The first model answers
+            all lines, so its ``keep`` is 1.
         price: Name of an API in the price list of ``railbus plan batch``; None if there is no price.
     """
 

@@ -89,7 +89,10 @@ def render_timeline(
     *,
     mark_withdrawn: bool = False,
 ) -> list[StyledLine]:
-    """Return the table of a scene as lines. ``mark_withdrawn`` puts dashes around withdrawn text."""
+    """Return the timeline of one scene of the demo: a table, as lines.
+
+    ``mark_withdrawn`` puts dashes around withdrawn text.
+    """
     rows = group_rows(records)
     if not rows:
         return []

@@ -1,1 +1,1 @@
-"""Report settings of the host and its GPUs that should be tuned. Nothing is changed."""
+"""Report which settings of the host and its GPUs should be tuned. Nothing is changed."""

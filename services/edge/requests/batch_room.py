@@ -83,7 +83,7 @@ class BatchRoom:
             EDGE_BATCH_WAITING.dec()
 
     def admit(self) -> None:
-        """Let waiting requests start, the oldest first, while streams are free. Call this whenever a stream ended."""
+        """Let waiting requests start up to the limit, the oldest first. Call this whenever a stream ended."""
         room = self._free
         while self._waiting and room > 0:
             turn = self._waiting.popleft()

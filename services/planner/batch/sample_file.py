@@ -67,9 +67,9 @@ def divided(prompts: Sequence[str], at_once: int) -> list[tuple[int, Sequence[st
     """Divide the prompts among closed loops. Return each loop's number of concurrent requests, and its prompts.
 
     A closed loop is a load test with a fixed number of concurrent requests. There are two loops with 1 request at a
-    time, and one loop with ``at_once`` requests at a time. If ``at_once`` is above 3, there are also two loops with a
-    number between 1 and ``at_once``. If there are too few prompts for two loops with the same number, there is only
-    one loop with this number.
+    time, and one loop with ``at_once`` requests at a time. If ``at_once`` is above 3, there are also two loops with m
+    requests at a time, where m is between 1 and ``at_once``. If there are too few prompts for two loops of one kind,
+    there is only one.
 
     Raises:
         UserError: There are too few prompts.

@@ -106,11 +106,11 @@ class Way:
     """One way to run the job, such as on a rented GPU or on a provider's API.
 
     Attributes:
-        kind: Heading under which the report lists this way.
+        kind: Heading in the report under which this way stands.
         hours: Hours until the last answer, including the set-up.
         money: Cost in US dollars.
         per_second: Requests per second, not counting the set-up.
-        score: Quality score of the model in this weight precision; None if unknown.
+        score: Quality score of the model in the weight precision of this way; None if unknown.
         complexity: Effort to build and to operate.
         why: Explanation of ``hours``.
     """

@@ -30,8 +30,8 @@ class RequestResult(msgspec.Struct, frozen=True):
     """One request of a bench. All times are in milliseconds.
 
     Attributes:
-        due_ms: Planned start of the request, counted from the start of the loop. Always 0 in a ``RepetitionResult``:
-            there, the time counts from the start of the repetition, and all requests start at once.
+        due_ms: Planned start of the request, counted from the start of the open loop (requests at planned times). In
+            the repetition of a closed loop, all requests start at once, so it is always 0.
         steps: For each received piece of the answer, its time after ``due_ms`` and its number of tokens.
         total_ms: Time from ``due_ms`` to the end of the answer.
     """

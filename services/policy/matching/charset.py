@@ -18,7 +18,7 @@ def of(chars: Iterable[str]) -> CharSet:
 
 
 def union(ranges: Iterable[Range]) -> CharSet:
-    """Join ranges to a set. Overlapping and adjacent ranges become one."""
+    """Join the ranges into one set. Overlapping and adjacent ranges become one."""
     merged: list[Range] = []
     for low, high in sorted(ranges):
         if merged and low <= merged[-1][1] + 1:

@@ -16,7 +16,7 @@ class CheckRequest:
 
     Attributes:
         tier: 1 for NeMo rails, 2 for classifiers.
-        policy: The policy version with which the checks of the client's request began.
+        policy: The policy that was in force when the checks of the answer began.
     """
 
     number: int

@@ -53,7 +53,10 @@ class RequestCheck:
         self._closed = False
 
     def add(self, event: Chunk) -> list[RunOutput]:
-        """Add a chunk, and read at most ``SLICE_CHARS`` characters. If text is left, add the run to ``unread``."""
+        """Add a chunk to its run, and check at most ``SLICE_CHARS`` characters.
+
+        If text is left, add the run to ``unread``.
+        """
         run = self._runs.get(event.attempt)
         if run is None or run.key.run != event.run:
             return NOTHING
@@ -102,7 +105,7 @@ class RequestCheck:
         return output.attempt in self._runs if isinstance(output, CheckRequest) else self.new(output)
 
     def new(self, event: Cleared | Recall) -> bool:
-        """Return whether this event must be written. If so, record it as written."""
+        """Return whether this event must be written. If so, remember that it was written."""
         if isinstance(event, Recall):
             return event.recall_id not in self._recall_ids and self.note(event)
         seq, final = self._cleared.get(event.attempt, (-2, False))

@@ -136,7 +136,7 @@ class RunCheck:
         return self.read()
 
     def read(self) -> _Outputs:
-        """Read at most ``SLICE_CHARS`` characters of ``unread``."""
+        """Check the next part of ``unread``, at most ``SLICE_CHARS`` characters."""
         outputs: _Outputs = []
         room = SLICE_CHARS
         while self.unread and room > 0:

@@ -26,9 +26,9 @@ class PendingCheck:
 
     Attributes:
         last: Whether the run's text ends with this window.
-        clears: The chunks up to this ``seq`` are cleared as soon as the window has passed tier 1, and ``after`` of the
-            run's windows have passed tier 2. None for a window of tier 2, or if no chunk is to be cleared.
-        after: See ``clears``. 0 if the chunks need not pass tier 2 first.
+        clears: The chunks up to this ``seq`` are cleared when the window has passed tier 1 and enough of the run's
+            windows (see ``after``) have passed tier 2. None for a window of tier 2, or if no chunk is to be cleared.
+        after: How many of the run's windows must have passed tier 2 first; 0 if none.
     """
 
     number: int
