@@ -51,9 +51,8 @@ class OpenRequest:
 
     Attributes:
         at: When the request reached the host, in microseconds since the epoch.
-        waited_ms: How long the request waited for its write to the log, in milliseconds. For a new stream, the wait
-            begins at ``at``. For a resumed stream, it begins when the edge read the original request, because the log
-            does not say when that request reached the host.
+        waited_ms: How long the request waited for its write to the log, in milliseconds. The wait begins at ``at``.
+            If the stream is resumed, it begins when the edge read the request: the log has no earlier time.
         total_ms: The total deadline: milliseconds from when the edge read the request.
     """
 

@@ -35,7 +35,7 @@ class RequestRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Repetition:
-    """The measurements of one repetition of a closed loop: a group of requests that start at once.
+    """The measurements of one repetition of a closed loop. A repetition is a group of requests that start at once.
 
     Attributes:
         cores: Mean number of CPU cores that this process and its descendants kept busy; None if it cannot be measured.

@@ -30,8 +30,8 @@ class RequestResult(msgspec.Struct, frozen=True):
     """One request of a bench. All times are in milliseconds.
 
     Attributes:
-        due_ms: Planned start of the request, counted from the start of the open loop (requests at planned times). In
-            the repetition of a closed loop, all requests start at once, so it is always 0.
+        due_ms: Planned start of the request, counted from the start of the loop. In a closed loop, all requests of a
+            repetition start at once, so this is always 0.
         steps: For each received piece of the answer, its time after ``due_ms`` and its number of tokens.
         total_ms: Time from ``due_ms`` to the end of the answer.
     """

@@ -144,7 +144,7 @@ class SimulatedProcess:
             self._tell(self.on_reachable)
 
     def kill(self, *, loses_requests: bool) -> None:
-        """End the process. Calls that wait until it is connected to the broker again are lost.
+        """End the process. The calls that it held back while it was cut off from the broker are lost.
 
         With ``loses_requests``, the calls that are on the way to the broker are lost, too.
         """
