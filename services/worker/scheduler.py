@@ -95,8 +95,8 @@ class Ticket:
         stopped: Why the run must stop; None if the run need not stop.
         over: Whether the run has ended. Its last event may still have to be written.
         place: Topic, partition and offset of the request's record; None only in tests.
-        taken: True once the first event of the run is acknowledged, or writing it has failed. The offset of the request's
-            record may then be committed.
+        taken: True once the first event of the run is acknowledged, or writing it has failed. The offset of the
+            request's record may then be committed.
     """
 
     request: Request
