@@ -58,7 +58,7 @@ class Detached(Event, frozen=True, kw_only=True):
         reason: Why the connection ended.
         ops: Number of ops that were sent.
         ops_hash: SHA-256 (hex) of the sent ops as JSON lines. A correct replay of the log gives the same hash.
-        last: Id of the last op that was sent, as in ``Attached.resumed_from``; None if no op was sent.
+        last: Id of the last op that was sent, in the format of ``Attached.resumed_from``; None if no op was sent.
         first_text_ms: Time from the arrival of the request until text was first sent, in milliseconds; None if no text
             was sent.
         exposed_tokens: Largest number of unchecked tokens that the client saw at once.

@@ -42,7 +42,7 @@ class PartitionWriter:
     """Appends records of one partition. Call ``open`` first.
 
     Attributes:
-        state: State of the partition's chain after the last archived record.
+        state: State of the partition's hash chain after the last archived record.
         newest: The checkpoint of the newest file; None if there is no file.
     """
 

@@ -37,7 +37,7 @@ def new_batch_id(now_ms: int, random_bits: int) -> str:
 
 
 def job_of(batch_id: str) -> str:
-    """Return the prefix that the ids of all requests of a job have in common."""
+    """Return the prefix that the ids of all requests of the job ``batch_id`` have in common."""
     digits = batch_id.removeprefix(BATCH_PREFIX)
     return "-".join((digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:22]))
 

@@ -149,7 +149,8 @@ class Turns:
     def turn(self, tenant: str, *, batch: bool = False) -> "_Turn":
         """Return a context manager for one turn: ``async with turns.turn(tenant) as place``.
 
-        It waits until the tenant gets a place, and frees the place at the end.
+        A place is the right to run, and has a number. The context manager waits until the tenant gets a place, and
+        frees it at the end.
         """
         return _Turn(self, tenant, batch=batch)
 

@@ -155,8 +155,8 @@ def settle(parts: Sequence[int], waited: int) -> list[int]:
     """Split ``waited`` into the durations of a request's parts and the delivery time.
 
     Args:
-        parts: Durations of the parts from the receipt to ``Closed``, in order.
-        waited: Time from the receipt to the last byte sent, in the same unit.
+        parts: Durations of the parts from the request's arrival to ``Closed``, in order.
+        waited: Time from the request's arrival to the last byte sent, in the same unit.
 
     Returns:
         The durations of the parts, and then the delivery time. They add up to ``waited``. For example,

@@ -104,7 +104,7 @@ class Refuse(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag_field="op"
 
 
 class Finish(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag_field="op", tag="finish"):
-    """The whole answer is shown. A later recall or verdict can still replace its text.
+    """The whole answer is shown. A later op can still replace its text.
 
     Attributes:
         attempt: Number of the attempt that answered.

@@ -10,8 +10,8 @@ class Settings:
     """Settings of the tracer.
 
     Attributes:
-        endpoint: Address of the collector for OTLP over HTTP, such as ``http://127.0.0.1:4318``. The
-            environment variable is OpenTelemetry's own. OpenTelemetry's other variables, such as
+        endpoint: Address of the collector for OTLP over HTTP, such as ``http://127.0.0.1:4318``. It is
+            read from OpenTelemetry's own environment variable. OpenTelemetry's other variables, such as
             ``OTEL_EXPORTER_OTLP_HEADERS``, are used as well.
         traces_ratio: Share of requests that are traced. A request with an unsampled ``traceparent`` is never traced.
         traces_queue: Maximum number of spans that wait for the collector. Further spans are dropped and counted.

@@ -90,7 +90,7 @@ def stability(loads: Sequence[Load]) -> tuple[float, float]:
     """Measure how much the answer times of the loads vary.
 
     Returns:
-        The coefficient of variation of the loads' medians, and the p99 of all answer times divided by their median.
+        The coefficient of variation of the loads' medians, and the ratio p99 / p50 of the answer times of all loads.
     """
     medians = [found["answer_p50_ms"] for load in loads if (found := values([load]))]
     pooled = values(loads)

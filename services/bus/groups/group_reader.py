@@ -3,8 +3,8 @@
 aiokafka has no cooperative rebalancing: at every rebalance, a member gives back all its partitions before it gets its
 new assignment. ``GroupReader`` commits before it gives partitions back, but continues to read them during the
 rebalance. After the rebalance, it continues to read partitions that it has *kept*, and stops reading those that it
-has *lost*. If it has *gained* a partition, it begins to read the partition at the committed offset (at the beginning if
-there is none), or with ``rewind_ms`` at the offset that ``rewound`` returns.
+has *lost*. If it has *gained* a partition, it begins to read the partition at the committed offset, or at the beginning
+if there is none. But if ``rewind_ms`` is set, it begins at the offset that ``rewound`` returns.
 """
 
 import asyncio

@@ -75,8 +75,8 @@ class Fetcher:
 
     - Retention has deleted the record. Reading continues at the oldest record.
     - The broker has lost the end of the log, for example in a power failure. Reading continues ``OVERLAP_MS`` before
-      the timestamp of the last record that this object has read. So some records may be read twice. If it has read no
-      record of the partition, reading continues at the oldest record.
+      the timestamp of the last record that this object has read. So some records may be read twice. If this
+      object has read no record of the partition, reading continues at the oldest record.
 
     Args:
         cluster: An open ``Cluster``.

@@ -58,8 +58,8 @@ class ClientWriter:
         """Write data without waiting. Set ``last`` if the body ends with this data.
 
         Returns:
-            ``gone`` if the client has disconnected. ``slow`` if more than ``limit`` bytes were unread before this
-                write. The data is written, but the caller must now end the stream or wait for ``drain``.
+            ``gone`` if the client has disconnected. ``slow`` if the transport's buffer had more than ``limit`` bytes
+                before this write. The data is written, but the caller must now end the stream or wait for ``drain``.
         """
         if self._transport.is_closing():
             return "gone"

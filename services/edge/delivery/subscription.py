@@ -51,8 +51,8 @@ class OpenRequest:
 
     Attributes:
         at: When the request reached the host, in microseconds since the epoch.
-        waited_ms: How long the request waited for its write to the log, in milliseconds. The wait begins at ``at``.
-            If the stream is resumed, it begins when the edge read the request: the log has no earlier time.
+        waited_ms: How long the request waited for its write to the log, in milliseconds, counted from ``at``. For a
+            resumed stream, the wait is counted from when the edge read the request: the log has no earlier time.
         total_ms: The total deadline: milliseconds from when the edge read the request.
     """
 

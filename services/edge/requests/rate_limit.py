@@ -19,7 +19,7 @@ class Rate:
     burst: int
 
     def cost_us(self, units: int = 1) -> int:
-        """Return the time in which the average rate allows this many units, in microseconds."""
+        """Return the time in microseconds after which the average rate has allowed this many units."""
         return min(units, self.burst) * 60_000_000 // self.per_minute
 
     @property
@@ -43,7 +43,7 @@ class RateDecision:
 def gcra(rate: Rate, arrival_us: int, now_us: int, units: int = 1) -> RateDecision:
     """Decide whether ``units`` are allowed at ``now_us``.
 
-    ``arrival_us`` is the attribute ``arrival_us`` of the previous decision; 0 if there was none.
+    For ``arrival_us``, pass the ``arrival_us`` of the previous decision; 0 if there was none.
     """
     following = max(arrival_us, now_us) + rate.cost_us(units)
     wait_us = following - now_us - rate.tolerance_us

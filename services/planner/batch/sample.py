@@ -194,7 +194,7 @@ def _loop(results: Sequence[SampleResult], at_once: int) -> SampledLoop:
 
 
 def sampled_engine(results: Sequence[SampleResult]) -> SampledEngine:
-    """Fit the times of an engine to a sample.
+    """Fit formulas for the times of an engine to a sample of measurements.
 
     The sample must include a closed-loop test with one request at a time, and a closed-loop test with several
     concurrent requests.

@@ -88,7 +88,7 @@ def calibrate(result: BenchResult, *, processor: bool = False) -> Calibration:
 
 
 def unfitted_roofline(catalogue: Mapping[str, str]) -> FittedRoofline:
-    """Return the performance model with default constants, for the model and the accelerator that ``catalogue`` names.
+    """Return the roofline formulas with default constants, for the LLM and the accelerator that ``catalogue`` names.
 
     Raises:
         UserError: ``catalogue`` lacks an entry, or has an unknown name.

@@ -70,7 +70,7 @@ class RepetitionResult(msgspec.Struct, frozen=True):
 
 
 class ClosedLoopResult(msgspec.Struct, frozen=True):
-    """The measurements with a fixed number of concurrent requests (``batch``). ``sets`` has the repetitions."""
+    """The measurements with a fixed number of concurrent requests (``batch``), once for each repetition."""
 
     batch: int
     prompt: int
@@ -194,7 +194,7 @@ def require_comparable_results(first: BenchResult, second: BenchResult) -> None:
     """Require that two results have the same workload, arms, settings and machine.
 
     Raises:
-        UserError: The results differ.
+        UserError: One of these differs.
     """
     own = {key for result in (first, second) for arm in result.arms.values() for key in arm.env}
     mine, other = (

@@ -1,7 +1,7 @@
 """Match many patterns in text that arrives in pieces.
 
 ``Automaton`` has the patterns of a policy, and ``Scanner`` the state of one text. The matches do not depend on how the
-text is divided. Of overlapping matches of a pattern, the first is taken.
+text is divided. Of overlapping matches of a pattern, only one is taken.
 """
 
 from services.policy.matching.automaton import Automaton, Rule

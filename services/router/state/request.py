@@ -152,7 +152,7 @@ class RequestState:
     def on_chunk(self, event: Chunk, at_us: int, log_ms: int) -> bool:
         """Apply a chunk. Return whether a decision can be due now.
 
-        No decision can be due if the answer started before this chunk and is not over.
+        A decision can be due only if the answer starts with this chunk or is over.
         """
         screen = self.screen
         last_seq, had_spoken = screen.last_seq, screen.has_spoken

@@ -61,7 +61,7 @@ class NemoCheck:
         self._regexes = () if regex is None else tuple(regex.output.compiled_patterns)
 
     async def find(self, text: str) -> tuple[FoundSpan, ...]:
-        """Return what the rails find in the window.
+        """Return what NeMo's rails find in ``text``, a window of an answer.
 
         Raises:
             CheckFailed: A rail raised an error.
@@ -92,7 +92,7 @@ class NemoCheck:
 
 
 async def nemo_check(policy: Policy) -> NemoCheck:
-    """Build and start a policy's output rails.
+    """Build and start NeMo's output rails (checks of answers) for a policy.
 
     Raises:
         BrokenPolicy: NeMo rejects the policy's configuration.

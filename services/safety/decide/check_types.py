@@ -36,7 +36,10 @@ class CheckResult:
 
 @dataclass(frozen=True, slots=True)
 class Unchecked:
-    """The outcome of a check that could not be done. Its window is unchecked. The reason must not contain user text."""
+    """The outcome of a check that could not be done. So its part of the text is unchecked.
+
+    The reason must not contain user text.
+    """
 
     reason: str
 

@@ -68,6 +68,9 @@ def check_justified(ending: Ending, margin_us: int, *, breaker: bool, max_retrie
     Returns:
         Whether the request counts as healthy: it had only one attempt, and the cause of its closing is ``answered`` or
         ``recalled``.
+
+    Raises:
+        Violation: The check failed.
     """
     request, screen = ending.request, ending.replay.screen
     deadlines, name = request.deadlines, f"request {ending.number}"

@@ -1,6 +1,6 @@
 """A second, simpler computation of a request's state.
 
-The checks at the end of a simulation compare the result with that of the class ``Screen``, which the services use.
+The checks at the end of a simulation compare its result with that of the class ``Screen``, which the services use.
 """
 
 from collections.abc import Sequence
