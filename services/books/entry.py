@@ -79,7 +79,7 @@ class Entry(msgspec.Struct, frozen=True, array_like=True):
     Attributes:
         facts: Data of the ``Account`` event; None if it was not read yet.
         receipt: Combined data of the ``Detached`` events; None if none was read yet.
-        read_ms: Latest time at which one of these events was appended to the log, in milliseconds since the epoch.
+        read_ms: Append time of the newest of the events that were read, in milliseconds since the epoch.
     """
 
     facts: Facts | None = None

@@ -36,7 +36,7 @@ class HeldEvents:
         Args:
             session: The session of the stream.
             unsent: Ops of earlier events that were not sent yet.
-            end_offset: Held events before this offset are skipped, because they were applied to the session earlier.
+            end_offset: The session has already applied the events before this offset, so they are skipped.
 
         Returns:
             None if there are no held events and no unsent ops.

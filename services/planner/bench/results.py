@@ -70,7 +70,7 @@ class RepetitionResult(msgspec.Struct, frozen=True):
 
 
 class ClosedLoopResult(msgspec.Struct, frozen=True):
-    """The measurements with a fixed number of concurrent requests (``batch``), once for each repetition."""
+    """The measurements with a fixed number of concurrent requests (``batch``). ``sets`` has one item per repetition."""
 
     batch: int
     prompt: int

@@ -99,7 +99,7 @@ class RequestCheck:
         return outputs
 
     def is_due(self, output: RunOutput) -> bool:
-        """Return whether an output that was held back must still be processed (run the check, or write the event)."""
+        """Return whether a held-back output (a check to run, or an event to write) must still be processed."""
         if self.settled(output.attempt):
             return False
         return output.attempt in self._runs if isinstance(output, CheckRequest) else self.new(output)

@@ -1,6 +1,7 @@
 """A second, simpler computation of a request's state.
 
-The checks at the end of a simulation compare its result with that of the class ``Screen``, which the services use.
+At the end of a simulation, the result of this computation is compared with that of the class ``Screen``, which the
+services use.
 """
 
 from collections.abc import Sequence
