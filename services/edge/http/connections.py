@@ -134,7 +134,7 @@ class Connections:
         return self._table.refusal(handler)
 
     def answered(self, handler: "LimitedHandler", now_s: float) -> None:
-        """Start the deadline for the next request on the connection."""
+        """Start the time limit within which the next request must arrive on the connection."""
         transport = handler.transport
         if transport is not None and transport.is_closing():
             self._closing[handler] = transport, now_s + CLOSE_TIMEOUT_S

@@ -28,7 +28,7 @@ class PendingCheck:
         last: Whether the run's text ends with this window.
         clears: The chunks up to this ``seq`` are cleared when the window has passed tier 1 and enough of the run's
             windows (see ``after``) have passed tier 2. None for a window of tier 2, or if no chunk is to be cleared.
-        after: How many of the run's windows must have passed tier 2 first; 0 if none.
+        after: How many of the run's windows must have passed tier 2 before ``clears`` takes effect; 0 if none.
     """
 
     number: int
