@@ -290,8 +290,9 @@ def free_port() -> int:
 def _reserve(port: int) -> bool:
     """Lock a port that is chosen here seconds before Java listens there.
 
-    The lock files are those of ``railbus up``, which chooses ports in the same range: see services/cli/tree/ports.py.
+    The lock files are those of ``railbus up``, which chooses ports in the same range.
     """
+    # The same as `reserve` in services/cli/tree/ports.py, which this program cannot import: it runs without Railbus.
     folder = Path(tempfile.gettempdir()) / f"railbus-{os.getuid()}-ports"
     try:
         folder.mkdir(mode=0o700, exist_ok=True)

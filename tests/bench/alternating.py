@@ -22,6 +22,9 @@ from tests.bench.kit.servers import upstream
 WARM_BURSTS: Final = 2
 PORTS: Final = (18080, 18180)
 
+Pair = tuple[dict[str, float], dict[str, float]]
+"""The figures of two bursts, the other's and ours."""
+
 
 def figures(burst: dict[str, Any]) -> dict[str, float]:
     tree = burst["trees"]["tree"]
@@ -34,11 +37,14 @@ def figures(burst: dict[str, Any]) -> dict[str, float]:
     }
 
 
-def median_interval(values: list[float], confidence: float = 0.95) -> tuple[float, float]:
-    """Return the narrowest pair of order statistics around the median that holds it with this probability."""
+def median_interval(values: list[float]) -> tuple[float, float]:
+    """Return the narrowest pair of order statistics that holds the true median with a probability of 95 %.
+
+    Fewer than six values cannot do so. For them, return the smallest and the largest.
+    """
     values, count = sorted(values), len(values)
     outside, low = 0.0, 0
-    while low < (count - 1) // 2 and (outside := outside + 2 * comb(count, low) / 2**count) <= 1 - confidence:
+    while low < (count - 1) // 2 and (outside := outside + 2 * comb(count, low) / 2**count) <= 0.05:
         low += 1
     low = max(low - 1, 0)
     return values[low], values[-1 - low]
@@ -46,9 +52,9 @@ def median_interval(values: list[float], confidence: float = 0.95) -> tuple[floa
 
 def pairs_of(
     checkouts: tuple[Path, Path], options: tuple[list[str], list[str]], streams: list[int], pairs: int
-) -> dict[int, list[tuple[dict[str, float], dict[str, float]]]]:
+) -> dict[int, list[Pair]]:
     """Start both trees, and return by number of streams the figures of each pair of bursts."""
-    found: dict[int, list[tuple[dict[str, float], dict[str, float]]]] = {}
+    found: dict[int, list[Pair]] = {}
     with upstream() as server:
         common = ("--engine", "openai", "--upstream-url", server.url)
         with (
@@ -80,16 +86,14 @@ def main() -> None:
     parser.add_argument("--streams", default="1,16,64")
     parser.add_argument("--pairs", type=int, default=16, help="pairs of bursts a start (%(default)s)")
     parser.add_argument("--starts", type=int, default=2, help="how often both trees are started (%(default)s)")
-    parser.add_argument(
-        "--governed", action=argparse.BooleanOptionalAction, default=False, help="with rails and safety"
-    )
+    parser.add_argument("--governed", action="store_true", help="with rails and safety")
     parser.add_argument("--theirs", action="append", default=[], help="an option for the other's railbus up")
     parser.add_argument("--ours", action="append", default=[], help="an option for ours")
     given = parser.parse_args()
     streams = [int(count) for count in given.streams.split(",")]
     governed = "--governed" if given.governed else "--no-governed"
     options = ([governed, *given.theirs], [governed, *given.ours])
-    all_pairs: dict[int, list[tuple[dict[str, float], dict[str, float]]]] = {count: [] for count in streams}
+    all_pairs: dict[int, list[Pair]] = {count: [] for count in streams}
     for _ in range(given.starts):
         found = pairs_of((given.other.resolve(), ROOT), options, streams, given.pairs)
         for count, more in found.items():
