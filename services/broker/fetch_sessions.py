@@ -148,10 +148,11 @@ class FetchSessions:
 
     def update(self, session: FetchSession, asked: list[FetchedPartition], forgotten: list[tuple[bytes, int]]) -> bool:
         """Update a session. If all sessions together have too many partitions, close it and return false."""
-        more = sum((each.topic, each.partition) not in session.partitions for each in asked)
-        if more and self._partitions + more > MOST_PARTITIONS:
-            self.close(session.session_id)
-            return False
+        if self._partitions + len(asked) > MOST_PARTITIONS:
+            more = sum((each.topic, each.partition) not in session.partitions for each in asked)
+            if more and self._partitions + more > MOST_PARTITIONS:
+                self.close(session.session_id)
+                return False
         before = len(session.partitions)
         session.update(asked, forgotten)
         self._partitions += len(session.partitions) - before

@@ -4,12 +4,12 @@ import asyncio
 import dataclasses
 import logging
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from services.broker.apis.dispatch import handle_frame
 from services.broker.protocol.connection import KafkaConnection
-from services.broker.protocol.responses import ApiResponse
 from services.broker.settings import BadSetting, BrokerSettings
 from services.broker.state import BrokerState
 
@@ -91,8 +91,7 @@ class BrokerService:
         self._server = None
 
     async def _listen(self, broker: BrokerState) -> asyncio.Server:
-        def handle(frame: bytes, host: str) -> ApiResponse:
-            return handle_frame(broker, frame, host)
+        handle = partial(handle_frame, broker)
 
         def connection() -> KafkaConnection:
             return KafkaConnection(

@@ -140,8 +140,9 @@ def _read(reader: Reader, version: int, broker: BrokerState) -> FetchRequest:
     forgotten: list[tuple[bytes, int]] = []
     if version >= 7:
         reader.pos = pos
-        for name, numbers in reader.array(lambda: (reader.string(), reader.array(reader.i32))):
-            forgotten += [(name.encode(), number) for number in numbers]
+        for _ in range(reader.i32()):
+            topic_name = reader.string().encode()
+            forgotten += [(topic_name, number) for number in reader.array(reader.i32)]
     # The last field, the client's rack, has no effect here.
     most = min(min_bytes, max_bytes)
     return FetchRequest(version, max_wait_ms, most, max_bytes, session_id, epoch, asked, forgotten)

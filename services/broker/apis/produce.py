@@ -25,18 +25,24 @@ _THROTTLE = b"\0\0\0\0"
 
 def produce(request: ApiRequest) -> ApiResponse:
     reader, version = request.body, request.version
+    data = reader.data
     transactional_id = reader.nullable_string()
     acks, _timeout_ms, topics = _unpack(_ACKS_TIMEOUT_COUNT, reader)
     out = bytearray(_COUNT.pack(topics))
     failed = ErrorCode.NONE
     for _ in range(topics):
+        name_from = reader.pos
         name = reader.string()
-        encoded = name.encode()
+        out += data[name_from : reader.pos]
         (partitions,) = _unpack(_COUNT, reader)
-        out += struct.pack(">h", len(encoded)) + encoded + _COUNT.pack(partitions)
+        out += _COUNT.pack(partitions)
         for _ in range(partitions):
             partition, size = _unpack(_PARTITION_SIZE, reader)
-            records = _records(reader, size)
+            begin = reader.pos
+            reader.pos = end = begin + max(size, 0)
+            if end > len(data):
+                raise MalformedRequest(f"the request ends before {size} announced bytes of records")
+            records = data[begin:end]
             if transactional_id is not None:
                 result = _Result(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
             elif acks not in {-1, 0, 1}:
@@ -60,7 +66,7 @@ class _Result(NamedTuple):
     start: int = _NO_OFFSET
 
 
-def _append(broker: BrokerState, topic: str, partition: int, records: memoryview, version: int) -> _Result:
+def _append(broker: BrokerState, topic: str, partition: int, records: bytes, version: int) -> _Result:
     log = broker.log(topic, partition)
     if log is None:
         return _Result(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
@@ -75,14 +81,6 @@ def _append(broker: BrokerState, topic: str, partition: int, records: memoryview
     if not appended.duplicate:
         broker.appended(log, len(records))
     return _Result(ErrorCode.NONE, appended.offset, appended.time_ms, log.start)
-
-
-def _records(reader: Reader, size: int) -> memoryview:
-    begin, end = reader.pos, reader.pos + max(size, 0)
-    if end > len(reader.data):
-        raise MalformedRequest(f"the request ends before {size} announced bytes of records")
-    reader.pos = end
-    return memoryview(reader.data)[begin:end]
 
 
 def _unpack(form: struct.Struct, reader: Reader) -> tuple[int, ...]:

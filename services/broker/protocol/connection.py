@@ -13,6 +13,7 @@ from services.broker.protocol.wire import MalformedRequest
 logger = logging.getLogger("railbus.broker")
 
 _SIZE = struct.Struct(">i")
+_RESPONSE_HEADER = struct.Struct(">i4s")  # size of what follows, correlation id
 _SMALLEST_REQUEST = 10  # bytes: API key, version, correlation id, a null client id
 _MAX_BUFFERED_BYTES = 1024 * 1024  # of input, while a response is delayed
 _JOIN_BELOW_BYTES = 64 * 1024  # a smaller response is joined with its header, which saves a system call
@@ -55,6 +56,9 @@ class KafkaConnection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self.last_received_s = time.monotonic()
+        if not self._input and not self._busy and self._is_one_request(data):  # usual, and needs no copy
+            self._handle_request(data[_SIZE.size :])
+            return
         self._input += data
         self._serve_buffered()
         if self._busy and self._reading and len(self._input) > _MAX_BUFFERED_BYTES and self._transport is not None:
@@ -98,6 +102,10 @@ class KafkaConnection(asyncio.Protocol):
     def abort(self) -> None:
         if self._socket is not None:
             self._socket.abort()
+
+    def _is_one_request(self, data: bytes) -> bool:
+        size = len(data) - _SIZE.size
+        return _SMALLEST_REQUEST <= size <= self._max_request_bytes and _SIZE.unpack_from(data)[0] == size
 
     def _serve_buffered(self) -> None:
         position, buffered = 0, len(self._input)
@@ -146,13 +154,13 @@ class KafkaConnection(asyncio.Protocol):
     def _answer_late(self, correlation: bytes, body: bytes) -> None:
         waited, self._pending = self._pending, None
         self._send(correlation, body)
-        if waited is not None:
+        if waited is not None and self._input:
             self._serve_buffered()
 
     def _send(self, correlation: bytes, body: bytes) -> None:
         if self._transport is None:
             return
-        head = _SIZE.pack(len(body) + len(correlation)) + correlation
+        head = _RESPONSE_HEADER.pack(len(correlation) + len(body), correlation)
         if len(body) < _JOIN_BELOW_BYTES:
             self._transport.write(head + body)
         else:

@@ -4,7 +4,7 @@ import struct
 from typing import NamedTuple
 
 from aiokafka.record.default_records import DefaultRecordBatch
-from aiokafka.record.util import calc_crc32c
+from google_crc32c import value as crc32c
 
 from services.broker.protocol.error_codes import ErrorCode
 from services.runtime.compression import without_compression
@@ -14,15 +14,21 @@ BROKER_FIELDS = struct.Struct(">qii")  # base offset, length, leader epoch: the 
 CRC_COVERS_FROM = 21
 LENGTH_COUNTS_FROM = 12
 MAGIC_AT = 16
+_MAGIC = 2
 LEADER_EPOCH = 0
 _CRC = struct.Struct(">I")
 _CRC_AT = 17
+_UNCHECKED = struct.Struct(">qiibI")  # the fields that the checksum does not cover, and the checksum
+_CHECKED = struct.Struct(">hiqq")  # attributes, last offset delta, base and largest timestamp
+_PRODUCER_AT = CRC_COVERS_FROM + _CHECKED.size
 _ATTRIBUTES = struct.Struct(">h")
 _ATTRIBUTES_AT = 21
 _LAST_DELTA = struct.Struct(">i")
 _LAST_DELTA_AT = 23
 _MAX_TIMESTAMP = struct.Struct(">q")
 _MAX_TIMESTAMP_AT = 35
+
+_SMALLEST_LENGTH = HEADER.size - LENGTH_COUNTS_FROM
 
 _COMPRESSION = 0x07
 _ZSTD = 4
@@ -81,19 +87,19 @@ def parse(batch: memoryview | bytes) -> BatchHeader:
     Raises:
         BatchRejected: The bytes do not start with a complete batch of magic 2.
     """
-    if len(batch) > MAGIC_AT and batch[MAGIC_AT] != 2:
+    if len(batch) > MAGIC_AT and batch[MAGIC_AT] != _MAGIC:
         raise BatchRejected(ErrorCode.INVALID_RECORD, "only record batches of magic 2 are accepted")
     if len(batch) < HEADER.size:
         raise BatchRejected(ErrorCode.INVALID_RECORD, "the bytes are shorter than a batch header")
     header = BatchHeader._make(HEADER.unpack_from(batch))
-    if header.length < HEADER.size - LENGTH_COUNTS_FROM or header.size > len(batch):
+    if not _SMALLEST_LENGTH <= header.length <= len(batch) - LENGTH_COUNTS_FROM:
         raise BatchRejected(ErrorCode.INVALID_RECORD, "the batch's length does not match its bytes")
     return header
 
 
 def intact(batch: memoryview | bytes, header: BatchHeader) -> bool:
     """Return whether the checksum of the batch is correct."""
-    return bool(calc_crc32c(batch[CRC_COVERS_FROM : header.size]) == header.crc)
+    return bool(crc32c(bytes(batch[CRC_COVERS_FROM : header.size])) == header.crc)
 
 
 def check_produced(batch: memoryview | bytes, header: BatchHeader, produce_version: int) -> None:
@@ -119,18 +125,20 @@ def check_produced(batch: memoryview | bytes, header: BatchHeader, produce_versi
         )
 
 
-def stamp(batch: bytearray, header: BatchHeader, append_ms: int | None) -> BatchHeader:
-    """Set the timestamp type of a batch and compute a new checksum. Return the new header.
+def place(batch: bytes, header: BatchHeader, base_offset: int, append_ms: int | None) -> bytes:
+    """Return a client's batch with its offset and its timestamp type, and with a checksum that matches.
 
     `append_ms` becomes the timestamp of every record. None keeps the client's timestamps.
     """
+    if append_ms is None and not header.has_append_time:
+        return BROKER_FIELDS.pack(base_offset, header.length, LEADER_EPOCH) + batch[MAGIC_AT:]
     if append_ms is None:
-        _ATTRIBUTES.pack_into(batch, _ATTRIBUTES_AT, header.attributes & ~_APPEND_TIME)
+        attributes, newest_ms = header.attributes & ~_APPEND_TIME, header.max_timestamp_ms
     else:
-        _ATTRIBUTES.pack_into(batch, _ATTRIBUTES_AT, header.attributes | _APPEND_TIME)
-        _MAX_TIMESTAMP.pack_into(batch, _MAX_TIMESTAMP_AT, append_ms)
-    _CRC.pack_into(batch, _CRC_AT, calc_crc32c(memoryview(batch)[CRC_COVERS_FROM:]))
-    return BatchHeader._make(HEADER.unpack_from(batch))
+        attributes, newest_ms = header.attributes | _APPEND_TIME, append_ms
+    checked = _CHECKED.pack(attributes, header.last_offset_delta, header.base_timestamp_ms, newest_ms)
+    checked += batch[_PRODUCER_AT:]
+    return _UNCHECKED.pack(base_offset, header.length, LEADER_EPOCH, _MAGIC, crc32c(checked)) + checked
 
 
 def take_place_of(batch: bytearray, original: BatchHeader) -> None:
@@ -139,7 +147,7 @@ def take_place_of(batch: bytearray, original: BatchHeader) -> None:
     _ATTRIBUTES.pack_into(batch, _ATTRIBUTES_AT, original.attributes)
     _LAST_DELTA.pack_into(batch, _LAST_DELTA_AT, original.last_offset_delta)
     _MAX_TIMESTAMP.pack_into(batch, _MAX_TIMESTAMP_AT, original.max_timestamp_ms)
-    _CRC.pack_into(batch, _CRC_AT, calc_crc32c(memoryview(batch)[CRC_COVERS_FROM:]))
+    _CRC.pack_into(batch, _CRC_AT, crc32c(bytes(batch[CRC_COVERS_FROM:])))
 
 
 def empty(base_offset: int, span: int, max_timestamp_ms: int) -> bytes:
@@ -147,11 +155,11 @@ def empty(base_offset: int, span: int, max_timestamp_ms: int) -> bytes:
     length, attributes, none = HEADER.size - LENGTH_COUNTS_FROM, 0, -1
     batch = bytearray(
         HEADER.pack(
-            base_offset, length, LEADER_EPOCH, 2, 0, attributes, span - 1, max_timestamp_ms, max_timestamp_ms,
+            base_offset, length, LEADER_EPOCH, _MAGIC, 0, attributes, span - 1, max_timestamp_ms, max_timestamp_ms,
             none, none, none, 0,
         )
     )  # fmt: skip
-    _CRC.pack_into(batch, _CRC_AT, calc_crc32c(memoryview(batch)[CRC_COVERS_FROM:]))
+    _CRC.pack_into(batch, _CRC_AT, crc32c(bytes(batch[CRC_COVERS_FROM:])))
     return bytes(batch)
 
 

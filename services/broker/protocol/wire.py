@@ -66,8 +66,12 @@ class Reader:
         size = self.i16()
         if size < 0:
             return None
+        begin = self.pos
+        self.pos = end = begin + size
+        if end > len(self.data):
+            raise MalformedRequest(f"the request ends before {size} announced bytes")
         try:
-            return self._take(size).decode()
+            return self.data[begin:end].decode()
         except UnicodeDecodeError:
             raise MalformedRequest("a string is not UTF-8") from None
 

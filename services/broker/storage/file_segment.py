@@ -62,7 +62,7 @@ class LogTail:
         older = 0 if self._older is self._younger else self._older.memory_bytes
         return older + self._younger.memory_bytes
 
-    def append(self, batch: bytes | bytearray, base: int, records: int, max_timestamp_ms: int) -> None:
+    def append(self, batch: bytes, base: int, records: int, max_timestamp_ms: int) -> None:
         size = len(self._younger)
         if size and size + len(batch) > self._half_bytes:
             self._swap(base)
@@ -170,7 +170,7 @@ class FileSegment:
             self._file = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o600)
         return self._file
 
-    def append(self, batch: bytes | bytearray, base: int, records: int, max_timestamp_ms: int) -> None:
+    def append(self, batch: bytes, base: int, records: int, max_timestamp_ms: int) -> None:
         """Write a batch at the end of the file. If this raises `OSError`, the file is unchanged."""
         assert base == self.end  # noqa: S101 - batches of a segment are contiguous
         assert self._index is not None  # noqa: S101 - not sealed

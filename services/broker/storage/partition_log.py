@@ -74,7 +74,7 @@ class PartitionLog:
     def memory_bytes(self) -> int:
         return sum(segment.memory_bytes for segment in self._segments)
 
-    def produce(self, batch: memoryview, version: int, now_ms: int) -> AppendResult:
+    def produce(self, batch: bytes, version: int, now_ms: int) -> AppendResult:
         """Check and append a batch from a client.
 
         Raises:
@@ -89,22 +89,22 @@ class PartitionLog:
         batches.check_produced(batch, header, version)
         self._check_time(header, now_ms)
         self._check_keys(batch)
-        verdict = self._producers.check_sequence(sequence_of(header))
+        sequence = sequence_of(header)
+        verdict = self._producers.check_sequence(sequence)
         if isinstance(verdict, RememberedBatch):
             # As in Kafka, the time of a duplicate is its largest timestamp.
             return AppendResult(verdict.offset, duplicate=True, time_ms=verdict.time_ms)
         if verdict is not ErrorCode.NONE:
             raise BatchRejected(verdict, "the producer's sequence does not continue")
-        placed = bytearray(batch)
-        batches.BROKER_FIELDS.pack_into(placed, 0, self.end, header.length, batches.LEADER_EPOCH)
-        time_ms = NO_TIME
-        if self.config.append_time:
-            # The timestamps in a partition must not decrease when the clock is set back.
-            time_ms = max(now_ms, self._appended_ms)
-            header = batches.stamp(placed, header, time_ms)
-        elif header.has_append_time:
-            header = batches.stamp(placed, header, None)
-        return AppendResult(self._append(placed, header, now_ms), duplicate=False, time_ms=time_ms)
+        if not self.config.append_time:
+            placed = batches.place(batch, header, self.end, None)
+            return AppendResult(self._append(placed, sequence, header.max_timestamp_ms, now_ms), duplicate=False)
+        # The timestamps in a partition must not decrease when the clock is set back.
+        append_ms = max(now_ms, self._appended_ms)
+        placed = batches.place(batch, header, self.end, append_ms)
+        offset = self._append(placed, sequence, append_ms, now_ms)
+        self._appended_ms = append_ms
+        return AppendResult(offset, duplicate=False, time_ms=append_ms)
 
     def _check_time(self, header: BatchHeader, now_ms: int) -> None:
         if self.config.append_time:
@@ -115,11 +115,11 @@ class PartitionLog:
                 ErrorCode.INVALID_TIMESTAMP, "a record is dated later than message.timestamp.after.max.ms allows"
             )
 
-    def _check_keys(self, batch: memoryview) -> None:
+    def _check_keys(self, batch: bytes) -> None:
         if not self.config.compacts:
             return
         try:
-            without_key = has_record_without_key(bytes(batch))
+            without_key = has_record_without_key(batch)
         except UnreadableBatch:
             return  # perhaps its codec is missing; the partition is then not compacted
         if without_key:
@@ -134,19 +134,18 @@ class PartitionLog:
             self._store.keep_state(self.end, self._producers, self._appended_ms)
             self._segments.append(fresh)
 
-    def _append(self, batch: bytes | bytearray, header: BatchHeader, now_ms: int) -> int:
-        if len(self._segments[-1]) + len(batch) > self.config.roll_bytes:
-            self.begin_segment(now_ms)
+    def _append(self, batch: bytes, sequence: BatchSequence, newest_ms: int, now_ms: int) -> int:
         segment = self._segments[-1]
-        if segment.end == segment.base:
-            segment.born_ms = now_ms
+        if len(segment) + len(batch) > self.config.roll_bytes:
+            self.begin_segment(now_ms)
+            segment = self._segments[-1]
         offset = segment.end
-        segment.append(batch, offset, header.span, header.max_timestamp_ms)
+        if offset == segment.base:
+            segment.born_ms = now_ms
+        segment.append(batch, offset, sequence.records, newest_ms)
         self.end = segment.end
         self.size += len(batch)
-        if header.has_append_time:
-            self._appended_ms = max(self._appended_ms, header.max_timestamp_ms)
-        self._producers.remember(sequence_of(header), offset, header.max_timestamp_ms)
+        self._producers.remember(sequence, offset, newest_ms)
         return offset
 
     def read(self, offset: int, max_bytes: int, *, at_least_one: bool) -> bytes:

@@ -63,11 +63,12 @@ class ProducerStates:
             return ErrorCode.INVALID_PRODUCER_EPOCH
         if batch.epoch > known.epoch:
             return ErrorCode.NONE if batch.first == 0 else ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+        if batch.first == (known.batches[-1].last + 1) % _SEQUENCES:
+            return ErrorCode.NONE
         for kept in known.batches:
             if kept.first == batch.first and kept.last == batch.last:
                 return kept
-        expected = (known.batches[-1].last + 1) % _SEQUENCES
-        return ErrorCode.NONE if batch.first == expected else ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+        return ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
 
     def remember(self, batch: BatchSequence, offset: int, time_ms: int) -> None:
         if batch.producer_id == NO_PRODUCER:

@@ -30,7 +30,7 @@ class LogSegment(Protocol):
     def newest_ms(self) -> int:
         """Return the largest timestamp; -1 if the segment is empty."""
 
-    def append(self, batch: bytes | bytearray, base: int, records: int, max_timestamp_ms: int) -> None:
+    def append(self, batch: bytes, base: int, records: int, max_timestamp_ms: int) -> None:
         """Append a batch whose offset is already set. If this raises `OSError`, the segment is unchanged."""
 
     def available(self, offset: int, max_bytes: int) -> int:
@@ -108,7 +108,7 @@ class Segment:
     def newest_ms(self) -> int:
         return self._newest_ms[-1] if self._newest_ms else -1
 
-    def append(self, batch: bytes | bytearray, base: int, records: int, max_timestamp_ms: int) -> None:
+    def append(self, batch: bytes, base: int, records: int, max_timestamp_ms: int) -> None:
         assert base == self.end  # noqa: S101 - batches of a segment are contiguous
         self._newest_ms.append(max(self.newest_ms, max_timestamp_ms))
         self._offsets.append(base)

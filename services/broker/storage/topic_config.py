@@ -50,18 +50,19 @@ class TopicConfig:
     cleanup_policy: str = "delete"
     delete_retention_ms: int = DAY_MS  # how long a compacted topic keeps a tombstone
     given: Mapping[str, str] = field(default_factory=dict)  # the entries that the client set, unchanged
+    compacts: bool = field(init=False)
+    roll_bytes: int = field(init=False)  # size at which a segment is closed
 
-    @property
-    def compacts(self) -> bool:
-        return "compact" in self.cleanup_policy
+    def __post_init__(self) -> None:
+        # Computed once, because each append needs them.
+        object.__setattr__(self, "compacts", "compact" in self.cleanup_policy)
+        object.__setattr__(self, "roll_bytes", self._roll_bytes())
 
     @property
     def deletes(self) -> bool:
         return "delete" in self.cleanup_policy
 
-    @property
-    def roll_bytes(self) -> int:
-        """Return the size in bytes at which a segment is closed."""
+    def _roll_bytes(self) -> int:
         if self.compacts:
             return min(self.segment_bytes, COMPACTED_SEGMENT_BYTES)
         # Retention drops whole segments, so a segment has an eighth of `retention_bytes`.

@@ -52,7 +52,7 @@ class Disk:
 
 
 def put(log: PartitionLog, batch: bytes, now_ms: int = NOW_MS):
-    return log.produce(memoryview(batch), 7, now_ms)
+    return log.produce(batch, 7, now_ms)
 
 
 def fill(log: PartitionLog, count: int, size: int = 1000) -> list[tuple[int, bytes]]:

@@ -39,8 +39,8 @@ def test_memory_does_not_grow_with_the_log(disk):
     assert everything(disk.log) == wanted
 
 
-def test_files_of_old_segments_are_opened_and_closed(disk, monkeypatch):
-    monkeypatch.setattr("services.broker.storage.topic_config.LARGEST_SEGMENT_BYTES", SMALLEST_SEGMENT_BYTES)
+def test_files_of_old_segments_are_opened_and_closed(disk):
+    disk.log.config = TopicConfig(segment_bytes=SMALLEST_SEGMENT_BYTES)
     wanted = fill(disk.log, 150, SMALLEST_SEGMENT_BYTES // 2)
     assert len(disk.files()) > MAX_OPEN_SEGMENTS
     for _ in range(2):

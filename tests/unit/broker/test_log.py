@@ -20,7 +20,7 @@ def log(**config) -> PartitionLog:
 
 
 def put(to: PartitionLog, batch: bytes, now_ms: int = NOW_MS) -> AppendResult:
-    return to.produce(memoryview(batch), 7, now_ms)
+    return to.produce(batch, 7, now_ms)
 
 
 def read(of: PartitionLog, offset: int, max_bytes: int = 1 << 30) -> list[tuple[int, bytes]]:
@@ -158,13 +158,13 @@ def test_a_retry_is_told_the_time_of_the_first_append():
 
 
 def test_a_client_may_not_say_when_its_batch_was_appended():
-    said = bytearray(build())
-    batches.stamp(said, batches.parse(said), NOW_MS)
+    built = build()
+    said = batches.place(built, batches.parse(built), 0, NOW_MS)
     with pytest.raises(BatchRejected) as refused:
-        put(log(append_time=True), bytes(said))
+        put(log(append_time=True), said)
     assert refused.value.code is ErrorCode.INVALID_TIMESTAMP
     kept = log()
-    assert put(kept, bytes(said)).time_ms == -1
+    assert put(kept, said).time_ms == -1
     assert stamps(kept) == [(0, NOW_MS, 0)]
 
 

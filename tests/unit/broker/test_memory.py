@@ -15,7 +15,7 @@ async def test_the_oldest_records_of_the_largest_partition_go_first(caplog):
     batch = build([b"x" * 100_000])
     for number in range(200):
         for log in (first, second, *([small] if number < 5 else [])):
-            log.produce(memoryview(batch), 7, NOW_MS)
+            log.produce(batch, 7, NOW_MS)
             broker.appended(log, len(batch))
             kept = sum(each.memory_bytes for each in (small, first, second))
             assert kept <= bound + bound // 16 + len(batch)

@@ -48,7 +48,7 @@ def disk(tmp_path):
 
 
 def put(log: PartitionLog, batch: bytes) -> AppendResult:
-    return log.produce(memoryview(batch), 7, NOW_MS)
+    return log.produce(batch, 7, NOW_MS)
 
 
 def everything(log: PartitionLog) -> list[tuple[int, bytes]]:
@@ -85,7 +85,7 @@ def test_a_producers_retry_is_known_after_a_restart(disk):
 
 def test_partition_time_continues_after_a_restart_with_an_earlier_clock(disk):
     disk.topics.create("t", 1, {"message.timestamp.type": "LogAppendTime"}, now_ms=NOW_MS)
-    disk.log().produce(memoryview(build(times_ms=[1])), 7, NOW_MS + 500)
+    disk.log().produce(build(times_ms=[1]), 7, NOW_MS + 500)
     disk.restart()
     assert disk.topics.existing("t").config.append_time
     assert disk.log().find_time(0) == TimestampAndOffset(0, NOW_MS + 500)
