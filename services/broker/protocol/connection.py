@@ -154,7 +154,7 @@ class KafkaConnection(asyncio.Protocol):
     def _answer_late(self, correlation: bytes, body: bytes) -> None:
         waited, self._pending = self._pending, None
         self._send(correlation, body)
-        if waited is not None and self._input:
+        if waited is not None and (self._input or not self._reading):
             self._serve_buffered()
 
     def _send(self, correlation: bytes, body: bytes) -> None:

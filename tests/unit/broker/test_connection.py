@@ -140,6 +140,16 @@ async def test_a_client_that_does_not_read_is_not_served_further(broker):
             assert len(raw.fetched(answer)[0][3]) > 500_000
 
 
+async def test_paused_reads_go_on_after_a_second_wait(broker):
+    await raw.create(broker, "t")
+    async with connected(broker) as client:
+        client.send(raw.FETCH, 4, raw.fetch(("t", 0, 0), wait_ms=300), correlation=0)
+        client.send(raw.PRODUCE, 7, raw.produce("t", build([b"x" * 1_048_450])), correlation=1)
+        client.send(raw.FETCH, 4, raw.fetch(("t", 0, 1), wait_ms=300), correlation=2)
+        assert [(await client.answer())[0] for _ in range(3)] == [0, 1, 2]
+        await client.ask(raw.METADATA, 1, raw.metadata())
+
+
 def test_a_late_answer_is_given_once_and_not_after_a_cancel():
     told: list[bytes] = []
     later = DeferredResponse()
