@@ -48,7 +48,14 @@ class OffsetJournal:
         if self._lines > self._rewrite_at:
             self._rewrite()
         assert self._file is not None  # noqa: S101 - loaded before used
-        os.write(self._file, line)
+        written = 0
+        try:
+            while written < len(line):
+                written += os.write(self._file, line[written:])
+        except OSError:
+            # The next commit would continue an incomplete line, and a restart would ignore both.
+            os.ftruncate(self._file, os.fstat(self._file).st_size - written)
+            raise
         self._lines += 1
 
     def _rewrite(self) -> None:

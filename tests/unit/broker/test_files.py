@@ -10,8 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from services.broker.groups.committed_offsets import CommittedOffset, CommittedOffsets, TopicPartition
 from services.broker.storage import data_directory, error_log
 from services.broker.storage.file_segment import MAX_OPEN_SEGMENTS, FileSegment, LogTail, OpenSegments, TailBudget
+from services.broker.storage.offset_journal import OffsetJournal
 from services.broker.storage.segment import Segment
 from services.broker.storage.topic_config import SMALLEST_SEGMENT_BYTES, TopicConfig
 from tests.support.examples import examples
@@ -138,6 +140,24 @@ def test_a_batch_that_the_disk_refuses_is_absent_and_reading_continues(disk):
     disk.kill()
     disk.open()
     assert everything(disk.log) == wanted
+
+
+def test_an_offset_without_room_is_refused_and_spoils_no_later_one(tmp_path):
+    path, place = tmp_path / "offsets.jsonl", TopicPartition("t", 0)
+    journal = OffsetJournal(path)
+    offsets = CommittedOffsets(journal)
+    journal.load(offsets)
+    offsets.commit("g", place, CommittedOffset(1, -1, ""))
+    with disk_that_is_full(path.stat().st_size + 10):
+        for _ in range(2):
+            with pytest.raises(OSError, match="File too large"):
+                offsets.commit("g", place, CommittedOffset(2, -1, ""))
+    assert offsets.of("g")[place].offset == 1
+    offsets.commit("g", place, CommittedOffset(3, -1, ""))
+    journal.close()
+    restarted = CommittedOffsets()
+    OffsetJournal(path).load(restarted)
+    assert restarted.of("g") == {place: CommittedOffset(3, -1, "")}
 
 
 def test_without_room_for_an_index_a_segment_is_read_without_it(disk, caplog, monkeypatch):
