@@ -10,6 +10,7 @@ from services.broker.protocol.error_codes import ErrorCode
 from services.broker.protocol.responses import ApiResponse
 from services.broker.protocol.wire import Writer
 from services.broker.state import ApiRequest, BrokerState
+from services.broker.storage.error_log import STORAGE_FAILED, log_storage_error
 from services.broker.storage.topics import TopicError, TopicState, check_name
 
 _TOPIC = 2
@@ -135,4 +136,7 @@ def _alter(
         broker.topics.configure(name, settings, validate_only=validate_only)
     except TopicError as error:
         return error.code, str(error)
+    except OSError as error:
+        log_storage_error(f"topic {name}", error)
+        return ErrorCode.KAFKA_STORAGE_ERROR, STORAGE_FAILED
     return ErrorCode.NONE, None

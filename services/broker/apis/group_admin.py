@@ -6,6 +6,7 @@ from services.broker.protocol.error_codes import ErrorCode
 from services.broker.protocol.responses import ApiResponse
 from services.broker.protocol.wire import Writer
 from services.broker.state import ApiRequest
+from services.broker.storage.error_log import log_storage_error
 
 _UNKNOWN_OPERATIONS = -(2**31)
 _CONSUMER = "consumer"
@@ -67,8 +68,12 @@ def delete_groups(request: ApiRequest) -> ApiResponse:
         stored = broker.offsets.of(name)
         if not stored and group is None:
             return ErrorCode.GROUP_ID_NOT_FOUND
-        for place in list(stored):
-            broker.offsets.forget(name, place)
+        try:
+            for place in list(stored):
+                broker.offsets.forget(name, place)
+        except OSError as error:
+            log_storage_error(f"the deletion of group {name}", error)
+            return ErrorCode.KAFKA_STORAGE_ERROR
         return ErrorCode.NONE
 
     out = Writer().i32(0)

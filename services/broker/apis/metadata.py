@@ -8,6 +8,7 @@ from services.broker.protocol.responses import ApiResponse
 from services.broker.protocol.wire import Writer
 from services.broker.settings import CLUSTER_ID, NODE_ID
 from services.broker.state import ApiRequest, BrokerState, now_ms
+from services.broker.storage.error_log import log_storage_error
 from services.broker.storage.topics import TopicError, TopicState, check_name
 
 logger = logging.getLogger("railbus.broker")
@@ -79,6 +80,9 @@ def _topic(broker: BrokerState, name: str, *, may_create: bool) -> tuple[ErrorCo
         topic = broker.topics.create(name, broker.settings.partitions, {}, now_ms=now_ms())
     except TopicError as error:
         return error.code, None
+    except OSError as error:
+        log_storage_error(f"topic {name}", error)
+        return ErrorCode.KAFKA_STORAGE_ERROR, None
     logger.info("created topic %s with %d partition(s) at its first use", name, broker.settings.partitions)
     return ErrorCode.NONE, topic
 

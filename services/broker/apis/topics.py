@@ -10,11 +10,10 @@ from services.broker.protocol.responses import ApiResponse
 from services.broker.protocol.wire import Reader, Writer
 from services.broker.settings import NODE_ID
 from services.broker.state import ApiRequest, BrokerState, now_ms
-from services.broker.storage.error_log import log_storage_error
+from services.broker.storage.error_log import STORAGE_FAILED, log_storage_error
 from services.broker.storage.topics import TopicError
 
 _DEFAULT = -1
-_STORAGE_FAILED = "The data directory cannot be written; see the broker's log."
 
 TopicResult = tuple[str, ErrorCode, str | None]
 
@@ -144,7 +143,7 @@ def _attempt(name: str, action: Callable[[], object]) -> TopicResult:
         return name, error.code, str(error)
     except OSError as error:
         log_storage_error(f"topic {name}", error)
-        return name, ErrorCode.KAFKA_STORAGE_ERROR, _STORAGE_FAILED
+        return name, ErrorCode.KAFKA_STORAGE_ERROR, STORAGE_FAILED
     return name, ErrorCode.NONE, None
 
 

@@ -11,6 +11,9 @@ logger = logging.getLogger("railbus.broker")
 REPEAT_S: Final = 60.0
 """Minimum time between two log lines about storage errors, in seconds."""
 
+STORAGE_FAILED: Final = "The data directory cannot be written; see the broker's log."
+"""Message to the client, where the response has room for one."""
+
 DISK_FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 

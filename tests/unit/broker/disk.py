@@ -1,6 +1,9 @@
 """A data directory with one topic, for tests: opened, closed, and left as a killed broker leaves it."""
 
 import os
+import resource
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from services.broker.groups.committed_offsets import CommittedOffsets
@@ -70,3 +73,14 @@ def everything(log: PartitionLog, max_bytes: int = 1 << 20) -> list[tuple[int, b
         found += records(log.read(at, max_bytes, at_least_one=True))
         at = found[-1][0] + 1
     return found
+
+
+@contextmanager
+def disk_that_is_full(file_bytes: int) -> Iterator[None]:
+    """No file may grow beyond this size, as the kernel enforces it."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (file_bytes, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)

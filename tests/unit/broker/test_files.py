@@ -1,9 +1,7 @@
 """A log in files: what a start reads, what a full disk and a damaged file cost, and that memory stays bounded."""
 
 import os
-import resource
 import shutil
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -18,7 +16,7 @@ from services.broker.storage.segment import Segment
 from services.broker.storage.topic_config import SMALLEST_SEGMENT_BYTES, TopicConfig
 from tests.support.examples import examples
 from tests.unit.broker.batches import NOW_MS, build, records
-from tests.unit.broker.disk import Disk, everything, fill, put
+from tests.unit.broker.disk import Disk, disk_that_is_full, everything, fill, put
 
 
 @pytest.fixture
@@ -113,17 +111,6 @@ def test_a_folder_of_the_version_before_is_read_and_goes_on(tmp_path):
     disk.open()
     assert everything(disk.log) == wanted
     disk.close()
-
-
-@contextmanager
-def disk_that_is_full(file_bytes: int):
-    """No file may grow beyond this size, as the kernel enforces it."""
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (file_bytes, before[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 def test_a_batch_that_the_disk_refuses_is_absent_and_reading_continues(disk):

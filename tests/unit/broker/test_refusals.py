@@ -18,6 +18,7 @@ from services.broker.state import BrokerState
 from services.broker.storage import error_log
 from tests.unit.broker import raw
 from tests.unit.broker.batches import build, records
+from tests.unit.broker.disk import disk_that_is_full
 from tests.unit.broker.raw import connected
 
 
@@ -221,6 +222,28 @@ async def test_a_batch_that_cannot_be_kept_is_refused_and_not_read_by_anybody(tm
         assert raw.produced(await client.ask(raw.PRODUCE, 7, ask)) == (ErrorCode.NONE, 0)
         answer = await client.ask(raw.FETCH, 4, raw.fetch(("t", 0, 0)))
         assert records(raw.fetched(answer)[0][3]) == [(0, b"a")]
+    await broker.stop()
+
+
+async def test_a_change_that_cannot_be_stored_is_an_error_of_its_topic(tmp_path, monkeypatch):
+    monkeypatch.setattr(error_log, "_errors", error_log.StorageErrorLog())
+    broker = BrokerService(data_dir=tmp_path)
+    await broker.start()
+    await raw.create(broker, "t")
+    change = Writer().i32(1).i8(2).string("t").i32(1).string("retention.ms")
+    async with connected(broker) as client:
+        commit = Writer().string("g").i32(-1).string("").i64(-1).i32(1).string("t").i32(1).i32(0).i64(5).string("")
+        await client.ask(8, 2, commit.done())
+        with disk_that_is_full(0):
+            answer = await client.ask(raw.METADATA, 0, Writer().i32(1).string("new").done())
+            answer.i32(), answer.i32(), answer.string(), answer.i32(), answer.i32()
+            assert (answer.i16(), answer.string()) == (ErrorCode.KAFKA_STORAGE_ERROR, "new")
+            for key, entry in ((33, Writer().string("5")), (44, Writer().i8(0).string("5"))):
+                answer = await client.ask(key, 0, change.done() + entry.i8(0).done())
+                assert (answer.i32(), answer.i32(), answer.i16()) == (0, 1, ErrorCode.KAFKA_STORAGE_ERROR)
+            answer = await client.ask(42, 0, Writer().i32(1).string("g").done())
+            assert (answer.i32(), answer.i32(), answer.string()) == (0, 1, "g")
+            assert answer.i16() == ErrorCode.KAFKA_STORAGE_ERROR
     await broker.stop()
 
 
