@@ -102,7 +102,7 @@ def _delete(broker: BrokerState, name: str, times_named: int) -> None:
         raise TopicError(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
     topic = broker.topics.delete(name)
     for log in topic.partitions:
-        log.deleted = True
+        log.delete()
         broker.waiters.wake(log)  # waiting fetches must report the deletion to their clients
     broker.offsets.forget_topic(name)
 

@@ -70,6 +70,11 @@ class PartitionLog:
         self._segments[-1].seal()
         self._store.keep_state(self.end, self._producers, self._appended_ms)
 
+    def delete(self) -> None:
+        self.deleted = True
+        # An abandoned fetch session refers to this log for long, and the memory limit does not count it any more.
+        self._segments = []
+
     @property
     def memory_bytes(self) -> int:
         return sum(segment.memory_bytes for segment in self._segments)
