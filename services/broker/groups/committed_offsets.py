@@ -31,6 +31,9 @@ class CommittedOffsets:
     def groups(self) -> Iterator[str]:
         return iter(self._groups)
 
+    def topics(self) -> set[str]:
+        return {place.topic for stored in self._groups.values() for place in stored}
+
     def of(self, group: str) -> dict[TopicPartition, CommittedOffset]:
         return self._groups.get(group, {})
 

@@ -99,6 +99,9 @@ class Storage:
             self._load_topics(topics, stored, now_ms, trusted=trusted)
             self._remove_leftovers(set(stored))
             self._journal.load(offsets)
+            # A kill during the deletion of a topic leaves its offsets. They must not apply to a new topic of its name.
+            for topic in offsets.topics() - stored.keys():
+                offsets.forget_topic(topic)
             _write_lock(self._lock, _boot_id())
         except OSError as error:
             remedy = "free some space on its disk" if error.errno in DISK_FULL else "repair it or name another"

@@ -202,6 +202,7 @@ def test_a_segment_that_could_not_be_begun_leaves_the_log_as_it_was(disk):
 
 
 def test_committed_offsets_survive_and_the_last_one_counts(disk):
+    disk.topics.create("t", 1, {}, now_ms=NOW_MS)
     disk.offsets.commit("g", TopicPartition("t", 0), CommittedOffset(5, -1, "first"))
     disk.offsets.commit("g", TopicPartition("t", 0), CommittedOffset(7, 0, "last ü"))
     disk.offsets.commit("g", TopicPartition("gone", 0), CommittedOffset(1, -1, ""))
@@ -210,7 +211,20 @@ def test_committed_offsets_survive_and_the_last_one_counts(disk):
     assert disk.offsets.of("g") == {TopicPartition("t", 0): CommittedOffset(7, 0, "last ü")}
 
 
+def test_a_kill_in_the_deletion_of_a_topic_leaves_none_of_its_offsets(disk):
+    for topic in ("t", "gone"):
+        disk.topics.create(topic, 1, {}, now_ms=NOW_MS)
+        disk.offsets.commit("g", TopicPartition(topic, 0), CommittedOffset(5, -1, ""))
+    disk.topics.delete("gone")
+    disk.restart()
+    disk.topics.create("gone", 1, {}, now_ms=NOW_MS)
+    assert disk.offsets.of("g") == {TopicPartition("t", 0): CommittedOffset(5, -1, "")}
+    disk.restart()
+    assert disk.offsets.of("g") == {TopicPartition("t", 0): CommittedOffset(5, -1, "")}
+
+
 def test_a_torn_line_of_offsets_is_ignored(disk):
+    disk.topics.create("t", 1, {}, now_ms=NOW_MS)
     disk.offsets.commit("g", TopicPartition("t", 0), CommittedOffset(5, -1, ""))
     disk.close()
     path = disk.folder / "offsets.jsonl"
