@@ -129,8 +129,11 @@ class Storage:
         return self._files(topic, partition)
 
     def _files(self, topic: str, partition: int) -> PartitionFiles:
-        folder = self._folder / "topics" / topic / str(partition)
-        files = self._partitions[TopicPartition(topic, partition)] = PartitionFiles(folder, self._opened, self._budget)
+        folder, place = self._folder / "topics" / topic / str(partition), TopicPartition(topic, partition)
+        left = self._partitions.pop(place, None)
+        if left is not None:  # an earlier attempt to create this partition failed
+            left.close()
+        files = self._partitions[place] = PartitionFiles(folder, self._opened, self._budget)
         return files
 
     def save_topics(self, topics: Mapping[str, TopicState]) -> None:

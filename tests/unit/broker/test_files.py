@@ -147,6 +147,16 @@ def test_an_offset_without_room_is_refused_and_spoils_no_later_one(tmp_path):
     assert restarted.of("g") == {place: CommittedOffset(3, -1, "")}
 
 
+def test_failed_attempts_to_create_a_topic_take_no_memory_from_others(disk):
+    before = disk.storage._budget.partitions
+    with disk_that_is_full(0):
+        for _ in range(10):
+            with pytest.raises(OSError, match="File too large"):
+                disk.topics.create("new", 1, {}, now_ms=NOW_MS)
+    disk.topics.create("new", 1, {}, now_ms=NOW_MS)
+    assert disk.storage._budget.partitions == before + 1
+
+
 def test_without_room_for_an_index_a_segment_is_read_without_it(disk, caplog, monkeypatch):
     monkeypatch.setattr(error_log, "_errors", error_log.StorageErrorLog())
     wanted = fill(disk.log, 40)
