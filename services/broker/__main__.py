@@ -2,12 +2,19 @@
 
 import argparse
 import asyncio
+import contextlib
+import resource
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Final
 
 from services.broker.service import BrokerService
 from services.broker.settings import DISK_RETENTION_BYTES, MEMORY_RETENTION_BYTES, BrokerSettings
+from services.broker.storage.file_segment import MAX_OPEN_SEGMENTS
+from services.broker.storage.topics import MAX_PARTITIONS
 from services.runtime.process import run, say_ready
+
+_OWN_FILES: Final = 64  # the lock, the offsets file, the listening socket, standard streams
 
 
 def arguments(argv: Sequence[str] | None = None) -> BrokerSettings:
@@ -44,7 +51,19 @@ def arguments(argv: Sequence[str] | None = None) -> BrokerSettings:
     )
 
 
+def allow_open_files(connections: int) -> None:
+    """Raise the limit of open files as far as allowed: each connection and each partition on disk needs a file."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    needed = connections + MAX_PARTITIONS + MAX_OPEN_SEGMENTS + _OWN_FILES
+    if hard != resource.RLIM_INFINITY:
+        needed = min(needed, hard)
+    if soft != resource.RLIM_INFINITY and soft < needed:
+        with contextlib.suppress(OSError, ValueError):  # macOS refuses some values below the hard limit
+            resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
+
+
 async def serve(settings: BrokerSettings) -> None:
+    allow_open_files(settings.max_connections)
     broker = BrokerService.of(settings)
     await broker.start()
     try:

@@ -1,5 +1,6 @@
 """`python -m services.broker` as a process."""
 
+import resource
 import signal
 import socket
 import subprocess
@@ -9,6 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+
+from tests.support.chunk_log import Connection, create_topic, fill
 
 pytestmark = pytest.mark.slow  # each is a process
 
@@ -76,3 +79,18 @@ def test_a_port_in_use_is_named(tmp_path):
         code, _, err = ended("--port", port, "--data-dir", str(tmp_path))
         assert code == 2
         assert f"cannot listen on 127.0.0.1:{port}" in err
+
+
+def test_a_low_limit_of_open_files_is_raised_for_many_partitions(tmp_path):
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (64, hard))
+    try:
+        with process("--port", "0", "--data-dir", str(tmp_path)) as running:
+            address = running.stdout.readline().split()[1]
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+            connection = Connection(address)
+            create_topic(connection, "t", 100, {})
+            connection.close()
+            fill(address, "t", 100, 100, in_batch=1)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
