@@ -159,7 +159,7 @@ class ConsumerGroup:
         return ErrorCode.NONE, new_id
 
     def _admit_known(self, request: JoinRequest, ticket: RequestTicket, now_ms: int) -> ErrorCode:
-        if self.members.take_reserved_id(request.member_id):
+        if request.instance_id is None and self.members.take_reserved_id(request.member_id):
             self._add(request, ticket, now_ms)
             return ErrorCode.NONE
         code = self.members.check_id(request.member_id, request.instance_id)
@@ -169,7 +169,8 @@ class ConsumerGroup:
         leads = self.state is GroupState.STABLE and member.id == self.leader
         if self.state is GroupState.PREPARING or leads or member.join.protocols != request.protocols:
             self._due += member.fail_pending(ErrorCode.REBALANCE_IN_PROGRESS)
-            member.join, member.joining = request, ticket
+            # As in Kafka, a member keeps its instance id, even if a later request does not have it.
+            member.join, member.joining = replace(request, instance_id=member.join.instance_id), ticket
             self._prepare(now_ms)
         else:
             # The member missed this generation's response, or a follower repeats its request. Nothing has changed.

@@ -37,6 +37,25 @@ def test_a_static_member_that_stays_away_is_out_after_its_session():
     assert len(lab.joined(lab.join(second.member_id, instance="two")).peers) == 1
 
 
+def test_a_static_member_that_rejoins_without_its_instance_id_keeps_it():
+    lab = Lab()
+    (member,) = lab.stable("one")
+    again = lab.joined(lab.join(member.member_id))
+    assert lab.beat(again, "one") is ErrorCode.NONE
+    assert lab.leave(member.member_id) is ErrorCode.NONE
+    assert lab.joined(lab.join(instance="one")).code is ErrorCode.NONE
+
+
+def test_a_reserved_member_id_does_not_take_the_place_of_a_static_member():
+    lab = Lab()
+    (member,) = lab.stable("one")
+    reserved = lab.joined(lab.join(id_required=True)).member_id
+    assert lab.joined(lab.join(reserved, instance="one")).code is ErrorCode.FENCED_INSTANCE_ID
+    assert lab.beat(member, "one") is ErrorCode.NONE
+    lab.wait(SESSION_MS)
+    assert lab.group.idle
+
+
 def test_a_twin_that_waits_to_join_is_fenced():
     lab = Lab()
     lab.stable(None)
