@@ -235,7 +235,7 @@ class PartitionLog:
 
         * The topic's `cleanup.policy` does not contain `compact`.
         * Less than half of the bytes in these segments are new, that is, not compacted yet.
-        * A batch cannot be decoded.
+        * A batch is damaged or cannot be decoded.
 
         Raises:
             OSError: A segment file cannot be read or written.
@@ -276,15 +276,31 @@ class PartitionLog:
 
 
 def _batches(segments: Sequence[LogSegment]) -> Iterator[bytes]:
+    """Yield each batch of these segments.
+
+    Raises:
+        UnreadableBatch: A batch is damaged.
+    """
     for segment in segments:
         offset = segment.base
         while offset < segment.end:
             data = memoryview(segment.read(offset, _STEP_BYTES, at_least_one=True))
             while data:
-                header = batches.parse(data)
+                header = _undamaged(data, offset)
                 yield bytes(data[: header.size])
-                offset = header.base_offset + header.span
+                offset += header.span
                 data = data[header.size :]
+
+
+def _undamaged(data: memoryview, offset: int) -> BatchHeader:
+    try:
+        header = batches.parse(data)
+    except BatchRejected as error:
+        raise UnreadableBatch(str(error)) from None
+    # The compacted batch gets a new checksum, which would hide the damage.
+    if header.base_offset != offset or not batches.intact(data, header):
+        raise UnreadableBatch("a stored batch is damaged")
+    return header
 
 
 def _first_at_or_after(batch: bytes, header: BatchHeader, timestamp_ms: int) -> TimestampAndOffset | None:

@@ -248,3 +248,18 @@ def test_a_batch_that_cannot_be_opened_keeps_its_partition_as_it_is():
     log.begin_segment(NOW_MS)
     assert not log.compact(NOW_MS)
     assert (log.size, log.end) == (size, 2)
+
+
+@pytest.mark.parametrize("at", [7, 8, 16, 26, 68])  # base offset, length, magic, last offset delta, a value
+def test_a_batch_damaged_on_the_disk_keeps_its_partition_as_it_is(tmp_path, at):
+    disk = Disk(tmp_path / "data", COMPACT)
+    for key in (b"a", b"b", b"a"):
+        put(disk.log, build([b"1", b"2"], keys=[key, b"c"]))
+    disk.log.begin_segment(NOW_MS)
+    path = disk.files()[0]
+    data = bytearray(path.read_bytes())
+    data[len(data) // 3 + at] ^= 1
+    path.write_bytes(data)
+    assert not disk.log.compact(NOW_MS)
+    assert path.read_bytes() == data
+    disk.close()
