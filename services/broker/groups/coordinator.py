@@ -16,6 +16,9 @@ logger = logging.getLogger("railbus.broker")
 
 MAX_GROUPS = 10_000
 
+_LATE_MS = 50  # a timer that is later than this shows that the process was paused or busy
+_CATCH_UP_MS = 50
+
 
 class GroupStore(Protocol):
     def save_groups(self, groups: Mapping[str, StableGroup]) -> None: ...
@@ -94,8 +97,17 @@ class GroupCoordinator:
                 return  # it fires early and is then set again, which is cheaper than a timer per heartbeat
             armed[1].cancel()
         delay_s = max(0, due_ms - monotonic_ms()) / 1000
-        timer = asyncio.get_running_loop().call_later(delay_s, self._tick, group)
+        timer = asyncio.get_running_loop().call_later(delay_s, self._on_timer, group)
         self._timers[group.id] = (due_ms, timer)
+
+    def _on_timer(self, group: ConsumerGroup) -> None:
+        now_ms, (due_ms, _timer) = monotonic_ms(), self._timers[group.id]
+        if now_ms - due_ms <= _LATE_MS:
+            self._tick(group)
+            return
+        # uvloop calls timers before it reads sockets. So the heartbeats that came during a pause are read first.
+        timer = asyncio.get_running_loop().call_later(_CATCH_UP_MS / 1000, self._tick, group)
+        self._timers[group.id] = (now_ms + _CATCH_UP_MS, timer)
 
     def _tick(self, group: ConsumerGroup) -> None:
         self._timers.pop(group.id, None)

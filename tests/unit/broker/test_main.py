@@ -5,12 +5,14 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
+from services.broker.protocol.wire import Writer
 from tests.support.chunk_log import Connection, create_topic, fill
 
 pytestmark = pytest.mark.slow  # each is a process
@@ -94,3 +96,34 @@ def test_a_low_limit_of_open_files_is_raised_for_many_partitions(tmp_path):
             fill(address, "t", 100, 100, in_batch=1)
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_heartbeats_that_came_while_the_broker_was_paused_count():
+    with process("--port", "0", "--min-session-ms", "1000") as running:
+        connection = Connection(running.stdout.readline().split()[1])
+        for number in range(2):
+            group = f"group{number}"
+            join = (
+                Writer()
+                .string(group)
+                .i32(1000)
+                .i32(5000)
+                .string("")
+                .string("consumer")
+                .i32(1)
+                .string("range")
+                .blob(b"")
+            )
+            answer = connection.ask(11, 2, join.done())
+            answer.i32(), answer.i16()
+            generation = answer.i32()
+            answer.string(), answer.string()
+            member = Writer().string(group).i32(generation).string(answer.string())
+            heartbeat = member.done()
+            connection.ask(14, 1, member.i32(0).done())
+            running.send_signal(signal.SIGSTOP)
+            connection.send(12, 0, heartbeat)
+            time.sleep(1.6)
+            running.send_signal(signal.SIGCONT)
+            assert connection.answer().i16() == 0
+        connection.close()
