@@ -221,6 +221,7 @@ class Fetcher:
         if known is None or known[0] != version:
             led = {p: position for p, position in self._positions.items() if self._cluster.leader(p) == node}
             known = self._led[node] = (version, led)
+            self._changed.set()  # a partition may have got a leader to which there is no connection yet
         return known[1]
 
     async def _deliver(
