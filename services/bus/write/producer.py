@@ -199,6 +199,9 @@ class Producer:
         topic, partition = target
         try:
             sent = await self._client.send_batch(batch, topic, partition=partition)
+        except _FOR_GOOD as error:  # the batch was not sent and has no sequence numbers, so the session goes on
+            self._refuse(target, records, error)
+            self._release(target, records)
         except KafkaError as error:
             error.add_note(f"at {topic}[{partition}]")
             self._fail(error)
@@ -227,11 +230,15 @@ class Producer:
                     record.ack.set_result(Position(partition, base + index if base >= 0 else UNKNOWN_OFFSET))
             labelled(PRODUCED, topic).inc(len(records))
         else:
-            _log.error("%s[%d]: the broker refuses %d event(s) for good: %s", topic, partition, len(records), error)
-            _reject(records, EventRejected(f"{topic}: {error}"))
-            RECORDS_REFUSED.labels(topic).inc(len(records))
+            self._refuse(target, records, error)
             self._fail(error)  # aiokafka has used the batch's sequence numbers, so the session is unusable
         self._release(target, records)
+
+    def _refuse(self, target: Partition, records: list[OutgoingRecord], error: BaseException) -> None:
+        topic, partition = target
+        _log.error("%s[%d]: the broker refuses %d event(s) for good: %s", topic, partition, len(records), error)
+        _reject(records, EventRejected(f"{topic}: {error}"))
+        RECORDS_REFUSED.labels(topic).inc(len(records))
 
     def _release(self, target: Partition, records: list[OutgoingRecord]) -> None:
         if self._outbox.complete_batch(target):

@@ -2,7 +2,9 @@ import asyncio
 import itertools
 
 import pytest
+from aiokafka import AIOKafkaProducer
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
+from aiokafka.errors import TopicAuthorizationFailedError
 
 from schemas.errors import MalformedEvent
 from schemas.ids import uuid7
@@ -167,3 +169,31 @@ async def test_what_the_broker_refuses_for_good_is_told_and_the_rest_goes_on(
     assert [isinstance(result, EventRejected) for result in results] == [False, True, False, False]
     assert (await producer.send(small, closed(first))).partition == 0
     assert any("refuses" in message and "for good" in message for message in caplog.messages)
+
+
+async def test_a_topic_that_the_user_may_not_see_is_refused_and_the_rest_goes_on(
+    producer: Producer, topic: Topic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As Apache Kafka does where a user has no right at all to a topic: aiokafka reads this from the metadata."""
+    hidden = copy_of(STREAMS, "hidden")
+    send_batch = AIOKafkaProducer.send_batch
+
+    async def see_or_raise(self: object, batch: object, name: str, *, partition: int) -> object:
+        if name == hidden.name:
+            raise TopicAuthorizationFailedError(name)
+        return await send_batch(self, batch, name, partition=partition)
+
+    monkeypatch.setattr(AIOKafkaProducer, "send_batch", see_or_raise)
+    request_id = request_in(0)
+    async with asyncio.timeout(LIMIT_S):
+        posted = [
+            await producer.post(where, event)
+            for where, event in (
+                (hidden, closed(request_id)),
+                (topic, closed(request_id)),
+                (hidden, closed(request_id)),
+            )
+        ]
+        results = await asyncio.gather(*posted, return_exceptions=True)
+        assert [isinstance(result, EventRejected) for result in results] == [True, False, True]
+        assert (await producer.send(topic, closed(request_id))).offset == 1
