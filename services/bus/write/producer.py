@@ -136,6 +136,7 @@ class Producer:
         if not self._buffer.try_acquire(record.size):
             await self._buffer.acquire(record.size)
             if self._ended is not None:
+                self._buffer.release(record.size)  # for callers that still wait, and get the same error
                 raise self._ended
         return self._accept(topic, event, record)
 

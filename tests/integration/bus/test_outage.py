@@ -8,7 +8,16 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from schemas.topics import STREAMS, Topic
-from services.bus import BusSettings, GroupReader, NotAcknowledged, Producer, Received, TailReader, ensure_topics
+from services.bus import (
+    BusSettings,
+    GroupReader,
+    NotAcknowledged,
+    Producer,
+    ProducerClosed,
+    Received,
+    TailReader,
+    ensure_topics,
+)
 from services.bus.write import producer as producer_module
 from services.runtime.metrics import BROKER_AWAY
 from tests.integration.bus.lab import LIMIT_S, RecordCollector, chunk, closed, request_in, running_readers
@@ -157,6 +166,26 @@ async def test_a_full_buffer_makes_callers_wait_and_loses_nothing(
         positions = await asyncio.gather(*accepted)
     await producer.stop()
     assert [position.offset for position in positions] == list(range(100))  # type: ignore[attr-defined]
+
+
+async def test_stopping_ends_every_caller_that_waits_for_the_full_buffer(
+    own_embedded_broker: Broker, own: BusSettings, log: Topic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also when all who wait need more room than the whole buffer has."""
+    monkeypatch.setattr(producer_module, "BUFFER_BYTES", 20_000)
+    monkeypatch.setattr(producer_module, "FLUSH_S", 0.1)
+    producer = Producer(own, role=any_role(), name="test")
+    await producer.start()
+    await asyncio.to_thread(own_embedded_broker.kill)
+    request_id = request_in(0)
+    posting = [asyncio.create_task(producer.post(log, chunk(request_id, seq, "x" * 500))) for seq in range(100)]
+    await asyncio.sleep(0.3)
+    waiting = [task for task in posting if not task.done()]
+    assert len(waiting) > 50
+    await producer.stop()
+    async with asyncio.timeout(LIMIT_S / 6):
+        results = await asyncio.gather(*waiting, return_exceptions=True)
+    assert {type(result) for result in results} == {ProducerClosed}
 
 
 async def test_a_broker_that_lost_its_log(
