@@ -248,6 +248,7 @@ class Producer:
         for record in records:
             size += record.size
         self._buffer.release(size)
+        UNACKED.set(self._outbox.count)
         if not self._outbox.count:
             self._empty.set()
 

@@ -21,6 +21,7 @@ from services.bus import (
     ensure_topics,
     partition_for,
 )
+from services.runtime.metrics import UNACKED
 from tests.integration.bus.lab import LIMIT_S, RecordCollector, chunk, closed, request_in, running_readers
 from tests.support.bus import any_role, copy_of
 
@@ -88,6 +89,11 @@ async def test_stopping_sends_what_lingers(settings: BusSettings, topic: Topic) 
     futures = [await producer.post(topic, chunk(request_in(2), 5)) for _ in range(10)]
     await producer.stop()
     assert sorted(future.result().offset for future in futures) == list(range(10))
+
+
+async def test_nothing_counts_as_unacknowledged_once_all_is(producer: Producer, topic: Topic) -> None:
+    await producer.send(topic, closed(request_in(0)))
+    assert UNACKED._value.get() == 0
 
 
 async def test_an_event_of_nearly_a_million_bytes(settings: BusSettings, topic: Topic) -> None:
