@@ -9,11 +9,12 @@ from collections.abc import Awaitable
 from typing import Any, Final
 
 from aiokafka import AIOKafkaProducer
-from aiokafka.errors import KafkaError
+from aiokafka.errors import ClusterAuthorizationFailedError, KafkaError
 
 from services.bus.kafka.broker_health import backoff_s, health_of, wait_for_broker
 from services.bus.kafka.connections import credentials
 from services.bus.settings import BusSettings
+from services.runtime.errors import UserError
 
 REQUEST_TIMEOUT_MS: Final = 15_000
 """If a request has no response for this many milliseconds, its connection counts as lost and a new one is opened."""
@@ -28,7 +29,11 @@ CLOSE_S: Final = 3.0
 
 
 async def open_producer(settings: BusSettings, name: str) -> Any:
-    """Wait for the broker. Return a started idempotent producer that sends each batch without delay."""
+    """Wait for the broker. Return a started idempotent producer that sends each batch without delay.
+
+    Raises:
+        UserError: The broker refuses the credentials, or does not let this user write.
+    """
     attempt = 0
     while True:
         await wait_for_broker(settings)
@@ -43,6 +48,10 @@ async def open_producer(settings: BusSettings, name: str) -> Any:
         report_health(producer.client)
         try:
             await producer.start()
+        except ClusterAuthorizationFailedError:
+            await close_producer(producer)
+            why = "the broker does not let this user write to any topic: `railbus acls` prints the rights it needs"
+            raise UserError(why) from None
         except KafkaError:
             await close_producer(producer)
             await asyncio.sleep(backoff_s(attempt))

@@ -89,7 +89,7 @@ class Producer:
         """Connect. Wait while the broker is unreachable.
 
         Raises:
-            UserError: The broker refuses the credentials.
+            UserError: The broker refuses the credentials, or does not let this user write.
         """
         self._client = await open_producer(self._settings, self._name)
         self._loop = asyncio.get_running_loop()

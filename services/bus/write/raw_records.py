@@ -28,7 +28,7 @@ async def write_raw_records(settings: BusSettings, records: Sequence[RawRecord],
 
     Raises:
         NotAcknowledged: The broker did not acknowledge a record. The records before it are written.
-        UserError: The broker refuses the credentials.
+        UserError: The broker refuses the credentials, or does not let this user write.
     """
     producer = await open_producer(settings, name)
     written: list[Position] = []

@@ -14,9 +14,10 @@ from aiokafka.errors import GroupAuthorizationFailedError, TopicAuthorizationFai
 
 from schemas.registry import GROUPS, ROLES, reads, writes
 from schemas.topics import TOPICS
-from services.bus import BusSettings
+from services.bus import BusSettings, Producer
 from services.edge.ledger.report import Query
 from services.edge.ledger.window_reader import WindowReader
+from services.runtime.errors import UserError
 from tests.contract.conftest import running_broker
 from tests.integration.rails.lab import copy_patient_policy
 from tests.support.brokers import Broker
@@ -122,7 +123,7 @@ async def test_a_role_can_write_read_and_join_what_it_needs_and_nothing_else(gua
         assert {group for group in everyones if await joins(guarded, user, group)} == set(GROUPS[role])
 
 
-async def test_a_user_whom_no_list_names_sees_no_topic_and_joins_no_group(guarded):
+async def test_a_user_whom_no_list_names_sees_no_topic_joins_no_group_and_writes_nothing(guarded):
     consumer = AIOKafkaConsumer(bootstrap_servers=guarded, **as_user("stranger"))
     await consumer.start()
     try:
@@ -130,6 +131,12 @@ async def test_a_user_whom_no_list_names_sees_no_topic_and_joins_no_group(guarde
     finally:
         await consumer.stop()
     assert not await joins(guarded, "stranger", "generator")
+    bus = BusSettings(
+        bootstrap=guarded, security_protocol="SASL_PLAINTEXT", sasl_username="stranger",
+        sasl_password="stranger-secret",
+    )  # fmt: skip
+    with pytest.raises(UserError, match="does not let this user write"):
+        await Producer(bus, role="rails").start()
 
 
 @pytest.mark.parametrize(("role", "state"), [("edge", b"live"), ("rails", b"refused")])

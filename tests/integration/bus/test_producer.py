@@ -4,7 +4,7 @@ import itertools
 import pytest
 from aiokafka import AIOKafkaProducer
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
-from aiokafka.errors import TopicAuthorizationFailedError
+from aiokafka.errors import ClusterAuthorizationFailedError, TopicAuthorizationFailedError
 
 from schemas.errors import MalformedEvent
 from schemas.ids import uuid7
@@ -21,6 +21,7 @@ from services.bus import (
     ensure_topics,
     partition_for,
 )
+from services.runtime.errors import UserError
 from services.runtime.metrics import UNACKED
 from tests.integration.bus.lab import LIMIT_S, RecordCollector, chunk, closed, request_in, running_readers
 from tests.support.bus import any_role, copy_of
@@ -203,3 +204,15 @@ async def test_a_topic_that_the_user_may_not_see_is_refused_and_the_rest_goes_on
         results = await asyncio.gather(*posted, return_exceptions=True)
         assert [isinstance(result, EventRejected) for result in results] == [True, False, True]
         assert (await producer.send(topic, closed(request_id))).offset == 1
+
+
+async def test_a_user_who_may_write_nothing_is_told(settings: BusSettings, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Apache Kafka then refuses a producer id."""
+
+    async def refuse(_: object) -> None:
+        raise ClusterAuthorizationFailedError
+
+    monkeypatch.setattr(AIOKafkaProducer, "start", refuse)
+    async with asyncio.timeout(LIMIT_S / 6):
+        with pytest.raises(UserError, match="does not let this user write"):
+            await Producer(settings, role=any_role(), name="test").start()
