@@ -318,23 +318,32 @@ class Fetcher:
 async def newest_records(cluster: Cluster, ends: Mapping[Partition, int]) -> dict[Partition, Any]:
     """Return the last record of each partition before its end offset in ``ends``, as an aiokafka record.
 
-    If the last record of a partition cannot be read, the partition is left out.
+    If the leader of a partition is not known or does not answer, try again without limit. If the last record of a
+    partition is gone or cannot be unpacked, the partition is left out.
     """
     wanted = {partition: end - 1 for partition, end in ends.items() if end > 0}
     found: dict[Partition, Any] = {}
-    for node in {cluster.leader(partition) for partition in wanted}:
-        if node is None:
-            continue
-        connection = FetchConnection(cluster, node)
-        try:
-            answer = await connection.fetch(ask_once({p: at for p, at in wanted.items() if cluster.leader(p) == node}))
-        except (KafkaError, OSError, TimeoutError):
-            continue
-        finally:
-            connection.close()
-        for part in decode(answer).parts if answer is not None else ():
-            partition = (part.topic, part.partition)
-            for _, record in unpack(part.records, wanted[partition]):
-                if record is not None and type(record) is not BrokenBatch:
-                    found[partition] = record
+    for attempt in itertools.count():
+        for node in {cluster.leader(partition) for partition in wanted}:
+            if node is None:
+                continue
+            connection = FetchConnection(cluster, node)
+            try:
+                asked = ask_once({p: at for p, at in wanted.items() if cluster.leader(p) == node})
+                answer = await connection.fetch(asked)
+            except (KafkaError, OSError, TimeoutError):
+                continue
+            finally:
+                connection.close()
+            for part in decode(answer).parts if answer is not None else ():
+                if for_code(part.error).invalid_metadata:
+                    continue  # it has another leader now
+                partition = (part.topic, part.partition)
+                for _, record in unpack(part.records, wanted.pop(partition)):
+                    if record is not None and type(record) is not BrokenBatch:
+                        found[partition] = record
+        if not wanted:
+            break
+        await asyncio.sleep(backoff_s(attempt))
+        await cluster.refresh()
     return found

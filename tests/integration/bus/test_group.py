@@ -5,6 +5,8 @@ import time
 from collections.abc import Sequence
 
 import pytest
+from aiokafka.errors import KafkaConnectionError, NotLeaderForPartitionError
+from aiokafka.protocol.fetch import FetchResponse_v7
 
 from schemas.topics import Topic
 from services.bus import (
@@ -17,6 +19,8 @@ from services.bus import (
     TopicPartitions,
     UnreadableRecord,
 )
+from services.bus.read.fetch_connection import FetchConnection
+from services.bus.read.fetch_wire import FetchAsk
 from tests.integration.bus.conftest import NewTopic
 from tests.integration.bus.lab import LIMIT_S, RecordCollector, chunk, closed, request_in, running_readers
 from tests.support.waiting import until
@@ -196,6 +200,33 @@ async def test_rewinding_reads_the_recent_past_whatever_is_committed(
         assert len(again.records) == 8
     assert sorted(again.offsets) == [(partition, offset) for partition in range(4) for offset in range(2)]
     assert told[:2] == ["assigned", "records"]
+
+
+@pytest.mark.parametrize("trouble", ["no connection", "another leader"])
+async def test_rewinding_counts_from_the_newest_record_although_its_broker_is_away_for_a_moment(
+    settings: BusSettings, producer: Producer, topic: Topic, group: str, trouble: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise it would count from now. After a long outage it would then read nothing of what is open."""
+    await fill(producer, topic, 1)
+    await asyncio.sleep(1)
+    fetch, troubles = FetchConnection.fetch, [trouble]
+
+    async def fail_once(self: FetchConnection, ask: FetchAsk) -> bytes | None:
+        if not troubles:
+            return await fetch(self, ask)
+        troubles.clear()
+        if trouble == "no connection":
+            raise KafkaConnectionError
+        parts = [(number, NotLeaderForPartitionError.errno, -1, -1, -1, [], b"") for _, number in ask.offsets]
+        return FetchResponse_v7(0, 0, 0, [(topic.name, parts)]).encode()  # type: ignore[no-any-return]
+
+    monkeypatch.setattr(FetchConnection, "fetch", fail_once)
+    got = RecordCollector()
+    reader = GroupReader(settings, topics=[topic], group=group, handler=got, commit="never", rewind_ms=500)
+    async with running_readers(reader):
+        await until(lambda: reader.joined)
+        assert await reader.read_to_end(everything(topic))
+    assert sorted(got.offsets) == [(partition, 0) for partition in range(4)]
 
 
 async def test_who_leads_its_group_still_finds_where_to_begin(
