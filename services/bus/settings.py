@@ -96,6 +96,10 @@ class BusSettings:
     def addresses(self) -> list[tuple[str, int]]:
         return _check_addresses(self.bootstrap)
 
+    def servers(self) -> list[str]:
+        """Return each address as ``HOST:PORT``, with brackets around an IPv6 address."""
+        return [f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in self.addresses()]
+
     def ssl_context(self) -> ssl.SSLContext | None:
         """Return the TLS context; None if the connection is not encrypted.
 

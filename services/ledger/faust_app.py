@@ -254,7 +254,7 @@ def _make_app(settings: Settings, copies: int, begin_at: BeginAt) -> Any:
     for name in ("faust", "mode", "services.ledger.faust_flow"):  # they log a line at each start and stop of a part
         logging.getLogger(name).setLevel(logging.WARNING)
     bus: BusSettings = settings.bus
-    addresses = ";".join(f"kafka://{host}:{port}" for host, port in bus.addresses())
+    addresses = ";".join(f"kafka://{server}" for server in bus.servers())
     return FaustApp(
         settings.ledger_group,
         begin_at=begin_at,

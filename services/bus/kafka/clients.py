@@ -65,7 +65,7 @@ async def open_producer(settings: BusSettings, name: str) -> Any:
 
 def common_options(settings: BusSettings, name: str) -> dict[str, Any]:
     return {
-        "bootstrap_servers": [f"{host}:{port}" for host, port in settings.addresses()],
+        "bootstrap_servers": settings.servers(),
         "client_id": name,
         "retry_backoff_ms": RETRY_BACKOFF_MS,
         **credentials(settings),

@@ -1,8 +1,12 @@
 from pathlib import Path
 
 import pytest
+from aiokafka.conn import collect_hosts
+from faust.transport.drivers.aiokafka import server_list
+from yarl import URL
 
 from services.bus import BusSettings
+from services.bus.kafka.clients import common_options
 from services.runtime.errors import UserError
 from services.runtime.settings import load_settings, settings_variables
 
@@ -34,8 +38,12 @@ def test_every_setting_has_its_variable() -> None:
 
 
 def test_several_brokers_and_ipv6() -> None:
-    settings = load_settings(BusSettings, {"RAILBUS_KAFKA_BOOTSTRAP": "a:1, [::1]:2"})
-    assert settings.addresses() == [("a", 1), ("::1", 2)]
+    settings = load_settings(BusSettings, {"RAILBUS_KAFKA_BOOTSTRAP": "a:1, [::1]:9092"})
+    assert settings.addresses() == [("a", 1), ("::1", 9092)]
+    read_by_aiokafka = collect_hosts(common_options(settings, "test")["bootstrap_servers"], randomize=False)
+    assert [(host, port) for host, port, _ in read_by_aiokafka] == settings.addresses()
+    urls = [URL(f"kafka://{server}") for server in settings.servers()]
+    assert server_list(urls, 9092) == ["a:1", "[::1]:9092"], "as the ledger's Faust reads it"
 
 
 @pytest.mark.parametrize("address", ["", "host", "host:", ":9092", "host:x", "host:0", "host:70000", "a:1,,b:2"])
