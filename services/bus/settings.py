@@ -121,7 +121,14 @@ def _check_addresses(bootstrap: str) -> list[tuple[str, int]]:
     found = []
     for address in bootstrap.split(","):
         host, _, port = address.strip().rpartition(":")
-        if not host or not port.isdigit() or not 0 < int(port) < 65_536:
+        if not _is_host(host) or not port.isdigit() or not 0 < int(port) < 65_536:
             raise UserError(f"RAILBUS_KAFKA_BOOTSTRAP={bootstrap!r}: must be HOST:PORT, such as 127.0.0.1:9092")
         found.append((host.strip("[]"), int(port)))
     return found
+
+
+def _is_host(host: str) -> bool:
+    try:
+        return bool(host.encode("idna"))  # as the event loop does it before it looks the name up
+    except UnicodeError:  # an empty label, or one that is too long
+        return False

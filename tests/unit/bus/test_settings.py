@@ -46,7 +46,10 @@ def test_several_brokers_and_ipv6() -> None:
     assert server_list(urls, 9092) == ["a:1", "[::1]:9092"], "as the ledger's Faust reads it"
 
 
-@pytest.mark.parametrize("address", ["", "host", "host:", ":9092", "host:x", "host:0", "host:70000", "a:1,,b:2"])
+@pytest.mark.parametrize(
+    "address",
+    ["", "host", "host:", ":9092", "host:x", "host:0", "host:70000", "a:1,,b:2", "a..b:9092", f"{'x' * 64}.net:9092"],
+)
 def test_a_wrong_address_is_named(address: str) -> None:
     with pytest.raises(UserError, match=r"RAILBUS_KAFKA_BOOTSTRAP=.*must be HOST:PORT"):
         BusSettings(bootstrap=address)
