@@ -121,6 +121,8 @@ class GroupMembership(ConsumerRebalanceListener):  # type: ignore[misc] # aiokaf
                 return_when=asyncio.FIRST_COMPLETED,
             )
             self._failures.discard(failure)
+            if failure.done():
+                failure.exception()  # mark it as retrieved, so that the event loop does not log it too
             if self._coordinator._coordination_task.cancelled():  # noqa: SLF001
                 raise KafkaError("the membership was cancelled")  # its CancelledError would end us without an error
             self._coordinator.check_errors()

@@ -1,11 +1,13 @@
 import asyncio
 import dataclasses
+import gc
 import random
 import time
 from collections.abc import Sequence
 
 import pytest
-from aiokafka.errors import KafkaConnectionError, NotLeaderForPartitionError
+from aiokafka.client import AIOKafkaClient
+from aiokafka.errors import GroupAuthorizationFailedError, KafkaConnectionError, NotLeaderForPartitionError
 from aiokafka.protocol.fetch import FetchResponse_v7
 
 from schemas.topics import Topic
@@ -21,6 +23,7 @@ from services.bus import (
 )
 from services.bus.read.fetch_connection import FetchConnection
 from services.bus.read.fetch_wire import FetchAsk
+from services.runtime.errors import UserError
 from tests.integration.bus.conftest import NewTopic
 from tests.integration.bus.lab import LIMIT_S, RecordCollector, chunk, closed, request_in, running_readers
 from tests.support.waiting import until
@@ -200,6 +203,20 @@ async def test_rewinding_reads_the_recent_past_whatever_is_committed(
         assert len(again.records) == 8
     assert sorted(again.offsets) == [(partition, offset) for partition in range(4) for offset in range(2)]
     assert told[:2] == ["assigned", "records"]
+
+
+async def test_a_refused_membership_is_told_once(
+    settings: BusSettings, topic: Topic, group: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def refuse(*_: object) -> None:
+        await asyncio.sleep(0.05)
+        raise GroupAuthorizationFailedError(group)
+
+    monkeypatch.setattr(AIOKafkaClient, "coordinator_lookup", refuse)
+    with pytest.raises(UserError, match="does not let this user read"):
+        await GroupReader(settings, topics=[topic], group=group, handler=RecordCollector()).run()
+    gc.collect()
+    assert not [record.message for record in caplog.records if record.name == "asyncio"]
 
 
 @pytest.mark.parametrize("trouble", ["no connection", "another leader"])
