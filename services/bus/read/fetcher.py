@@ -263,7 +263,8 @@ class Fetcher:
         current: _ReadPosition | None = None  # stays valid in this slice, because no other task runs meanwhile
         for partition, position, next_offset, record in items:
             if position is not current:
-                if self._positions.get(partition) is not position:
+                # If the leader changed during the delivery, the new leader's connection may have read these records.
+                if self._positions.get(partition) is not position or next_offset <= position.offset:
                     continue
                 current = position
             position.offset = progress[partition] = next_offset

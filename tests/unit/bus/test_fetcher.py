@@ -8,30 +8,39 @@ from typing import Any
 
 import pytest
 from aiokafka.protocol.fetch import FetchRequest_v7, FetchResponse_v7
+from aiokafka.record.default_records import DefaultRecordBatchBuilder
 
 from services.bus import InFlightLimit
-from services.bus.read.fetch_wire import FetchCall
-from services.bus.read.fetcher import Fetcher
-from services.bus.read.record_decoder import RecordDecoder
+from services.bus.read.fetch_wire import NO_SESSION, FetchCall
+from services.bus.read.fetcher import Events, Fetcher, HandOver
+from services.bus.read.record_decoder import RawDecoder, unpack
 from services.bus.records import Partition
 
-MOVED, STAYING = ("t", 0), ("t", 1)
+MOVED, STAYING, ELSEWHERE = ("t", 0), ("t", 1), ("t", 2)
+POLL_S = 0.001
 
 
 class Connection:
-    """A broker that has nothing new, and notes what it is asked for."""
+    """A connection to one broker. It notes what it is asked for."""
 
-    def __init__(self, asked: set[Partition]) -> None:
+    def __init__(self, asked: set[Partition], logs: dict[Partition, bytes]) -> None:
         self._asked = asked
+        self._logs = logs
 
     def connected(self) -> bool:
         return True
 
     async def send(self, call: FetchCall) -> bytes:
         request = FetchRequest_v7.decode(BytesIO(call.encode()))
-        self._asked |= {(topic, number) for topic, parts in request.topics for number, *_ in parts}
-        await asyncio.sleep(0.01)
-        return FetchResponse_v7(throttle_time_ms=0, error_code=0, session_id=0, topics=[]).encode()  # type: ignore[no-any-return]
+        asked = {(topic, number): offset for topic, parts in request.topics for number, offset, *_ in parts}
+        self._asked.update(asked)
+        await asyncio.sleep(POLL_S)
+        parts = [(number, 0, 0, 0, 0, [], self._new((topic, number), at)) for (topic, number), at in asked.items()]
+        return FetchResponse_v7(0, 0, NO_SESSION, [("t", parts)]).encode()  # type: ignore[no-any-return]
+
+    def _new(self, partition: Partition, offset: int) -> bytes:
+        log = self._logs.get(partition, b"")
+        return log if any(True for _ in unpack(log, offset)) else b""
 
     def close(self) -> None:
         pass
@@ -44,6 +53,7 @@ class Brokers:
         self.leaders = leaders
         self.leaders_version = 0
         self.asked: dict[int, set[Partition]] = {}
+        self.logs: dict[Partition, bytes] = {}
 
     def leader(self, partition: Partition) -> int | None:
         return self.leaders[partition]
@@ -54,7 +64,7 @@ class Brokers:
         self.leaders_version += 1
 
     async def connect(self, node: int) -> Connection:
-        return Connection(self.asked.setdefault(node, set()))
+        return Connection(self.asked.setdefault(node, set()), self.logs)
 
     async def refresh(self) -> None:
         self.leaders = {partition: 2 if node is None else node for partition, node in self.leaders.items()}
@@ -62,12 +72,12 @@ class Brokers:
 
 
 @asynccontextmanager
-async def fetching(brokers: Any, limit: InFlightLimit) -> AsyncIterator[None]:
-    fetcher = Fetcher(brokers, decoder=RecordDecoder(), hand_over=lambda *_: None, in_flight_limit=limit)
-    fetcher.start_at({MOVED: 0, STAYING: 0})
+async def fetching(brokers: Any, limit: InFlightLimit, hand_over: HandOver = lambda *_: None) -> AsyncIterator[Fetcher]:
+    fetcher = Fetcher(brokers, decoder=RawDecoder(), hand_over=hand_over, in_flight_limit=limit)
+    fetcher.start_at(dict.fromkeys(brokers.leaders, 0))
     task = asyncio.create_task(fetcher.run())
     try:
-        yield
+        yield fetcher
     finally:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
@@ -90,3 +100,25 @@ async def test_a_partition_whose_leader_changes_while_reading_pauses_is_read_fro
         brokers.moves(MOVED, node)
         limit.release()
         await reaches(brokers, 2)
+
+
+async def test_records_are_handed_over_once_although_the_leader_changes_meanwhile() -> None:
+    count, offsets = 2_000, list[int]()
+    batch = DefaultRecordBatchBuilder(2, 0, 0, -1, -1, -1, 2**20)
+    for offset in range(count):
+        batch.append(offset, 1, b"k", b"v", [])
+    brokers = Brokers({MOVED: 1, ELSEWHERE: 2})
+    brokers.logs[MOVED] = bytes(batch.build())
+
+    def hand_over(records: Events, _: object) -> None:
+        offsets.extend(record.offset for record in records)
+        if offsets[-1] == 0:
+            brokers.moves(MOVED, 2)
+
+    async with fetching(brokers, InFlightLimit(1), hand_over) as fetcher:  # the limit: one record in each call
+        async with asyncio.timeout(30):
+            while fetcher.position(MOVED) != count:  # noqa: ASYNC110 - a few times only
+                await asyncio.sleep(0.01)
+        await asyncio.sleep(0.1)
+    assert MOVED in brokers.asked[2]
+    assert offsets == list(range(count))
