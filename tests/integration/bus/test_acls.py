@@ -123,7 +123,7 @@ async def test_a_role_can_write_read_and_join_what_it_needs_and_nothing_else(gua
         assert {group for group in everyones if await joins(guarded, user, group)} == set(GROUPS[role])
 
 
-async def test_a_user_whom_no_list_names_sees_no_topic_joins_no_group_and_writes_nothing(guarded):
+async def test_a_user_whom_no_list_names_sees_joins_and_writes_nothing(guarded):
     consumer = AIOKafkaConsumer(bootstrap_servers=guarded, **as_user("stranger"))
     await consumer.start()
     try:

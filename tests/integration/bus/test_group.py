@@ -220,7 +220,7 @@ async def test_a_refused_membership_is_told_once(
 
 
 @pytest.mark.parametrize("trouble", ["no connection", "another leader"])
-async def test_rewinding_counts_from_the_newest_record_although_its_broker_is_away_for_a_moment(
+async def test_rewinding_starts_at_its_place_while_a_broker_is_away(
     settings: BusSettings, producer: Producer, topic: Topic, group: str, trouble: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Otherwise it would count from now. After a long outage it would then read nothing of what is open."""

@@ -168,7 +168,7 @@ async def test_a_full_buffer_makes_callers_wait_and_loses_nothing(
     assert [position.offset for position in positions] == list(range(100))  # type: ignore[attr-defined]
 
 
-async def test_stopping_ends_every_caller_that_waits_for_the_full_buffer(
+async def test_stopping_ends_all_calls_that_wait_for_a_full_buffer(
     own_embedded_broker: Broker, own: BusSettings, log: Topic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also when all who wait need more room than the whole buffer has."""

@@ -178,7 +178,7 @@ async def test_what_the_broker_refuses_for_good_is_told_and_the_rest_goes_on(
     assert any("refuses" in message and "for good" in message for message in caplog.messages)
 
 
-async def test_a_topic_that_the_user_may_not_see_is_refused_and_the_rest_goes_on(
+async def test_a_topic_that_the_user_may_not_see_is_refused(
     producer: Producer, topic: Topic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As Apache Kafka does where a user has no right at all to a topic: aiokafka reads this from the metadata."""

@@ -90,7 +90,7 @@ async def reaches(brokers: Brokers, node: int) -> None:
 
 
 @pytest.mark.parametrize("node", [2, None])
-async def test_a_partition_whose_leader_changes_while_reading_pauses_is_read_from_the_new_one(node: int | None) -> None:
+async def test_a_leader_that_changes_while_reading_pauses_is_followed(node: int | None) -> None:
     """None: it has no leader for a while."""
     brokers, limit = Brokers({MOVED: 1, STAYING: 1}), InFlightLimit(1)
     async with fetching(brokers, limit):
@@ -102,7 +102,7 @@ async def test_a_partition_whose_leader_changes_while_reading_pauses_is_read_fro
         await reaches(brokers, 2)
 
 
-async def test_records_are_handed_over_once_although_the_leader_changes_meanwhile() -> None:
+async def test_records_are_handed_over_once_while_the_leader_changes() -> None:
     count, offsets = 2_000, list[int]()
     batch = DefaultRecordBatchBuilder(2, 0, 0, -1, -1, -1, 2**20)
     for offset in range(count):
