@@ -49,6 +49,14 @@ def test_finish_reasons(told, reason):
     assert parser.end(stream_done=False).finish_reason == reason
 
 
+def test_an_empty_finish_reason_ends_nothing():
+    parser = CompletionParser(0.0)
+    parser.read(chunk({"content": "a"}, finish=""), 1.0)
+    assert not parser.complete
+    with pytest.raises(EngineError, match="before the answer was complete"):
+        parser.end(stream_done=False)
+
+
 @pytest.mark.parametrize(
     ("told", "error_class"), [("content_filter", "safety_block"), ("abort", "unavailable"), ("error", "internal")]
 )

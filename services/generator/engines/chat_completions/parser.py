@@ -85,7 +85,7 @@ class CompletionParser:
         if not chunk.choices:
             return None
         choice = chunk.choices[0]
-        if choice.finish_reason is not None:
+        if choice.finish_reason:  # some servers send an empty one with every chunk before the end
             failure = ERROR_FINISH_REASONS.get(choice.finish_reason)
             if failure is not None:
                 raise EngineError(*failure, retryable=failure[0] != "safety_block")
