@@ -7,6 +7,7 @@ import time
 from contextlib import asynccontextmanager
 
 import pytest
+from aiohttp import web
 
 from schemas.requests import Message, Sampling
 from schemas.stream import Speculation, Usage
@@ -218,6 +219,40 @@ async def test_a_prompt_that_is_too_long_is_reported_with_its_numbers(upstream):
     async with engine(upstream.address) as it:
         error = await failure(it)
     assert str(error) == "the prompt is too long: 99 tokens, the limit is 64 tokens"
+
+
+async def test_a_refusal_that_comes_in_pieces_is_read_whole(upstream):
+    said = {"error": {"message": "This model's maximum context length is 64 tokens. However, you requested 99 tokens."}}
+
+    async def script(request, body):
+        told = b'{"error":{"message":"Unrecognized request argument: stream_options"}}'
+        if "stream_options" not in body:
+            told = json.dumps(said).encode()
+        response = web.StreamResponse(status=400)
+        await response.prepare(request)
+        for piece in (told[:20], told[20:]):
+            await response.write(piece)
+            await asyncio.sleep(0.05)
+        return response
+
+    upstream.script = script
+    async with engine(upstream.address) as it:
+        error = await failure(it)
+    assert str(error) == "the prompt is too long: 99 tokens, the limit is 64 tokens"
+
+
+async def test_a_refusal_whose_body_never_ends_is_a_refusal(upstream):
+    async def script(request, _):
+        response = web.StreamResponse(status=429)
+        await response.prepare(request)
+        await response.write(b"{")
+        await asyncio.sleep(60)
+        return response
+
+    upstream.script = script
+    async with engine(upstream.address) as it:
+        error = await failure(it)
+    assert (error.error_class, error.retryable) == ("overloaded", True)
 
 
 async def test_an_unreachable_upstream_is_an_error():

@@ -16,6 +16,9 @@ from services.worker.engine import EngineError, EngineStep, GenerationResult, Jo
 MAX_ERROR_BODY_BYTES: Final = 65_536
 """Maximum number of bytes that are read of the body of an error response."""
 
+ERROR_BODY_TIMEOUT_S: Final = 1.0
+"""Maximum number of seconds to wait for the rest of the body of an error response."""
+
 END_OF_STREAM_TIMEOUT_S: Final = 1.0
 """Maximum number of seconds to wait, after the last token, for the token counts and the end of the stream."""
 
@@ -100,10 +103,14 @@ async def _more(content: aiohttp.StreamReader, deadline: float | None) -> bytes:
 
 
 async def _error_body(response: aiohttp.ClientResponse) -> bytes:
+    body, deadline = b"", time.monotonic() + ERROR_BODY_TIMEOUT_S
     try:
-        return await response.content.read(MAX_ERROR_BODY_BYTES)
+        # ``read(n)`` would return what has arrived so far, which may be only a part of the body.
+        while len(body) < MAX_ERROR_BODY_BYTES and (more := await _more(response.content, deadline)):
+            body += more
     finally:
         response.close()
+    return body[:MAX_ERROR_BODY_BYTES]
 
 
 def transport_error(error: Exception) -> EngineError:
