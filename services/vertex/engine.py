@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import aiohttp
 import google.auth
-from google.auth.exceptions import DefaultCredentialsError, GoogleAuthError
+from google.auth.exceptions import DefaultCredentialsError, GoogleAuthError, TransportError
 from google.genai import errors
 from google.oauth2.credentials import Credentials
 
@@ -121,6 +121,9 @@ def _engine_error(error: Exception) -> EngineError:
     match error:
         case errors.APIError():
             return status_error(error.code or 500)
+        # On Google Cloud, the credentials wrap the error of the metadata server.
+        case TransportError() | GoogleAuthError(__cause__=TransportError()) | GoogleAuthError(retryable=True):
+            return EngineError("unavailable", "Google's sign-in server cannot be reached", retryable=True)
         case GoogleAuthError():
             return EngineError("auth", "Google refused the credentials: sign in again", retryable=False)
         case aiohttp.ClientConnectorError() | TimeoutError():

@@ -8,6 +8,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
+from google.auth.exceptions import GoogleAuthError, RefreshError, TransportError
+from google.oauth2.credentials import Credentials
 
 from schemas.requests import Message, Sampling
 from services.devtools.vertex.script import EmulatorScript
@@ -139,6 +141,36 @@ async def test_an_unreachable_server_is_an_error() -> None:
         async for _ in it.generate(job("m")):
             pass
     await it.close()
+
+
+def wrapped(error: GoogleAuthError, cause: GoogleAuthError) -> GoogleAuthError:
+    error.__cause__ = cause
+    return error
+
+
+@pytest.mark.parametrize(
+    ("error", "error_class", "retryable"),
+    [
+        (RefreshError("invalid_grant"), "auth", False),
+        (RefreshError("internal_failure", retryable=True), "unavailable", True),
+        (TransportError("no route to oauth2.googleapis.com"), "unavailable", True),
+        (wrapped(RefreshError("metadata"), TransportError("no route")), "unavailable", True),
+    ],
+)
+async def test_only_refused_credentials_need_a_new_sign_in(
+    error: GoogleAuthError, error_class: str, retryable: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refresh(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(Credentials, "refresh", refresh)
+    it = VertexEngine(VertexSettings(vertex_url="http://127.0.0.1:9", vertex_model="m"))
+    await it.start()
+    monkeypatch.setattr(Credentials, "expired", True)
+    with pytest.raises(EngineError) as caught:
+        await drain(it, job("m"), [])
+    await it.close()
+    assert (caught.value.error_class, caught.value.retryable) == (error_class, retryable)
 
 
 @pytest.mark.parametrize("moment", ["first", "middle", "between", "stalled"])
