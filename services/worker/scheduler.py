@@ -9,19 +9,23 @@ from schemas.registry import RoleName
 from schemas.requests import Request
 from schemas.side_events import Cancel
 from schemas.stream import ErrorClass, InputGate, OutputCheck
-from schemas.topics import Topic
+from schemas.topics import DAY_MS, Topic
 from services.worker.engine import EngineError
 
 RecentKey = TypeVar("RecentKey", bound=Hashable)
 
 MAX_REMEMBERED: Final = 10_000
-"""Maximum number of remembered cancels, and also of remembered requests. The oldest are dropped first."""
+"""Maximum number of remembered requests. The oldest are dropped first."""
+
+MAX_CANCELS: Final = 100_000
+"""Maximum number of remembered cancels. The oldest are dropped first. This number takes about 30 MB."""
 
 BATCH_SHARE: Final = 0.75
 """Maximum share of the slots for batch executions. The other slots are free for a burst of interactive requests."""
 
-CANCEL_MEMORY_US: Final = 600_000_000
-"""Time in microseconds for which a cancel is remembered, because the cancelled request may be read later."""
+CANCEL_MEMORY_US: Final = DAY_MS * 1_000
+"""Time in microseconds for which a cancel is remembered, because the cancelled request may be read later. A batch
+request may wait on the log until its deadline, which is at most a day."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -193,7 +197,7 @@ class Scheduler:
         self._running: dict[tuple[str, int], Ticket] = {}
         self._unacknowledged: set[Ticket] = set()
         self._seen: RecentKeys[tuple[str, int]] = RecentKeys(MAX_REMEMBERED)
-        self._cancelled: RecentKeys[tuple[str, int | None]] = RecentKeys(MAX_REMEMBERED)
+        self._cancelled: RecentKeys[tuple[str, int | None]] = RecentKeys(MAX_CANCELS)
 
     @property
     def unacknowledged(self) -> Collection[Ticket]:

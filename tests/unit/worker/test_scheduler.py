@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from schemas.side_events import Cancel
+from services.runtime.classes.service_classes import BATCH_BOUNDS
 from services.worker.engine import EngineError
 from services.worker.scheduler import (
     CANCEL_MEMORY_US,
@@ -141,6 +142,15 @@ def test_a_cancel_that_comes_first_is_remembered_for_a_while(attempt):
     assert isinstance(refusal, Refusal)
     assert refusal.error_class == "cancelled"
     assert it.accept(ticket(2), T0_US + CANCEL_MEMORY_US) == "waits"
+
+
+def test_a_cancelled_batch_request_is_not_run_however_late_it_is_read():
+    it = scheduler()
+    longest_us = BATCH_BOUNDS.total_ms[1] * 1_000
+    it.cancel(cancel(1), T0_US)
+    refusal = it.accept(ticket(1, batch=True), T0_US + longest_us - 1)
+    assert isinstance(refusal, Refusal)
+    assert refusal.error_class == "cancelled"
 
 
 def test_the_end_hands_back_what_waits_and_stops_what_runs():
