@@ -74,12 +74,14 @@ class OpenAISettings:
         """Return the server's URL, ending in ``/v1``.
 
         Raises:
-            UserError: ``upstream_url`` is not set or not an HTTP URL.
+            UserError: ``upstream_url`` is not set or not an HTTP URL, or names a user although there is a key.
         """
         if not self.upstream_url:
             raise UserError("engine openai needs RAILBUS_UPSTREAM_URL, such as http://127.0.0.1:8000")
         if not _is_address(self.upstream_url):
             raise UserError("RAILBUS_UPSTREAM_URL must be an address such as http://127.0.0.1:8000")
+        if self.upstream_key and "@" in urlsplit(self.upstream_url).netloc:
+            raise UserError("RAILBUS_UPSTREAM_URL has a user's name: leave it out, or remove RAILBUS_UPSTREAM_KEY")
         base = self.upstream_url.rstrip("/")
         return base if base.endswith("/v1") else f"{base}/v1"
 
@@ -87,8 +89,9 @@ class OpenAISettings:
 def _is_address(url: str) -> bool:
     try:
         parts = urlsplit(url)
+        (parts.hostname or "").encode("idna")
         return parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
-    except ValueError:  # the port is not a number
+    except ValueError:  # the port is not a number, or a part of the host's name is empty or too long
         return False
 
 

@@ -17,6 +17,12 @@ from services.runtime.errors import UserError
         ("openai", {"RAILBUS_UPSTREAM_URL": "127.0.0.1:8000"}, "RAILBUS_UPSTREAM_URL must be an address such as"),
         ("openai", {"RAILBUS_UPSTREAM_URL": "ftp://x"}, "RAILBUS_UPSTREAM_URL must be an address"),
         ("openai", {"RAILBUS_UPSTREAM_URL": "http://x:99999"}, "RAILBUS_UPSTREAM_URL must be an address"),
+        ("openai", {"RAILBUS_UPSTREAM_URL": "http://a..b"}, "RAILBUS_UPSTREAM_URL must be an address"),
+        (
+            "openai",
+            {"RAILBUS_UPSTREAM_URL": "http://me:x@host", "RAILBUS_UPSTREAM_KEY": "k"},
+            "RAILBUS_UPSTREAM_URL has a user's name",
+        ),
         ("openai", {"RAILBUS_UPSTREAM_CONNECTIONS": "0"}, "RAILBUS_UPSTREAM_CONNECTIONS='0': must be"),
         (
             "openai",
@@ -59,6 +65,8 @@ def test_a_secret_is_not_shown():
         ("http://127.0.0.1:8000", "http://127.0.0.1:8000/v1"),
         ("http://127.0.0.1:8000/v1/", "http://127.0.0.1:8000/v1"),
         ("https://host/openai", "https://host/openai/v1"),
+        ("http://[::1]:8000", "http://[::1]:8000/v1"),
+        ("http://my_host.local.:8000", "http://my_host.local.:8000/v1"),
     ],
 )
 def test_the_upstreams_address(url, base):
