@@ -63,6 +63,19 @@ async def test_an_abort_frees_the_slot_at_once(engine):
     assert isinstance((await answer(engine, job(2)))[-1], GenerationResult), "the clock goes on"
 
 
+async def test_an_abort_lets_the_next_one_begin():
+    it = make("simulated", {"RAILBUS_SIM_TIME_SCALE": "0.1", "RAILBUS_SIM_BATCH": "1"})
+    await it.start()
+    silent = asyncio.ensure_future(answer(it, job(1, "mute")))
+    next_one = asyncio.ensure_future(answer(it, job(2, "n5")))
+    await asyncio.sleep(0.1)
+    assert (it.stats().running, it.stats().waiting) == (1, 1)
+    silent.cancel()
+    async with asyncio.timeout(PATIENCE_S):
+        assert isinstance((await next_one)[-1], GenerationResult)
+    await it.close()
+
+
 async def test_max_tokens_cuts(engine):
     items = await answer(engine, job(1, "n50", max_tokens=7))
     assert items[-1].finish_reason == "length"

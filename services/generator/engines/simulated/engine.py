@@ -103,6 +103,7 @@ class SimulatedEngine:
         finally:
             del self._outputs[id(sequence)]
             self._scheduler.remove(sequence)
+            self._work.set()  # a waiting sequence may take the slot
 
     def stats(self) -> EngineStats:
         return EngineStats(running=self._scheduler.running, waiting=self._scheduler.waiting)
