@@ -12,6 +12,7 @@ from dataclasses import Field, dataclass, fields, is_dataclass
 from dataclasses import field as dataclass_field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from urllib.parse import urlsplit
 
 from services.runtime.errors import UserError
 
@@ -133,6 +134,16 @@ def _kind(hint: Any) -> str:
         Path: "a path",
     }
     return names.get(hint, str(hint))
+
+
+def is_http_url(url: str) -> bool:
+    """Return whether the text is the URL of an HTTP server, with a possible host name and port."""
+    try:
+        parts = urlsplit(url)
+        (parts.hostname or "").encode("idna")
+        return parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # the port is not a number, or a part of the host's name is empty or too long
+        return False
 
 
 def is_loopback(host: str) -> bool:

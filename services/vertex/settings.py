@@ -5,7 +5,7 @@ from typing import Literal
 from urllib.parse import urlsplit
 
 from services.runtime.errors import UserError
-from services.runtime.settings import is_loopback, setting
+from services.runtime.settings import is_http_url, is_loopback, setting
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,10 +46,9 @@ class VertexSettings:
 
     def __post_init__(self) -> None:
         if self.vertex_url is not None:
-            parts = urlsplit(self.vertex_url)
-            if parts.scheme not in {"http", "https"} or not parts.hostname:
+            if not is_http_url(self.vertex_url):
                 raise UserError(f"RAILBUS_VERTEX_URL={self.vertex_url!r}: it must be an address such as https://host")
-            if parts.scheme == "http" and not self.emulated:
+            if urlsplit(self.vertex_url).scheme == "http" and not self.emulated:
                 raise UserError(
                     f"RAILBUS_VERTEX_URL={self.vertex_url!r}: use https, so that prompts and tokens are encrypted"
                 )

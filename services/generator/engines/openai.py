@@ -14,6 +14,7 @@ from services.generator.engines.chat_completions.parser import Endpoint
 from services.generator.engines.upstream_metrics import UpstreamMetrics
 from services.runtime.errors import UserError
 from services.runtime.logging import logger
+from services.runtime.settings import is_http_url
 from services.worker.engine import EngineStats, EngineStep, GenerationResult, Job, NegativeLogLikelihood
 
 _log = logger("generator")
@@ -78,21 +79,12 @@ class OpenAISettings:
         """
         if not self.upstream_url:
             raise UserError("engine openai needs RAILBUS_UPSTREAM_URL, such as http://127.0.0.1:8000")
-        if not _is_address(self.upstream_url):
+        if not is_http_url(self.upstream_url):
             raise UserError("RAILBUS_UPSTREAM_URL must be an address such as http://127.0.0.1:8000")
         if self.upstream_key and "@" in urlsplit(self.upstream_url).netloc:
             raise UserError("RAILBUS_UPSTREAM_URL has a user's name: leave it out, or remove RAILBUS_UPSTREAM_KEY")
         base = self.upstream_url.rstrip("/")
         return base if base.endswith("/v1") else f"{base}/v1"
-
-
-def _is_address(url: str) -> bool:
-    try:
-        parts = urlsplit(url)
-        (parts.hostname or "").encode("idna")
-        return parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
-    except ValueError:  # the port is not a number, or a part of the host's name is empty or too long
-        return False
 
 
 class _Listed(msgspec.Struct, frozen=True):

@@ -17,8 +17,12 @@ def test_elsewhere_is_not(url: str | None) -> None:
 
 
 @pytest.mark.parametrize(
-    "url", ["vertex", "ftp://x", "http://", "http://vertex.internal", "http://127.0.0.1.evil.example"]
-)
+    "url",
+    [
+        "vertex", "ftp://x", "http://", "http://vertex.internal", "http://127.0.0.1.evil.example",
+        "http://[::1", "http://127.0.0.1:99999", "https://host:port", "https://a..b",
+    ],
+)  # fmt: skip
 def test_wrong_or_unsafe_addresses_are_refused(url: str) -> None:
     with pytest.raises(UserError, match="RAILBUS_VERTEX_URL"):
         VertexSettings(vertex_url=url)
