@@ -62,7 +62,7 @@ class VertexEngine:
         if self._client is None:
             raise EngineError("internal", "the engine was not started", retryable=False)
         body = request_body(job.messages, job.sampling, self._settings.vertex_thinking_tokens)
-        parser = GenerateContentParser()
+        parser = GenerateContentParser(sum(len(message.content) for message in job.messages))
         self._running += 1
         try:
             async with contextlib.aclosing(_responses(self._client, job, body)) as responses:

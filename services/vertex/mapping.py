@@ -13,8 +13,8 @@ MAX_STOP_SEQUENCES: Final = 5
 """Maximum number of stop strings that the API accepts."""
 
 CHARS_PER_TOKEN: Final = 4
-"""Number of characters that count as one token of a chunk, because Vertex AI reports no token count per chunk. The
-token counts at the end of the answer are exact."""
+"""Number of characters that count as one token of the prompt or of a chunk, because Vertex AI may report token counts
+only at the end of the answer. Those counts are exact."""
 
 _REFUSED: Final = frozenset({"SAFETY", "RECITATION", "BLOCKLIST", "PROHIBITED_CONTENT", "SPII", "MODEL_ARMOR"})
 _ENDS: Final[dict[str, FinishReason]] = {"STOP": "stop", "MAX_TOKENS": "length"}
@@ -90,9 +90,10 @@ _decoder: Final = msgspec.json.Decoder(GenerateContentResponse)
 
 
 class GenerateContentParser:
-    __slots__ = ("_finish", "_usage")
+    __slots__ = ("_finish", "_prompt_tokens", "_usage")
 
-    def __init__(self) -> None:
+    def __init__(self, prompt_chars: int = 0) -> None:
+        self._prompt_tokens = prompt_chars // CHARS_PER_TOKEN
         self._finish: str | None = None
         self._usage = Usage()
 
@@ -119,7 +120,10 @@ class GenerateContentParser:
                 raise _blocked("the answer", self._finish)
         parts = candidate.content.parts if candidate.content is not None else ()
         text = "".join(part.text for part in parts if not part.thought)
-        return EngineStep(text=text, tokens=max(1, len(text) // CHARS_PER_TOKEN)) if text else None
+        if not text:
+            return None
+        prompt_tokens = self._usage.prompt_tokens or self._prompt_tokens
+        return EngineStep(text=text, tokens=max(1, len(text) // CHARS_PER_TOKEN), prompt_tokens=prompt_tokens)
 
     def end(self) -> GenerationResult:
         """Return the result of the answer. Call this after the last response.

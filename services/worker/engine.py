@@ -44,12 +44,15 @@ class EngineStep(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         tokens: Number of tokens that the step generated.
         drafted: Number of tokens that were proposed to the target model.
         accepted: Number of proposed tokens that the target model accepted.
+        prompt_tokens: Number of tokens of the prompt, for the cost of an answer that breaks off. It may be an estimate.
+            0 if the engine does not say it.
     """
 
     text: str
     tokens: int = 1
     drafted: int = 0
     accepted: int = 0
+    prompt_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

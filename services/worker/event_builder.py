@@ -35,13 +35,14 @@ class EventBuilder:
         tokens: Number of tokens in all steps so far.
     """
 
-    __slots__ = ("_envelope", "_pending", "_since_us", "_ticket", "length", "seq", "tokens")
+    __slots__ = ("_envelope", "_pending", "_prompt_tokens", "_since_us", "_ticket", "length", "seq", "tokens")
 
     def __init__(self, ticket: Ticket, source: str) -> None:
         self._ticket = ticket
         self._envelope = run_envelope(ticket, at=0, source=source)
         self._pending: EngineStep | None = None
         self._since_us = 0  # when the first pending step came
+        self._prompt_tokens = 0
         self.seq = 0
         self.length = 0
         self.tokens = 0
@@ -63,6 +64,7 @@ class EventBuilder:
     def chunks(self, step: EngineStep, now_us: int) -> Iterator[Chunk]:
         """Add a step, and yield the chunks that are now complete."""
         self.tokens += step.tokens
+        self._prompt_tokens = step.prompt_tokens
         if self._pending is not None:
             step = _merged(self._pending, step)
             self._pending = None
@@ -117,7 +119,7 @@ class EventBuilder:
             message=refusal.message[:MAX_MESSAGE_CHARS],
             retryable=refusal.retryable,
             last_seq=self.seq - 1,
-            usage=Usage(completion_tokens=self.tokens),
+            usage=Usage(prompt_tokens=self._prompt_tokens, completion_tokens=self.tokens),
             param=refusal.param,
         )
 

@@ -12,6 +12,7 @@ from schemas.requests import Sampling
 from schemas.side_events import Account, Cancel
 from schemas.stream import Chunk, Closed, Failed, Finished, Started
 from schemas.topics import CONTROL
+from services.router.config import Prices
 from services.runtime.clock import now_us
 from tests.integration.router.lab import RouterLab
 from tests.support.processes import ServiceProcess
@@ -136,6 +137,10 @@ async def test_cancel_ends_the_call_and_its_cost(cloud: Cloud) -> None:
     await cloud.counted("cut_off", 1)
     assert (await closed(cloud.lab, person)).outcome == "cancelled"
     assert cloud.lab.written(Finished, person.id) == []
+    failed = cloud.lab.written(Failed, person.id)[-1]
+    (account,) = cloud.lab.written(Account, person.id)
+    assert failed.usage.prompt_tokens > 0, "Google has read the prompt, and it must be paid"
+    assert account.cost_usd == Prices().of(failed.usage)
 
 
 async def test_without_credentials_the_worker_says_what_is_missing(cloud: Cloud, tmp_path: Any) -> None:

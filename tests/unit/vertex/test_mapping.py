@@ -85,6 +85,15 @@ def test_answer_ends_with_its_reason_and_usage() -> None:
     assert done.usage == Usage(prompt_tokens=5, completion_tokens=5, cached_tokens=1)
 
 
+def test_the_prompts_tokens_are_estimated_until_they_are_told() -> None:
+    answer = GenerateContentParser(prompt_chars=40)
+    first = read(answer, **said("hello"))
+    later = read(answer, **said(" there"), usageMetadata={"promptTokenCount": 7})
+    assert first is not None
+    assert later is not None
+    assert (first.prompt_tokens, later.prompt_tokens) == (10, 7)
+
+
 def test_thoughts_and_empty_parts_are_no_text() -> None:
     answer = GenerateContentParser()
     parts = [{"text": "hm", "thought": True}, {"text": ""}, {"functionCall": {}}]

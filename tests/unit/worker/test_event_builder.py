@@ -113,6 +113,13 @@ def test_a_request_from_the_future_waited_no_negative_time():
     assert started.queue_ms == 0
 
 
+def test_an_answer_that_breaks_off_costs_its_prompt_too():
+    events = builder()
+    list(events.chunks(EngineStep(text="two ", tokens=2, prompt_tokens=9), T0_US))
+    failed = events.failed(Refusal("cancelled", "", retryable=False), T0_US)
+    assert failed.usage == Usage(prompt_tokens=9, completion_tokens=2)
+
+
 def test_a_failure_counts_the_chunks_and_tokens_before_it():
     events = builder()
     list(events.chunks(EngineStep(text="two ", tokens=2), T0_US))
