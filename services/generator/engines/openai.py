@@ -10,12 +10,20 @@ import aiohttp
 import msgspec
 
 from services.generator.engines.chat_completions.client import CompletionsClient, transport_error
+from services.generator.engines.chat_completions.errors import upstream_error
 from services.generator.engines.chat_completions.parser import Endpoint
 from services.generator.engines.upstream_metrics import UpstreamMetrics
 from services.runtime.errors import UserError
 from services.runtime.logging import logger
 from services.runtime.settings import is_http_url
-from services.worker.engine import EngineStats, EngineStep, GenerationResult, Job, NegativeLogLikelihood
+from services.worker.engine import (
+    EngineError,
+    EngineStats,
+    EngineStep,
+    GenerationResult,
+    Job,
+    NegativeLogLikelihood,
+)
 
 _log = logger("generator")
 
@@ -204,9 +212,10 @@ class OpenAIEngine:
         while True:
             try:
                 return await self._ask_model(session)
-            except (aiohttp.ClientError, OSError) as error:
+            except (aiohttp.ClientError, OSError, EngineError) as error:
                 if not warned:
-                    _log.warning("upstream at RAILBUS_UPSTREAM_URL: %s; waiting", transport_error(error))
+                    reason = error if isinstance(error, EngineError) else transport_error(error)
+                    _log.warning("upstream at RAILBUS_UPSTREAM_URL: %s; waiting", reason)
                 warned = True
             await asyncio.sleep(wait)
             wait = min(MAX_RETRY_WAIT_S, wait * 2)
@@ -217,8 +226,8 @@ class OpenAIEngine:
                 raise UserError(
                     f"the upstream refused to list its models ({response.status}): set RAILBUS_UPSTREAM_KEY"
                 )
-            if response.status >= 500:
-                raise aiohttp.ClientConnectionError(f"status {response.status}")
+            if response.status == 429 or response.status >= 500:  # it is busy, or still loads its model
+                raise upstream_error(response.status, b"")
             try:
                 listed = msgspec.json.decode(await response.read(), type=_Listing).data
             except msgspec.DecodeError:

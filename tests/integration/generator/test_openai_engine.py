@@ -129,6 +129,20 @@ async def test_an_upstream_that_comes_later_is_waited_for(upstream, caplog):
     await it.close()
 
 
+@pytest.mark.parametrize("status", [429, 503])
+async def test_an_upstream_that_is_not_ready_is_waited_for(upstream, status, caplog):
+    upstream.models_status = status
+    it = make("openai", {"RAILBUS_UPSTREAM_URL": upstream.address})
+    starting = asyncio.create_task(it.start())
+    waits = f"upstream at RAILBUS_UPSTREAM_URL: the upstream answered {status}; waiting"
+    await until(lambda: starting.done() or waits in caplog.messages, "it says that it waits")
+    upstream.models_status = 200
+    async with asyncio.timeout(PATIENCE_S):
+        await starting
+    assert it.model == "small"
+    await it.close()
+
+
 @pytest.mark.usefixtures("patient")
 async def test_connections_are_used_again(upstream):
     async with engine(upstream.address) as it:
