@@ -288,6 +288,21 @@ async def test_a_connection_torn_in_the_middle(upstream):
     assert (caught.value.error_class, caught.value.retryable) == ("unavailable", True)
 
 
+async def test_a_prompt_that_the_upstream_dies_of_is_sent_once(upstream, monkeypatch):
+    monkeypatch.setattr(client, "STALE_CONNECTION_S", 0.1)
+
+    async def script(request, _):
+        await asyncio.sleep(0.3)
+        request.transport.abort()
+        return web.Response()
+
+    upstream.script = script
+    async with engine(upstream.address) as it:
+        error = await failure(it)
+    assert (error.error_class, error.retryable) == ("unavailable", True)
+    assert len(upstream.bodies) == 1
+
+
 async def test_a_stream_that_ends_without_an_end(upstream):
     upstream.script = sends(event(delta("one")))
     async with engine(upstream.address) as it:

@@ -16,6 +16,10 @@ from services.worker.engine import EngineError, EngineStep, GenerationResult, Jo
 MAX_ERROR_BODY_BYTES: Final = 65_536
 """Maximum number of bytes that are read of the body of an error response."""
 
+STALE_CONNECTION_S: Final = 1.0
+"""A request that loses its connection within this many seconds is sent once more, because the server may have closed an
+idle connection. Later, the server has read the request and died, and the same prompt could kill it again."""
+
 ERROR_BODY_TIMEOUT_S: Final = 1.0
 """Maximum number of seconds to wait for the rest of the body of an error response."""
 
@@ -83,13 +87,15 @@ class CompletionsClient:
         raise upstream_error(response.status, body)
 
     async def _post(self, job: Job, *, usage: bool) -> aiohttp.ClientResponse:
-        body = request_body(job, self._endpoint, usage=usage)
+        body, began = request_body(job, self._endpoint, usage=usage), time.monotonic()
         try:
             return await self._session.post(self._endpoint.url, data=body, headers=_HEADERS, allow_redirects=False)
         except aiohttp.ClientConnectorError:
             raise
-        # The server may have closed an idle connection. The second call opens a new connection.
         except (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError):
+            if time.monotonic() - began > STALE_CONNECTION_S:
+                raise
+            # The second call opens a new connection.
             return await self._session.post(self._endpoint.url, data=body, headers=_HEADERS, allow_redirects=False)
 
 
