@@ -51,19 +51,20 @@ class UpstreamMetrics:
         self._session = session
         self._url = url
         self._task: asyncio.Task[None] | None = None
+        self._answered = False
 
     async def start(self) -> None:
-        """Read the metrics once. If they have numbers of drafted tokens, keep reading every ``POLL_INTERVAL_S``."""
+        """Read the metrics every ``POLL_INTERVAL_S``, unless the first answer has no numbers of drafted tokens."""
         first = await self.poll()
-        if first is not None:
-            _log.info("the upstream uses speculative decoding; its totals are exported as metrics")
-            self._task = asyncio.create_task(self._repeat())
+        if first is not None or not self._answered:
+            self._task = asyncio.create_task(self._repeat(first))
 
     async def poll(self) -> DraftTotals | None:
         """Read the server's metrics once, and copy them to Railbus's metrics. Return None if they cannot be read."""
         timeout = aiohttp.ClientTimeout(total=POLL_TIMEOUT_S)
         try:
             async with self._session.get(self._url, allow_redirects=False, timeout=timeout) as response:
+                self._answered = response.status < 500  # otherwise the server still starts
                 if response.status != 200:
                     return None
                 body = bytearray()
@@ -82,7 +83,13 @@ class UpstreamMetrics:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
 
-    async def _repeat(self) -> None:
+    async def _repeat(self, found: DraftTotals | None) -> None:
+        while not self._answered:
+            await asyncio.sleep(POLL_INTERVAL_S)
+            found = await self.poll()
+        if found is None:
+            return
+        _log.info("the upstream uses speculative decoding; its totals are exported as metrics")
         while True:
             await asyncio.sleep(POLL_INTERVAL_S)
             await self.poll()

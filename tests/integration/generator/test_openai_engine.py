@@ -11,8 +11,9 @@ from aiohttp import web
 
 from schemas.requests import Message, Sampling
 from schemas.stream import Speculation, Usage
-from services.generator.engines import make, openai
+from services.generator.engines import make, openai, upstream_metrics
 from services.generator.engines.chat_completions import client
+from services.runtime import metrics
 from services.runtime.errors import UserError
 from services.worker.engine import EngineError, EngineStep, GenerationResult, Job
 from tests.integration.generator.upstream import (
@@ -174,6 +175,14 @@ async def test_vllm_tells_its_drafting(upstream):
         done = (await answer(it))[-1]
     assert done.speculation == Speculation(steps=6, drafted=12, accepted=8, accepted_by_position=(5, 3))
     assert done.usage.cached_tokens == 4
+
+
+async def test_the_totals_of_an_upstream_that_comes_later_are_exported(upstream, monkeypatch):
+    monkeypatch.setattr(upstream_metrics, "POLL_INTERVAL_S", 0.05)
+    async with engine(f"http://127.0.0.1:{unused_port()}", RAILBUS_MODEL="small") as it:
+        metrics.UPSTREAM_DRAFTED.set(0)
+        it._metrics._url = f"{upstream.address}/metrics"
+        await until(lambda: metrics.UPSTREAM_DRAFTED._value.get() == 120, "its totals are exported")
 
 
 async def test_exact_step_counts(upstream):

@@ -32,6 +32,9 @@ class Upstream:
             self.gone.set()
             raise
 
+    async def show_metrics(self, _):
+        return web.Response(text="vllm:spec_decode_num_draft_tokens_total 120.0\n")
+
     async def list_models(self, request):
         self.headers.append(request.headers)
         data = [{"id": name, "object": "model"} for name in self.models]
@@ -132,6 +135,7 @@ async def running_upstream() -> AsyncIterator[Upstream]:
     upstream = Upstream()
     app = web.Application(client_max_size=32_000_000)
     app.add_routes([web.post("/v1/chat/completions", upstream.complete), web.get("/v1/models", upstream.list_models)])
+    app.add_routes([web.get("/metrics", upstream.show_metrics)])
     runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=0.2)
     await runner.setup()
     site = web.TCPSite(runner, "127.0.0.1", 0)
