@@ -53,7 +53,7 @@ class Luhn:
         for char in text:
             if self._found:
                 break
-            if not char.isdigit():
+            if not char.isdecimal():  # a superscript is a digit, but has no value
                 self._found, self._in_group = self._valid(), False
                 continue
             if not self._in_group:
@@ -72,6 +72,8 @@ class Luhn:
 def iban(text: str) -> bool:
     """Return whether the check digits of an IBAN are correct (ISO 13616)."""
     code = "".join(char for char in text if char.isalnum()).upper()
+    if not code.isascii():  # a pattern may allow letters that no IBAN has
+        return False
     if not 15 <= len(code) <= 34:
         return False
     return int("".join(str(int(char, 36)) for char in code[4:] + code[:4])) % 97 == 1
@@ -89,7 +91,9 @@ def ssn(text: str) -> bool:
 def ipv4(text: str) -> bool:
     """Return whether this is an IPv4 address outside the private, loopback and link-local ranges."""
     parts = text.split(".")
-    if len(parts) != 4 or any(len(part) > 1 and part[0] == "0" for part in parts):
+    if len(parts) != 4 or not all(part.isdecimal() for part in parts):  # a pattern may allow more than an address
+        return False
+    if any(len(part) > 1 and part[0] == "0" for part in parts):
         return False
     a, b, *_ = numbers = [int(part) for part in parts]
     if max(numbers) > 255 or a in {0, 10, 127, 255}:

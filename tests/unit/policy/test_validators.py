@@ -76,3 +76,18 @@ def test_a_text_may_come_in_pieces(name, text, sizes):
         if at < len(text):
             assert running.feed(text[at : at + size]) == valid(name, text[: at + size])
             at += size
+
+
+@pytest.mark.parametrize("name", sorted(VALIDATORS))
+@pytest.mark.parametrize(
+    "text", ["10.2.1.", "1.2.3.²", "1.2.3.-", "4111 1111 1111 111²", "DE89 Müller 1234 5678", "²" * 20]
+)
+def test_a_pattern_may_allow_any_text(name, text):
+    assert valid(name, text) == (name == "entropy" and text.startswith("DE89"))
+
+
+@pytest.mark.parametrize("name", sorted(VALIDATORS))
+@given(text=st.text(alphabet=st.characters(codec="utf-8") | st.sampled_from("12.²Ü"), max_size=40))
+@settings(deadline=None)
+def test_no_text_is_an_error(name, text):
+    assert valid(name, text) in {True, False}
