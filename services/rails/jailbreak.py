@@ -233,6 +233,11 @@ class JailbreakClassifier:
         except BrokenProcessPool:
             self._restart_pool()
             raise RailFailed(PROCESS_ENDED) from None
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task is not None and not task.cancelling():  # `_end_pools` cancelled the score, and nobody this task
+                raise RailFailed(PROCESS_ENDED) from None
+            raise
 
     def _restart_pool(self) -> None:
         if self._missing is None:  # else the processes are starting already

@@ -4,6 +4,7 @@ import asyncio
 import os
 import signal
 from concurrent.futures import Future
+from functools import partial
 from typing import get_args
 
 import pytest
@@ -11,7 +12,7 @@ import pytest
 from schemas.requests import Message, MessageRole
 from services.policy import RailSpec
 from services.rails.jailbreak import JailbreakClassifier
-from services.rails.rail import PASSED, RailFailed
+from services.rails.rail import PASSED, RailFailed, run_rails
 from tests.support.waiting import until
 from tests.unit.rails.world import policy
 
@@ -110,5 +111,20 @@ async def test_a_score_that_comes_too_late_is_kept(monkeypatch):
         await until(lambda: not classifier._pending)
         assert await classifier.evaluate(policy(), SPEC, "acme", message) == PASSED
         assert submitted == [BENIGN], "who asks while it is being computed waits for the same score"
+    finally:
+        classifier.close()
+
+
+async def test_a_score_that_ends_with_another_process_is_no_cancellation(monkeypatch):
+    classifier, score = JailbreakClassifier(2), Future()
+    monkeypatch.setattr(classifier, "_submit", lambda *_: score)
+    rails = {"jailbreak": partial(classifier.evaluate, policy(), SPEC, "acme", (Message(role="user", content=BENIGN),))}
+    try:
+        judged = asyncio.create_task(run_rails(rails, {"jailbreak": 5.0}))
+        await begun([judged])
+        score.cancel()  # as ``shutdown(cancel_futures=True)`` does with a score that has not begun
+        (report,) = await judged
+        assert (report.result, report.detail) == ("broke", "the classifier's process ended")
+        assert not classifier._pending
     finally:
         classifier.close()
