@@ -84,11 +84,15 @@ class NemoCheck:
 
     def _spans_of(self, rail: CompiledRail, text: str) -> Iterable[FoundSpan]:
         name = f"nemo/{rail.flow}"
-        found = []
+        whole = (0, len(text))
+        found = [whole]
         if rail.surface_name == _REGEX_RAIL:
-            found = [match.span() for regex in self._regexes for match in regex.finditer(text)]
+            # A regex of only look-ahead matches no character.
+            found = [
+                match.span() if match.group() else whole for regex in self._regexes for match in regex.finditer(text)
+            ]
         # Only regexes have spans. Another rail judges the window as a whole.
-        return [FoundSpan(name, CATEGORY, start, end) for start, end in found or [(0, len(text))]]
+        return [FoundSpan(name, CATEGORY, start, end) for start, end in dict.fromkeys(found or [whole])]
 
 
 async def nemo_check(policy: Policy) -> NemoCheck:

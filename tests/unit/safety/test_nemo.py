@@ -51,6 +51,15 @@ async def test_nemos_own_regexes_have_their_spans_and_do_not_hide_ours():
     }
 
 
+async def test_a_regex_that_matches_no_character_takes_the_window():
+    held = configured(
+        "regex check output", regex_detection={"output": {"patterns": ["(?=.*salary)(?=.*director)", "x+y"]}}
+    )
+    text = "the salary of the director"
+    assert await found(held, text) == (FoundSpan("nemo/regex check output", "rail", 0, len(text)),)
+    assert await found(held, "the salary") == ()
+
+
 async def test_a_rail_that_only_says_no_takes_the_window():
     add_rail("test blocking", "output", "tests.unit.safety.rails_for_tests:blocking")
     held = configured("test blocking")
