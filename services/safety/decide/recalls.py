@@ -142,6 +142,6 @@ def _placed(tracker: WindowTracker, pending: PendingCheck, span: FoundSpan) -> F
     start, end = pending.start + span.start, pending.start + span.end
     if (start, end) == (pending.start, pending.end):  # the rail judged its window as a whole: recall what is left of it
         start, end = tracker.unrecalled(span.rule, start, end)
-    elif (start == pending.start > 0) or (end == pending.end and not pending.last):
-        return None  # it may be cut off at the window's edge, and an earlier or a later window contains all of it
+    elif tracker.is_whole_elsewhere(pending, start, end):
+        return None
     return FoundSpan(span.rule, span.category, start, end) if start < end else None

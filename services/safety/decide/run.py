@@ -193,7 +193,7 @@ class RunCheck:
         for tracker in self._trackers:
             if last or tracker.next == position:
                 start, text = self._text.window(position, tracker.windows.context_chars)
-                pending = PendingCheck(self._context.number(), start, position, last)
+                pending = PendingCheck(self._context.number(), start, position, last, tracker.reached)
                 if tracker.tier == 1:
                     self._settle_clearance(pending)
                 if tracker.ask(pending):

@@ -26,6 +26,7 @@ class PendingCheck:
 
     Attributes:
         last: Whether the run's text ends with this window.
+        before: Offset at which the window before this one ended; 0 if this is the first.
         clears: The chunks up to this ``seq`` are cleared when the window has passed tier 1 and enough of the run's
             windows (see ``after``) have passed tier 2. None for a window of tier 2, or if no chunk is to be cleared.
         after: How many of the run's windows must have passed tier 2 before ``clears`` takes effect; 0 if none.
@@ -35,6 +36,7 @@ class PendingCheck:
     start: int
     end: int
     last: bool
+    before: int = 0
     clears: int | None = None
     after: int = 0
     outcome: CheckOutcome | None = None
@@ -95,6 +97,18 @@ class WindowTracker:
                 self._pending.clear()
                 return
             self.passed += 1
+
+    def is_whole_elsewhere(self, pending: PendingCheck, start: int, end: int) -> bool:
+        """Return whether a finding at an edge of a window, which may be cut off there, is whole in another window.
+
+        An earlier window or the next one contains all of it, unless it is longer than their overlap.
+        """
+        if start == pending.start > 0:
+            return end <= pending.before
+        if end == pending.end and not pending.last:
+            next_start = next_offset(pending.end, self.windows) - self.windows.context_chars
+            return next_start <= 0 or start > next_start
+        return False
 
     def unrecalled(self, rule: str, start: int, end: int) -> tuple[int, int]:
         """Return the part of a window that this rule has not recalled yet, and mark it as recalled."""

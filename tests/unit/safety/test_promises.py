@@ -278,6 +278,17 @@ def test_finding_that_a_window_cuts_is_left_to_the_window_with_all_of_it():
     assert recalls(said) == {(*match.span(), "redact", "words", "email") for match in re.finditer("[a-z]{5,}", text)}
 
 
+@pytest.mark.parametrize("regex", ["forbidden.*", ".*forbidden", ".{0,400}forbidden"])
+@pytest.mark.parametrize("lead", [0, 7, 39, 48, 300, 311, 500, 700])
+def test_finding_that_no_window_holds_without_touching_it_is_recalled(regex, lead):
+    def found(look):
+        return CheckResult(tuple(FoundSpan("words", "email", *match.span()) for match in re.finditer(regex, look.text)))
+
+    text = "x" * lead + "forbidden" + "y" * 900
+    said = World(policy(), random.Random(0), check=found).run(RunWriter().whole(pieces(text, random.Random(1))))
+    assert any(start <= lead and end >= lead + len("forbidden") for start, end, *_ in recalls(said))
+
+
 def test_chunks_after_a_gap_are_read_when_it_is_filled():
     answer = RunWriter()
     first, second, third, fourth = answer.chunks(["Ask ", "bob", "@corp.example.com", " now. " + "x " * 40])
