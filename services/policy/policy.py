@@ -33,7 +33,7 @@ _MAX_RULINGS_KEPT: Final = 20_000
 _STRICTNESS: Final[dict[DeliveryMode, int]] = {"optimistic": 0, "windowed": 1, "gated": 2}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+@dataclass(frozen=True, slots=True, weakref_slot=True, kw_only=True, eq=False, repr=False)
 class Policy:
     """A loaded policy. Load one with ``services.policy.load``.
 

@@ -2,8 +2,8 @@
 
 import hashlib
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Final
+from weakref import WeakKeyDictionary
 
 from schemas.base import run_envelope
 from schemas.stream import Cleared, Recall
@@ -55,14 +55,25 @@ def rule_on(policy: Policy, tenant: str, category: str, rule: str, tier: int) ->
         return STOP
 
 
-@lru_cache(maxsize=4_096)
 def immediate_rules(policy: Policy, tenant: str) -> frozenset[int]:
     """Return the indexes of the rules whose matches stop the answer."""
-    return frozenset(
-        index
-        for index, rule in enumerate(policy.rules)
-        if rule_on(policy, tenant, rule.category, rule.name, 0).action == "stop"
-    )
+    by_tenant = _immediate.setdefault(policy, {})
+    found = by_tenant.get(tenant)
+    if found is None:
+        if len(by_tenant) >= _MAX_TENANTS:
+            by_tenant.clear()
+        found = by_tenant[tenant] = frozenset(
+            index
+            for index, rule in enumerate(policy.rules)
+            if rule_on(policy, tenant, rule.category, rule.name, 0).action == "stop"
+        )
+    return found
+
+
+_MAX_TENANTS: Final = 4_096
+
+_immediate: Final[WeakKeyDictionary[Policy, dict[str, frozenset[int]]]] = WeakKeyDictionary()
+"""By policy and tenant. A policy that was replaced must not be kept, because its automaton may take 80 MB."""
 
 
 class RecallBuilder:

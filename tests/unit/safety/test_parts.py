@@ -1,7 +1,9 @@
 """The small parts: turns, catching up, schedules, what is forgotten."""
 
+import gc
 import json
 import random
+import weakref
 
 import pytest
 from hypothesis import given, settings
@@ -100,6 +102,21 @@ def test_requests_that_are_dropped_are_counted(monkeypatch):
     core = live()
     feed(core, [RunWriter(number).started() for number in range(5)])
     assert (core.open, core.take_dropped(), core.take_dropped()) == (3, 2, 0)
+
+
+def test_a_replaced_policy_is_freed_with_its_last_request():
+    core, answer = live(build(policy().files)), RunWriter()
+    replaced = weakref.ref(core.policy.automaton)
+    effects = feed(core, answer.whole(["Good day."]))
+    core.policy = policy()
+    gc.collect()
+    assert replaced() is not None
+    for look in effects:
+        core.take_outcome(look, CheckResult(()), NOW_US)
+    feed(core, [answer.closed()])
+    del effects, look
+    gc.collect()
+    assert replaced() is None
 
 
 def test_every_event_carries_time_source_and_trace():
