@@ -175,6 +175,7 @@ class RailsService:
 
     async def _prepare(self, policy: Policy) -> None:
         if policy.version in self._evaluators:
+            self._evaluators[policy.version] = self._evaluators.pop(policy.version)  # of all versions, closed last
             return
         if any(rail.name == JAILBREAK for rail in policy.document.rails.rail):
             missing = await self._classifier.prepare()

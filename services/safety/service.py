@@ -121,10 +121,12 @@ class SafetyService:
 
     async def _prepare(self, policy: Policy) -> None:
         check_deadlines(policy.classes, self._total_max_ms)
-        if policy.version not in self._checks:
+        if policy.version in self._checks:
+            self._checks[policy.version] = self._checks.pop(policy.version)  # of all versions, closed last
+        else:
             tiers: tuple[Tier, ...] = (1, 2) if policy.document.safety.classifiers else (1,)
             self._checks[policy.version] = {tier: await self._factories[tier](policy) for tier in tiers}
-            if len(self._checks) > MAX_VERSIONS:  # the oldest version is first
+            if len(self._checks) > MAX_VERSIONS:  # the first version is the one that was replaced longest ago
                 await self._close_checks(next(iter(self._checks)))
         self._core.policy = policy
 
