@@ -64,7 +64,7 @@ class WindowSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
             before, up to ``stride_chars``. A value above ``stride_chars`` counts as ``stride_chars``.
         stride_chars: Distance between the ends of windows after the offset ``stride_chars``. For example, if
             ``first_chars`` is 16 and ``stride_chars`` is 64, windows end at 16, 32, 64, 128, 192, 256 and so on.
-        context_chars: Maximum length of a window.
+        context_chars: Maximum length of a window, at least ``stride_chars``.
         hold_chars: In gated delivery, the number of characters at the end of a window that stay hidden until a later
             window has passed its check. The last window of an answer hides none. In
             ``OutputChecks.classifier_windows``, this value has no effect.
@@ -79,6 +79,18 @@ class WindowSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     hold_chars: Annotated[int, Meta(ge=0, le=10_000)] = 32
     timeout_ms: Annotated[int, Meta(ge=1, le=60_000)] = 500
     retries: Annotated[int, Meta(ge=0, le=10)] = 2
+
+    def __post_init__(self) -> None:
+        """Check that the windows leave no text unread, which would then count as checked.
+
+        Raises:
+            ValueError: There are gaps between the windows.
+        """
+        if self.context_chars < self.stride_chars:
+            raise ValueError(
+                f"context_chars = {self.context_chars} is less than stride_chars = {self.stride_chars}: no window would"
+                " contain the text between them"
+            )
 
 
 class OutputChecks(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -31,6 +31,7 @@ def test_the_shipped_policies_are_without_fault(name):
         ("policy.toml", "deadline_ms = 150", "deadline_ms = 0", "rails.deadline_ms"),
         ("policy.toml", "deadline_ms = 150", "deadline = 150", "unknown field"),
         ("policy.toml", "stride_chars = 48", 'stride_chars = "many"', "safety.windows.stride_chars"),
+        ("policy.toml", "stride_chars = 48", "stride_chars = 321", "context_chars = 320 is less than stride_chars"),
         ("policy.toml", 'name = "jailbreak"', 'name = "horoscope"', "rails.rail[3].name"),
         ("policy.toml", 'name = "pii"', 'name = "secrets"', "is named twice"),
         ("policy.toml", "[deadlines]", "[deadlines", "Expected"),
