@@ -6,6 +6,7 @@ The classifier reads at most 126 tokens, so longer texts are split into overlapp
 import asyncio
 import hashlib
 import multiprocessing
+import unicodedata
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
@@ -30,7 +31,10 @@ MIN_CHARS: Final = 24
 above 0.9)."""
 
 SHORT_CHARS: Final = 126
-"""A text of at most this many characters has at most as many tokens, so it is one window."""
+"""A text of at most this many code points in normal form D (NFD) has at most as many tokens, so it is one window.
+
+The tokenizer decomposes the text: a Korean syllable may become three tokens.
+"""
 
 EDGE_CHARS: Final = 120
 """Number of characters at the beginning and at the end of a long text that are also scored by themselves.
@@ -161,7 +165,8 @@ class JailbreakClassifier:
     async def _evaluate_text(self, policy: Policy, spec: RailSpec, tenant: str, text: str) -> RailAnswer:
         if len(text.strip()) < MIN_CHARS:
             return PASSED
-        spans = [(0, len(text))] if len(text) <= SHORT_CHARS else await self._spans(tenant, text)
+        is_short = len(text) <= SHORT_CHARS and len(unicodedata.normalize("NFD", text)) <= SHORT_CHARS
+        spans = [(0, len(text))] if is_short else await self._spans(tenant, text)
         excerpts = choose_excerpts(text, spans, spec.max_windows)
         windows = sum(excerpt.is_window for excerpt in excerpts)
         scored: list[tuple[Excerpt, float]] = []

@@ -38,6 +38,8 @@ async def test_attacks_beyond_the_models_window_are_found_also_after_a_kill():
         found = await look("Write to the people. " * 80 + ATTACK)
         assert (found.reason, found.detail) == ("jailbreak", "deny jailbreak/classifier")
         assert await look("continue") == PASSED  # too short to be judged
+        syllables = "각간갈감갑강각간갈감갑강각간갈감갑강각간 각간갈감갑강각간갈감갑강각간갈감갑강각간 각간갈감 "
+        assert (await look(syllables + ATTACK)).reason == "jailbreak", "three tokens for each syllable"
         assert (await look("Write to the people. " * 400)).detail == "read 8 of 21 windows"
         for role in get_args(MessageRole):
             assert (await look(BENIGN + " It is " + role, role=role)).reason is None, role
