@@ -3,8 +3,11 @@
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
+import msgspec
+
 from schemas.requests import MAX_PROMPT_CHARS, Delivery, Egress, Message, Request
 from schemas.stream import RailOutcome, VerdictDecision
+from schemas.wire import MAX_EVENT_BYTES
 from services.policy import Admission, Policy
 from services.policy.rulings import DeliveryFloor
 from services.rails.rail import Edit, RailReport, no_answer
@@ -17,6 +20,9 @@ UNKNOWN_ADMISSION: Final = Admission(allow=False, delivery=DeliveryFloor(mode="g
 stays on the premises."""
 
 MAX_DETAIL: Final = 200
+
+OTHER_BYTES: Final = 40_000
+"""Room for the other fields of an event that contains a masked prompt: the ``Verdict``, and the next ``Request``."""
 
 CROWDED: Final = "too many requests of this tenant wait for the rails"
 
@@ -41,7 +47,7 @@ def decide(
     edits = tuple(edit for one in reports if one.answer is not None for edit in one.answer.edits)
     reason = _refused(policy, reports)
     masked = mask(request.messages, edits) if edits and reason is None else None
-    if masked is not None and any(len(message.content) > MAX_PROMPT_CHARS for message in masked):
+    if masked is not None and not _fits(masked):
         reason, masked = "prompt", None
     decision: VerdictDecision = "deny" if reason is not None else "mask" if masked is not None else "allow"
     return VerdictContent(
@@ -77,6 +83,12 @@ def _egress(request: Request, reports: Sequence[RailReport], admission: Admissio
     answers = [one.answer.egress if one.answer is not None else "forbidden" for one in reports]
     answers += [request.egress, admission.egress]
     return "forbidden" if "forbidden" in answers else "allowed"
+
+
+def _fits(masked: tuple[Message, ...]) -> bool:
+    if any(len(message.content) > MAX_PROMPT_CHARS for message in masked):
+        return False
+    return len(msgspec.json.encode(masked)) <= MAX_EVENT_BYTES - OTHER_BYTES
 
 
 def mask(messages: tuple[Message, ...], edits: tuple[Edit, ...]) -> tuple[Message, ...]:

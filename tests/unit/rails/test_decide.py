@@ -5,7 +5,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 
+from schemas.base import envelope
 from schemas.requests import MAX_PROMPT_CHARS
+from schemas.stream import Verdict
+from schemas.wire import encode
 from services.policy import Admission
 from services.policy.rulings import DeliveryFloor
 from services.rails.decide import decide, mask
@@ -76,6 +79,18 @@ def test_a_mask_that_does_not_fit_is_refused():
     said = decide(policy(), request(long), reports, ALLOWED)
     assert (said.decision, said.masked) == ("deny", None)
     assert said.refusal == policy().document.refusals["prompt"]
+
+
+def test_a_masked_prompt_that_no_event_can_hold_is_denied():
+    asked = request(*["x@y.io " * 20_000] * 6)
+    edits = tuple(Edit(index, at, at + 6, "[email address]") for index in range(6) for at in range(0, 70_000, 7))
+    said = decide(policy(), asked, [report("pii", RailAnswer(edits=edits), 1.0)], ALLOWED)
+    assert (said.decision, said.masked) == ("deny", None)
+    assert said.refusal == policy().document.refusals["prompt"]
+    few = tuple(edit for edit in edits if edit.start < 7_000)
+    said = decide(policy(), asked, [report("pii", RailAnswer(edits=few), 1.0)], ALLOWED)
+    assert said.decision == "mask"
+    encode(Verdict(**envelope(asked, at=1, source="rails"), **said._asdict(), policy_version="v"))
 
 
 def test_delivery_and_egress_are_as_policy_and_request_want_them():
