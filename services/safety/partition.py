@@ -14,8 +14,8 @@ from services.safety.decide.recalls import CheckContext
 from services.safety.decide.request import REFUTABLE_CAUSES, RequestCheck
 
 MAX_OPEN: Final = 20_000
-"""Maximum number of open requests of a partition. If there are more, the oldest is dropped and its text is no longer
-cleared."""
+"""Maximum number of open requests of a partition. If there are more, one is dropped: the oldest that seems to be over,
+such as a request whose attempts failed, or else the oldest. Its text is no longer cleared."""
 
 MAX_CLOSED: Final = 20_000
 """Maximum number of closed requests that are remembered, so that a late event does not start a new check."""
@@ -68,9 +68,11 @@ class SafetyPartition:
         expires_us = self.read_us + longest_us + GRACE_US
         request = self.requests[request_id] = RequestCheck(request_id, event.tenant, policy, expires_us, context)
         if len(self.requests) > MAX_OPEN:
-            _, oldest = self.requests.popitem(last=False)
-            self._held.pop(oldest, None)
-            self.dropped += 1
+            requests = self.requests.values()
+            dropped = next((each for each in requests if each.seems_over), None) or next(iter(requests))
+            del self.requests[dropped.request_id]
+            self._held.pop(dropped, None)
+            self.dropped += not dropped.seems_over
         return request
 
     def hold(self, request: RequestCheck, outputs: Sequence[RunOutput]) -> None:

@@ -32,8 +32,9 @@ class RequestCheck:
         unread: Runs with text that the method ``read`` has not processed yet.
     """
 
-    __slots__ = ("_cleared", "_closed", "_context", "_denied", "_first_runs", "_gated", "_recall_ids", "_runs",
-                 "expires_us", "over", "policy", "request_id", "tenant", "traceparent", "unread")  # fmt: skip
+    __slots__ = ("_cleared", "_closed", "_context", "_denied", "_first_runs", "_gated", "_perhaps_closed",
+                 "_recall_ids", "_runs", "expires_us", "over", "policy", "request_id", "tenant", "traceparent",
+                 "unread")  # fmt: skip
 
     def __init__(self, request_id: str, tenant: str, policy: Policy, expires_us: int, context: CheckContext) -> None:
         self.request_id = request_id
@@ -51,6 +52,12 @@ class RequestCheck:
         self._gated = False
         self._denied = False
         self._closed = False
+        self._perhaps_closed = False
+
+    @property
+    def seems_over(self) -> bool:
+        """Whether no recall, clearance or check will follow, unless the ``Closed`` that was read is void."""
+        return self._perhaps_closed and not self._runs
 
     def add(self, event: Chunk) -> list[RunOutput]:
         """Add a chunk to its run, and check at most ``SLICE_CHARS`` characters.
@@ -143,12 +150,13 @@ class RequestCheck:
 
     def _on_closed(self, event: Closed) -> list[RunOutput]:
         runs = list(self._runs.values())
+        self._perhaps_closed = True
         if event.cause not in REFUTABLE_CAUSES:
             self._closed = True
         elif event.cause == "stalled":  # perhaps this run never ends, but its last text is shown
             runs = [run for run in runs if run.key.attempt == event.attempt and run.last_seq <= event.seen_seq]
         else:
-            return []
+            runs = []
         return self._finish(runs, None)
 
     def _finish(self, runs: list[RunCheck], last_seq: int | None) -> list[RunOutput]:

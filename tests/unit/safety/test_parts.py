@@ -97,6 +97,20 @@ def test_a_backlog_of_verdicts_leaves_an_open_answer_alone(monkeypatch):
     assert len(recalls(effect.event for effect in feed(core, [second]) if not isinstance(effect, CheckRequest))) == 1
 
 
+def test_failed_requests_make_room_for_open_ones(monkeypatch):
+    monkeypatch.setattr(partition_module, "MAX_OPEN", 3)
+    core, old = live(), RunWriter(99)
+    first, second = old.chunks(["Ask bob@corp.", "example.com! " + "x" * 80])
+    feed(core, [old.started(), first])
+    for number in range(10):
+        failed = RunWriter(number)
+        closed = failed.closed("failed", "attempts_failed")
+        for look in feed(core, [failed.started(), *failed.chunks(["Good day."]), failed.failed(0), closed]):
+            core.take_outcome(look, CheckResult(()), NOW_US)
+    assert (core.open, core.take_dropped()) == (3, 0)
+    assert len(recalls(effect.event for effect in feed(core, [second]) if not isinstance(effect, CheckRequest))) == 1
+
+
 def test_requests_that_are_dropped_are_counted(monkeypatch):
     monkeypatch.setattr(partition_module, "MAX_OPEN", 3)
     core = live()
