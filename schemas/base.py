@@ -16,7 +16,8 @@ AtUs = Annotated[int, Meta(ge=0, le=2**53, description="Microseconds since the e
 Source = Annotated[str, Meta(min_length=1, max_length=128, description="Service and instance.")]
 Count = Annotated[int, Meta(ge=0, le=2**53)]
 Ms = Annotated[float, Meta(ge=0, description="Milliseconds.")]
-Attempt = Annotated[int, Meta(ge=1, le=100, description="1 is the self-hosted engine's first try.")]
+MAX_ATTEMPT = 100
+Attempt = Annotated[int, Meta(ge=1, le=MAX_ATTEMPT, description="1 is the self-hosted engine's first try.")]
 RunId = Annotated[str, Meta(min_length=1, max_length=64, description="Unique per execution of an attempt.")]
 ShortText = Annotated[str, Meta(max_length=2_000)]
 Name = Annotated[str, Meta(min_length=1, max_length=256)]

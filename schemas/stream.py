@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-from schemas.base import Attempt, AtUs, Count, Event, Ms, Name, RunId, ShortText
+from schemas.base import MAX_ATTEMPT, Attempt, AtUs, Count, Event, Ms, Name, RunId, ShortText
 from schemas.requests import Deadlines, Delivery, Egress, Message
 
 VerdictDecision = Literal["allow", "deny", "mask"]
@@ -251,7 +251,7 @@ class Cutover(StreamEvent, frozen=True, kw_only=True):
             the ``Cutover`` if a chunk of the voice with a higher ``seq`` precedes the ``Cutover`` on the log.
     """
 
-    attempt: Annotated[int, Meta(ge=2, le=100)]
+    attempt: Annotated[int, Meta(ge=2, le=MAX_ATTEMPT)]
     trigger: Trigger
     how: CutoverMode = "cancel"
     target: Literal["vertex", "generator"] = "vertex"

@@ -3,6 +3,7 @@
 from enum import Enum
 from typing import Final, Literal, NamedTuple
 
+from schemas.base import MAX_ATTEMPT
 from schemas.requests import Message
 from schemas.stream import CutoverMode, Failed, Trigger
 from services.router.state.budget import AttemptBudgets
@@ -305,8 +306,8 @@ def _wants_mask(state: RequestState) -> bool:
 
 
 def _fallbacks_used_up(state: RequestState) -> bool:
-    return len(state.cloud_attempts) >= state.config.max_fallbacks
+    return len(state.cloud_attempts) >= state.config.max_fallbacks or state.screen.attempts >= MAX_ATTEMPT
 
 
 def _retries_used_up(state: RequestState) -> bool:
-    return len(state.retries) >= state.most_retries
+    return len(state.retries) >= state.most_retries or state.screen.attempts >= MAX_ATTEMPT

@@ -6,8 +6,9 @@ from typing import Any
 import pytest
 
 from schemas.requests import Deadlines, Message, Request
-from schemas.stream import Closed, Failed
+from schemas.stream import Closed, Cutover, Failed
 from schemas.topics import REQUESTS, REQUESTS_BATCH
+from schemas.wire import decode, encode
 from services.router.config import FallbackLimits, RouterConfig
 from services.runtime.classes.policy_deadlines import WIDEST_BOUNDS
 from services.runtime.classes.service_classes import ClassSpec, ServiceClasses
@@ -197,6 +198,18 @@ def test_batch_request_begins_again_after_a_failure_that_may_pass(error_class: s
     assert world.endings() == ["failed"]
     hopeless = World(ALONE).put(request(lane="batch"), started(), failed(error_class=error_class, retryable=False))
     assert hopeless.endings() == ["failed"]
+
+
+def test_no_attempt_is_begun_whose_number_no_event_may_have() -> None:
+    world = World(replace(ALONE, max_batch_retries=100)).put(request(lane="batch"))
+    for number in range(1, 101):
+        assert world.endings() == []
+        world.put(started(at_ms=100 * number, attempt=number, run="x"), dead(number, "x", 100 * number + 1))
+    for cutover in world.written(Cutover):
+        value, headers = encode(cutover)
+        assert decode(value, headers, RID.encode()) == cutover
+    assert [attempt for attempt, *_ in world.cutovers()] == list(range(2, 101))
+    assert world.written(Closed)[0].reason == "engine_dead: died (every retry was used)"
 
 
 def test_batch_requests_neither_use_the_retry_budget_nor_wait_for_it() -> None:
