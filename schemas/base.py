@@ -15,7 +15,7 @@ Tenant = Annotated[
 AtUs = Annotated[int, Meta(ge=0, le=2**53, description="Microseconds since the epoch.")]
 Source = Annotated[str, Meta(min_length=1, max_length=128, description="Service and instance.")]
 Count = Annotated[int, Meta(ge=0, le=2**53)]
-Ms = Annotated[float, Meta(ge=0, description="Milliseconds.")]
+Ms = Annotated[float, Meta(ge=0, le=2**53, description="Milliseconds.")]  # finite in microseconds, too
 MAX_ATTEMPT = 100
 Attempt = Annotated[int, Meta(ge=1, le=MAX_ATTEMPT, description="1 is the self-hosted engine's first try.")]
 RunId = Annotated[str, Meta(min_length=1, max_length=64, description="Unique per execution of an attempt.")]

@@ -72,6 +72,13 @@ def test_a_wrong_field_is_named(change, named):
         read(change)
 
 
+def test_a_duration_that_is_no_finite_number_of_microseconds_is_malformed():
+    verdict = {"request_id": REQUEST_ID, "tenant": "local", "at": 1, "source": "rails/1", "decision": "allow"}
+    value = orjson.dumps(verdict | {"policy_version": "p", "total_ms": 1e306})
+    with pytest.raises(MalformedEvent, match=r"Verdict: .*\$\.total_ms"):
+        decode(value, [("kind", b"Verdict"), ("v", b"1")], KEY)
+
+
 @pytest.mark.parametrize("value", [None, b"", b"{", b"[]", b"null", b"\x00\xff", b'{"text": "\xff"}', b"[" * 100_000])
 def test_a_value_that_is_no_object_is_malformed(value):
     with pytest.raises(MalformedEvent, match="Chunk"):
