@@ -55,7 +55,13 @@ def fingerprint(root: Path) -> tuple[tuple[str, int, int], ...]:
 
 
 def _names(root: Path) -> Iterator[str]:
-    for folder, inner, names in os.walk(root):
+    above: dict[Path, frozenset[Path]] = {}  # by folder, the real paths of the folder and of those around it
+    for folder, inner, names in os.walk(root, followlinks=True):  # Kubernetes mounts folders as links
+        around, real = above.get(Path(folder).parent, frozenset[Path]()), Path(folder).resolve()
+        if real in around:  # a link to a folder around it
+            inner.clear()
+            continue
+        above[Path(folder)] = around | {real}
         inner[:] = [name for name in inner if not _is_scratch(name)]
         for name in names:
             if not _is_scratch(name):

@@ -176,3 +176,19 @@ def test_files_are_read_once_so_that_version_and_content_agree(tmp_path):
     assert version_of(policy.files) == policy.version
     assert b"later" not in policy.files["nemo/config.yml"]
     assert version_of(read_files(folder)) != policy.version
+
+
+def test_linked_folders_are_read_as_kubernetes_mounts_them(tmp_path):
+    (tmp_path / "..2026").mkdir()
+    (tmp_path / "..data").symlink_to("..2026")
+    for path in copy_policy(tmp_path / "..2026").iterdir():
+        path.rename(tmp_path / "..2026" / path.name)
+        (tmp_path / path.name).symlink_to(f"..data/{path.name}")
+    assert load(tmp_path).version == load(ROOT / "policies" / "default").version
+
+
+def test_a_link_to_a_folder_around_it_is_not_followed_for_ever(tmp_path):
+    folder = copy_policy(tmp_path)
+    (folder / "patterns" / "around").symlink_to("..")
+    (folder / "rego" / "itself").symlink_to(".")
+    assert load(folder).version == load(ROOT / "policies" / "default").version
