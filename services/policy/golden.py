@@ -128,7 +128,10 @@ def _admission_request(body: Mapping[str, Any]) -> AdmissionRequest:
 
 
 def _finding(body: Mapping[str, Any]) -> Finding:
-    return Finding(**{**_FINDING, **body["finding"]})
+    finding = Finding(**{**_FINDING, **body["finding"]})
+    if finding.side not in _SIDES:
+        raise TypeError(f"side is {finding.side!r}; use 'input' or 'output'")
+    return finding
 
 
 def _finding_of(match: Match, tenant: str, side: Side) -> Finding:

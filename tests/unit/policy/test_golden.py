@@ -54,6 +54,7 @@ def test_a_rail_that_is_let_off_fails_its_case(tmp_path):
         ({"name": "n", "expect": 1}, "needs one of"),
         ({"name": "n", "admit": {"color": "red"}, "expect": {}}, "color"),
         ({"admit": {}, "expect": {"allow": False}}, "line 1: expected"),
+        ({"finding": {"side": "outputs", "category": "email"}, "expect": {}}, "use 'input' or 'output'"),
     ],
 )
 def test_a_case_that_cannot_be_asked_is_told(tmp_path, body, says):
