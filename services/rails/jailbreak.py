@@ -59,6 +59,9 @@ MAX_CACHED_SCORES: Final = 8_192
 """Maximum number of cached scores. They are used again, because each turn of a conversation starts with the text of all
 previous turns."""
 
+RESTART_S: Final = 1.0
+"""Seconds between two attempts to start the processes again."""
+
 PROCESS_ENDED: Final = "the classifier's process ended"
 
 T = TypeVar("T")
@@ -129,7 +132,7 @@ class JailbreakClassifier:
         self._missing: str | None = "the classifier is not loaded"
         self._kept: OrderedDict[bytes, float] = OrderedDict()
         self._pending: dict[ScoreKey, PendingScore] = {}  # bounded by the requests that are evaluated at once
-        self._restarting: asyncio.Task[str | None] | None = None
+        self._restarting: asyncio.Task[None] | None = None
 
     async def prepare(self) -> str | None:
         """Load the model. If it cannot be loaded, return the reason. The rail then fails for every request."""
@@ -142,6 +145,8 @@ class JailbreakClassifier:
                 self._missing = "the classifier's process ended while it loaded"
                 self._end_pools()
                 self._pools = self._new_pools()
+                if self._restarting is None or self._restarting.done():
+                    self._restarting = loop.create_task(self._restart())
         return self._missing
 
     async def evaluate(self, policy: Policy, spec: RailSpec, tenant: str, messages: tuple[Message, ...]) -> RailAnswer:
@@ -250,7 +255,12 @@ class JailbreakClassifier:
             _log.error("%s", self._missing)
             self._end_pools()
             self._pools = self._new_pools()
-            self._restarting = asyncio.get_running_loop().create_task(self.prepare())
+            self._restarting = asyncio.get_running_loop().create_task(self._restart())
+
+    async def _restart(self) -> None:
+        # Too little memory, for example, may end the processes again and again.
+        while await self.prepare() is not None:  # noqa: ASYNC110 - this polls nothing
+            await asyncio.sleep(RESTART_S)
 
     def _end_pools(self) -> None:
         for pool in self._pools:

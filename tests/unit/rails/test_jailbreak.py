@@ -4,6 +4,7 @@ import asyncio
 import os
 import signal
 from concurrent.futures import Future
+from concurrent.futures.process import BrokenProcessPool
 from functools import partial
 from typing import get_args
 
@@ -11,6 +12,7 @@ import pytest
 
 from schemas.requests import Message, MessageRole
 from services.policy import RailSpec
+from services.rails import jailbreak
 from services.rails.jailbreak import JailbreakClassifier
 from services.rails.rail import PASSED, RailFailed, run_rails
 from tests.support.waiting import until
@@ -128,5 +130,35 @@ async def test_a_score_that_ends_with_another_process_is_no_cancellation(monkeyp
         (report,) = await judged
         assert (report.result, report.detail) == ("broke", "the classifier's process ended")
         assert not classifier._pending
+    finally:
+        classifier.close()
+
+
+class Pool:
+    """A pool whose process ends while it loads, for as long as ``faults`` are left."""
+
+    faults = 3
+
+    def submit(self, *_):
+        done = Future()
+        Pool.faults -= 1
+        if Pool.faults < 0:
+            done.set_result(None)
+        else:
+            done.set_exception(BrokenProcessPool())
+        return done
+
+    def shutdown(self, **_):
+        pass
+
+
+async def test_processes_that_end_while_they_load_are_started_until_they_stay(monkeypatch):
+    monkeypatch.setattr(JailbreakClassifier, "_new_pools", lambda _: [Pool()])
+    monkeypatch.setattr(jailbreak, "RESTART_S", 0.001)
+    classifier = JailbreakClassifier(1)
+    try:
+        assert await classifier.prepare() == "the classifier's process ended while it loaded"
+        await until(lambda: classifier._missing is None)
+        assert await classifier.prepare() is None
     finally:
         classifier.close()
