@@ -174,6 +174,11 @@ class RequestService:
         if found is None or found.event.tenant != client.tenant or is_too_old(found, readable_ms, log_ms):
             raise ApiError(404, "No such request, or it is too old.", code="request_not_found", param="request_id")
         request, hold = found.event, await self._partitions.hold(partition)
+        try:
+            self._check_capacity(client.tenant)  # again, because other streams may be open by now
+        except ApiError:
+            hold.release()
+            raise
         stream = self._stream(request, hold, client, position, catching_up=True)
         with _end_on_failure(stream):
             return await self._caught_up(stream, position)

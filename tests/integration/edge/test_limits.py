@@ -142,6 +142,22 @@ async def test_open_streams_of_a_tenant(lab, keys_file):
     assert b"y" in await again
 
 
+@pytest.mark.parametrize(("limit", "refused"), [("max_tenant_streams", 429), ("max_streams", 503)])
+async def test_streams_that_are_resumed_at_once(lab, limit, refused):
+    asked, other = await lab.edge(), await lab.edge(**{limit: 2})
+    async with lab.open_stream(asked) as client:
+        writer = await lab.next_writer()
+        await lab.write(writer.started(), writer.chunk("x"))
+        await client.until(b"x")
+        path = f"{other}/v1/requests/{writer.request_id}/events"
+        responses = await asyncio.gather(*(lab.http.get(path) for _ in range(6)))
+        assert sorted(response.status for response in responses) == [200] * 2 + [refused] * 4
+        for response in responses:
+            response.close()
+        await until(lambda: not len(lab.edges[other]._hub), "a stream stays open")
+        assert not lab.edges[other]._partitions._plan._holds
+
+
 async def test_edges_share_their_rates_in_redis(lab, redis_url):
     rate = {"rate_per_minute": 1, "rate_burst": 2, "redis_url": redis_url}
     urls = [await lab.edge(**rate), await lab.edge(**rate)]
