@@ -42,10 +42,10 @@ class ChatEndpoint:
 
     async def _ask(self, request: web.Request) -> tuple[Subscription, tuple[str, ...]]:
         connection = handler_of(request)
-        arrival = connection.arrival  # when the bytes arrived, which is before the head was parsed
         tenant = self._keys.tenant_of(request.headers)
         idempotency_key = _idempotency_key(request)
         body = await json_body(request)
+        arrival = connection.arrival  # of the last bytes: the time that a client takes to send its body does not count
         async with connection.body_turn(len(body)) as turn:
             parsed = self._request_service.parse(parse_json(body), tenant, request.headers.get(CLASS_HEADER))
             encoding = _chat_encoding(

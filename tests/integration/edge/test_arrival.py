@@ -3,6 +3,7 @@
 Its deadlines count from the reading: while an edge stands still, no request is late for which others could do anything.
 """
 
+import asyncio
 import contextlib
 import json
 import socket
@@ -93,6 +94,22 @@ async def test_a_request_sent_ahead_counts_from_the_answer_before_it(lab):
         await lab.write_plain(first, "first")
         request = await lab.answer("second")
         assert request.at >= answered_us
+
+
+async def test_a_body_that_comes_after_its_head(lab):
+    """No deadline counts the time that a client takes to send its request."""
+    url = await lab.edge()
+    head, _, body = post().partition(b"\r\n\r\n")
+    with connected(url) as client:
+        for part in (head + b"\r\n\r\n", body[:9]):
+            client.sendall(part)
+            await asyncio.sleep(BUSY_S)
+        last_us = now_us()
+        client.sendall(body[9:])
+        request = await lab.answer("Hello")
+        assert request.waited_ms <= (now_us() - last_us) / 1e3
+        assert request.at >= last_us
+        assert b"Hello" in await read_answer(lab, client)
 
 
 async def test_over_a_websocket(lab):
