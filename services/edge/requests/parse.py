@@ -52,6 +52,7 @@ class ParsedRequest:
         include_usage: Whether a stream ends with the token counts.
         on_restart: What an OpenAI-style stream does if another attempt takes over after text was sent.
         ignored: Names of unknown parameters in the body.
+        asked: What the client said about lane, class and deadlines. The template has what the policy made of it.
     """
 
     template: Request
@@ -59,6 +60,7 @@ class ParsedRequest:
     include_usage: bool = False
     on_restart: OnRestart = "error"
     ignored: tuple[str, ...] = ()
+    asked: tuple[Any, ...] = ()
 
     def request(self, *, request_id: str, tenant: str, at_us: int, source: str, waited_us: int = 0) -> Request:
         """Build the event to put on the log.
@@ -129,7 +131,10 @@ def _parse(body: dict[str, Any], classes: ServiceClasses, tenant: str, class_hea
         include_usage=bool(options and options.include_usage),
         on_restart=extension.restart or "error",
         ignored=tuple(sorted(body.keys() - KNOWN_FIELDS - ACCEPTED_UNUSED - REFUSED_UNLESS.keys())),
-    )
+        asked=(
+            extension.lane, class_header, extension.service_class, parsed.service_tier, tuple(sorted(asked.items()))
+        ),
+    )  # fmt: skip
 
 
 def _template(

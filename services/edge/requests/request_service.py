@@ -112,7 +112,7 @@ class RequestService:
             with _end_on_failure(stream):
                 if idempotency_key is None:
                     return await self._post(request, stream, traceparent, on_posted)
-                record = IdempotencyRecord(request.request_id, _body_hash(request))
+                record = IdempotencyRecord(request.request_id, _body_hash(parsed))
                 known = await self._shared_limits.claim(client.tenant, idempotency_key, record, received_us)
                 if known is None:
                     try:
@@ -327,10 +327,10 @@ def _end_on_failure(stream: Subscription) -> Iterator[None]:
         raise
 
 
-def _body_hash(request: Request) -> str:
-    sent = (request.model, request.messages, request.sampling, request.lane, request.delivery, request.deadlines)
-    chosen = (request.fallback, request.egress, request.service_class)
-    return hashlib.sha256(repr((sent, chosen)).encode()).hexdigest()
+def _body_hash(parsed: ParsedRequest) -> str:
+    request = parsed.template  # not its class and deadlines, because the policy may have changed meanwhile
+    sent = (request.model, request.messages, request.sampling, request.delivery, request.fallback, request.egress)
+    return hashlib.sha256(repr((sent, parsed.asked)).encode()).hexdigest()
 
 
 def _post_error(error: Exception) -> ApiError:

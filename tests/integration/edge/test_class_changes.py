@@ -46,3 +46,22 @@ async def test_a_class_comes_and_goes_without_a_restart(lab, tmp_path):
     assert await accepted()
     file.write_text(BEFORE)
     await until(refused, "the class is gone", every_s=0.2)
+
+
+async def test_a_request_sent_again_after_a_change_is_the_same_request(lab, tmp_path):
+    file = tmp_path / "policy.toml"
+    file.write_text(BEFORE)
+    url = await lab.edge(policy=tmp_path)
+    once = {"headers": {"Idempotency-Key": "k1"}, "json": ASK}
+    asking = asyncio.create_task(lab.http.post(f"{url}/v1/chat/completions", **once))
+    request = await lab.answer("Hello")
+    assert (await asking).status == 200
+    file.write_text(BEFORE + "[classes.chat]\ndeadlines = { total_ms = 45000 }\n")
+    classes = lab.edges[url]._requests._classes
+    await until(lambda: classes.current.of(None, "interactive").deadlines.total_ms == 45_000, "the change is used")
+    async with lab.http.post(f"{url}/v1/chat/completions", **once) as response:
+        assert response.status == 200
+        assert request.request_id in (await response.json())["id"]
+    longer = ASK | {"railbus": {"deadlines": {"total_ms": 50_000}}}
+    async with lab.http.post(f"{url}/v1/chat/completions", **once | {"json": longer}) as response:
+        assert response.status == 422
