@@ -140,6 +140,8 @@ REFUSED_UNLESS: Final[dict[str, tuple[Any, ...]]] = {
     "prediction": (None,),
     "web_search_options": (None,),
     "reasoning_effort": (None, "none"),
+    "verbosity": (None, "medium"),
+    "moderation": (None,),
 }
 """Unsupported parameters that would change the answer, each with the values that have no effect.
 

@@ -68,6 +68,9 @@ class ChatRequestBody(ChatBody):
 KNOWN_FIELDS: Final = frozenset(field.name for field in msgspec.structs.fields(ChatRequestBody))
 
 ACCEPTED_UNUSED: Final = frozenset(
-    {"user", "metadata", "store", "safety_identifier", "prompt_cache_key", "parallel_tool_calls"}
-)
+    {
+        "user", "metadata", "store", "safety_identifier", "prompt_cache_key", "prompt_cache_options",
+        "prompt_cache_retention", "parallel_tool_calls",
+    }
+)  # fmt: skip
 """Parameters that are accepted and not used. Common clients send them, and they do not change the answer's text."""

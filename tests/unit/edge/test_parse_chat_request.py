@@ -1,15 +1,19 @@
 """Parsing of request bodies."""
 
+from typing import get_type_hints
+
 import msgspec
 import orjson
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import structs
+from openai.types.chat.completion_create_params import CompletionCreateParamsBase
 
 from schemas.ids import uuid7
 from schemas.requests import MAX_WAITED_MS, Delivery, Request, Sampling
 from services.edge.errors import ApiError
+from services.edge.requests.chat_schema import ACCEPTED_UNUSED, KNOWN_FIELDS
 from services.edge.requests.parse import parse_chat_request, parse_json
 from services.runtime.chat_body import REFUSED_UNLESS
 from services.runtime.classes.policy_deadlines import DeadlineBounds
@@ -88,11 +92,19 @@ def test_parts_and_roles():
     assert [(m.role, m.content) for m in made.messages] == [("system", "d"), ("user", "a\nb"), ("assistant", "no")]
 
 
-@pytest.mark.parametrize(("name", "value"), [("n", True), ("logprobs", 0), ("logprobs", True), ("n", 2), ("audio", {})])
+@pytest.mark.parametrize(
+    ("name", "value"), [("n", True), ("logprobs", 0), ("logprobs", True), ("n", 2), ("audio", {}), ("verbosity", "low")]
+)
 def test_unsupported_parameters_are_refused_by_name(name, value):
     with pytest.raises(ApiError) as error:
         parse_chat_request({"messages": HI, name: value})
     assert (error.value.param, error.value.code) == (name, "unsupported_parameter")
+
+
+def test_every_parameter_of_openais_client_is_known():
+    """A parameter that nobody knows would be ignored, even if it changes the answer."""
+    known = KNOWN_FIELDS | ACCEPTED_UNUSED | REFUSED_UNLESS.keys()
+    assert get_type_hints(CompletionCreateParamsBase).keys() - known == set()
 
 
 def test_parts_together_too_long():
