@@ -166,7 +166,7 @@ class Subscription:
         history, self.history = self.history, None  # it may be large
         if history is not None:
             await self.catch_up(history.ops, history.end_offset)
-        while not await is_set_within(self.ended, KEEPALIVE_S):
+        while not await is_set_within(self.ended, self._quiet_left_s()):
             self._keep_alive(keepalive)
 
     def attach(self, writer: ClientWriter) -> None:
@@ -239,9 +239,14 @@ class Subscription:
         if on_detached is not None:
             on_detached(self)
 
+    def _quiet_left_s(self) -> float:
+        return KEEPALIVE_S - (steady_us() - self.quiet_since_us) / 1e6
+
     def _keep_alive(self, data: bytes) -> None:
-        quiet = steady_us() - self.quiet_since_us >= KEEPALIVE_S * 1_000_000
-        if data and quiet and self._writer is not None and not self._out:
+        if self._quiet_left_s() > 0:
+            return  # something was written during the wait
+        self.quiet_since_us = steady_us()
+        if data and self._writer is not None and not self._out:
             self._end_on_write_failure(self._writer.write(data))
 
     def _take(self, logged: LoggedEvent, at_us: int) -> None:

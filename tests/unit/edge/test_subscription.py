@@ -5,12 +5,13 @@ import asyncio
 from schemas.ids import uuid7
 from schemas.requests import Deadlines, Message, Request
 from services.bus import Received
+from services.edge.delivery import subscription
 from services.edge.delivery.client_writer import ClientWriter
 from services.edge.delivery.held_events import MAX_HELD_EVENTS
 from services.edge.delivery.hub import Hub
 from services.edge.delivery.session import DeliverySession
 from services.edge.delivery.subscription import ClientConnection, OpenRequest, Subscription
-from services.edge.encoders.sse import SseEncoder
+from services.edge.encoders.sse import SSE_KEEPALIVE, SseEncoder
 from services.edge.errors import ApiError
 from services.edge.http.responses import LAST_CHUNK, http_chunk
 from services.edge.log.positions import LoggedEvent
@@ -342,6 +343,37 @@ async def test_a_stream_does_not_expire_before_its_history_is_sent():
     await stream.catch_up(stream.session.resume([], None), 0)
     hub.tick(stream.request.at + 10**9)
     assert stream.reason == "error"
+
+
+async def test_a_keep_alive_comes_when_the_stream_was_quiet_for_its_time(monkeypatch):
+    hub, wire = Hub(), Wire()
+    stream = stream_of(hub)
+    begin_s = now_s = stream.opened_us / 1e6
+    written, kept_alive = [], []
+    events = records(plain_answer(ID, ("a", "b")))
+    monkeypatch.setattr(subscription, "steady_us", lambda: int(now_s * 1e6))
+
+    async def wait(event, seconds):
+        nonlocal now_s
+        ends_s = now_s + seconds
+        for at_s in (begin_s + 1, begin_s + 29):
+            if now_s <= at_s <= ends_s:
+                now_s = at_s
+                hub.handle([events[len(written)]])
+                written.append(now_s)
+        now_s = ends_s
+        return len(kept_alive) > 2
+
+    class Timed(ClientWriter):
+        def write(self, data, *, last=False):
+            if data == SSE_KEEPALIVE:
+                kept_alive.append(now_s)
+            return super().write(data, last=last)
+
+    monkeypatch.setattr(subscription, "is_set_within", wait)
+    await stream.serve(Timed(wire, 10_000), SSE_KEEPALIVE)
+    assert [round(at_s - begin_s) for at_s in written] == [1, 29]
+    assert [round(at_s - begin_s) for at_s in kept_alive] == [16, 44, 59]
 
 
 async def test_a_stream_ends_once():
