@@ -122,7 +122,8 @@ class WebSocketConnection:
         self._tenant = tenant
         self._limit = limit
         self._handler = handler
-        self._tasks: dict[asyncio.Task[None], Subscription | None] = {}
+        self._tasks: dict[asyncio.Task[None], Subscription | str | None] = {}
+        """The stream of each task, or the request's id while a stream is being resumed, or None for a new request."""
         self._too_slow = False  # whether too many bytes wait for the client; if so, nothing more is written or read
 
     async def serve(self) -> None:
@@ -185,8 +186,9 @@ class WebSocketConnection:
                 raise ApiError(
                     429, f"At most {self._limit} requests at once on one connection.", code="too_many_streams"
                 )
+            resumed_id = _resumed_id(body) if kind == "resume" else None
             task = asyncio.create_task(self._stream(body, size, arrival))
-            self._tasks[task] = None
+            self._tasks[task] = resumed_id
             task.add_done_callback(lambda done: self._tasks.pop(done, None))
         else:
             raise ApiError(
@@ -223,8 +225,7 @@ class WebSocketConnection:
     async def _open(self, body: dict[str, Any], size: int, arrival: ArrivalTimes) -> Subscription:
         client = ClientContext(tenant=self._tenant or "", encoding=WEBSOCKET_OPS)
         if body["type"] == "resume":
-            request_id = parse_request_id(_text(body, "request_id") or "")
-            return await self._request_service.resume(request_id, _text(body, "after"), client)
+            return await self._request_service.resume(_resumed_id(body), _text(body, "after"), client)
         chat_body = {name: value for name, value in body.items() if name not in {"type", "ref", "prompt"}}
         prompt = _text(body, "prompt")
         if prompt is not None:
@@ -236,11 +237,15 @@ class WebSocketConnection:
             return await self._request_service.accept(parsed, client, arrival=arrival, on_posted=turn.end_work)
 
     def _cancel(self, request_id: str) -> None:
-        for stream in self._tasks.values():
-            if stream is not None and stream.request.request_id == request_id:
+        for task, stream in self._tasks.items():
+            if stream == request_id:  # the stream is not open yet
+                task.cancel()
+            elif isinstance(stream, Subscription) and stream.request.request_id == request_id:
                 stream.end("gone")
-                self._say({"type": "detached", "request_id": request_id})
-                return
+            else:
+                continue
+            self._say({"type": "detached", "request_id": request_id})
+            return
         raise ApiError(404, "No such request on this connection.", code="request_not_found", param="request_id")
 
     def _send_error(self, error: ApiError, body: dict[str, Any]) -> None:
@@ -279,6 +284,10 @@ def _bytes_of(payload: object) -> int:
     if isinstance(payload, str):
         return len(payload) if payload.isascii() else len(payload.encode())
     return len(payload) if isinstance(payload, bytes | bytearray) else 0
+
+
+def _resumed_id(body: dict[str, Any]) -> str:
+    return parse_request_id(_text(body, "request_id") or "")
 
 
 def _text(body: dict[str, Any], name: str) -> str | None:

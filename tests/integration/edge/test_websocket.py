@@ -10,7 +10,7 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from tests.integration.edge.lab import PATIENCE_S
 from tests.support.edge_answers import ClientScreen
-from tests.support.waiting import comes_true
+from tests.support.waiting import comes_true, until
 
 
 class Socket:
@@ -38,6 +38,14 @@ class Socket:
             message = await self.get()
             if fields.items() <= message.items():
                 return message
+
+    async def replies(self, count):
+        """Yield the next messages that are no ops."""
+        while count:
+            message = await self.get()
+            if "type" in message:
+                count -= 1
+                yield message
 
     async def until_closed(self):
         """Read to the end; return the close code."""
@@ -157,6 +165,21 @@ async def test_cancel_leaves_the_request_to_the_router(lab):
         assert (await lab.detached(writer.request_id)).reason == "gone"
         await client.send(type="cancel", request_id=writer.request_id)
         assert (await client.until(type="error"))["error"]["code"] == "request_not_found"
+
+
+async def test_cancel_ends_a_stream_that_is_still_being_resumed(lab):
+    asked, other = await lab.edge(), await lab.edge()
+    async with lab.open_stream(asked) as stream:
+        writer = await lab.next_writer()
+        await lab.write(writer.started(), writer.chunk("x"))
+        await stream.until(b"x")
+        async with socket(other) as client:
+            await client.send(type="resume", request_id=writer.request_id)
+            await client.send(type="cancel", request_id=f"chatcmpl-{writer.request_id}")
+            await client.send(type="ping")
+            replies = [message["type"] async for message in client.replies(2)]
+            assert replies == ["detached", "pong"]
+            await until(lambda: not len(lab.edges[other]._hub), "the stream is delivered")
 
 
 @pytest.mark.parametrize(
