@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any, Final
 
 from aiohttp import web
+from aiohttp.http_exceptions import InvalidURLError
 
 from services.edge.delivery.client_writer import CLOSE_TIMEOUT_S
 from services.edge.encoders.websocket import close_frame
@@ -22,7 +23,7 @@ from services.edge.http.connection_table import (
     Refusal,
     Wait,
 )
-from services.edge.http.responses import raw_error
+from services.edge.http.responses import COMMON_HEADERS, error_response, raw_error
 from services.edge.http.status import PROBE_PATHS
 from services.edge.requests.parse import ArrivalTimes
 from services.edge.settings import Settings
@@ -228,6 +229,20 @@ class LimitedHandler(web.RequestHandler):
             self._messages.clear()
         self.let_go_of_messages()
         super().connection_lost(exc)
+
+    def handle_error(
+        self, request: web.BaseRequest, status: int = 500, exc: BaseException | None = None, message: str | None = None
+    ) -> web.StreamResponse:
+        """Return the response to a request that reaches no handler or whose handler failed."""
+        super().handle_error(request, status, exc, message)  # logs the error; its response is plain text
+        error = ApiError(500, "The server failed to handle the request.", code="internal")
+        if status == 400:
+            said = "Invalid URL" if isinstance(exc, InvalidURLError) else message or "Malformed"
+            what = said.partition("\n")[0].partition(":")[0].rstrip(".")  # without the client's bytes
+            error = ApiError(400, f"The request is not valid HTTP ({what}).", code="bad_request")
+        response = error_response(error, COMMON_HEADERS | {"Cache-Control": "no-store"})
+        response.force_close()
+        return response
 
     @property
     def arrival(self) -> ArrivalTimes:

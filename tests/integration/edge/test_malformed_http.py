@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 import orjson
 import pytest
 
+from services.edge.error_codes import ERROR_CODES
 from tests.integration.edge.lab import ASK, PATIENCE_S, deltas
 
 BODY = orjson.dumps(ASK)
@@ -85,7 +86,10 @@ async def test_malformed_http_is_400_and_leaves_no_traceback(lab, url, caplog):
             writer.write(raw)
             head = await reader.readuntil(b"\r\n\r\n")
             assert head.split()[1] == b"400", name
-            assert await reader.read(10_000), name
+            assert b"\r\nServer: railbus\r\n" in head, name
+            error = orjson.loads(await reader.read(10_000))["error"]
+            assert error["type"] == "invalid_request_error", name
+            assert error["code"] in ERROR_CODES, name
     assert problems(caplog) == []
     request, _ = await lab.ask(url)
     assert request.messages[0].content == "hello"
