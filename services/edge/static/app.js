@@ -115,7 +115,8 @@ class Timeline {
 const screen_ = new Screen($("answer"), document.body.dataset.view === "operator");
 const timeline = new Timeline();
 let socket = null, attempt = 0, timer = 0, watch = 0, pingedAt = null, answeredAt = 0, unsent = null; // unsent: a request that the server has not accepted yet
-let request = null; // { id, last, tokens, firstMs, voiceMs, lastMs, open }; voiceMs: first text of the current attempt
+let request = null; // { id, ref, last, tokens, firstMs, voiceMs, lastMs, open }; voiceMs: first text of the current attempt
+let asked = 0; // the ref of the last request; the server's reply repeats it
 
 function hello() {
   socket.send(JSON.stringify($("key").value ? { type: "hello", key: $("key").value } : { type: "hello" }));
@@ -185,18 +186,29 @@ function say(id, text, bad) {
 
 function take(message) {
   if (message.type === "accepted") {
+    if (message.ref !== undefined && !awaits(message)) return cancel(message.request_id); // it was stopped before
     unsent = null;
     if (request) {
       request.id = message.request_id;
       history.replaceState(null, "", `#${message.request_id}`);
     }
   } else if (message.type === "error") {
-    fail(message.error);
+    if ((message.ref === undefined && message.request_id === undefined) || awaits(message)) fail(message.error);
   } else if (message.op && request && message.request_id === request.id) {
     request.last = message.id;
     for (const op of message.op === "catch_up" ? message.ops : [message]) apply(op, message.id);
     redraw();
   }
+}
+
+/** Whether a reply is about the request that the page shows and that was not stopped. */
+function awaits(message) {
+  if (!request?.open) return false;
+  return message.ref === undefined ? message.request_id === request.id : message.ref === request.ref;
+}
+
+function cancel(id) {
+  socket.send(JSON.stringify({ type: "cancel", request_id: id }));
 }
 
 /** List under the answer what was taken back, by which rule of which policy. */
@@ -268,7 +280,7 @@ function redraw() {
 }
 
 function begin(id) {
-  request = { id, last: null, tokens: 0, firstMs: null, voiceMs: null, lastMs: null, open: true };
+  request = { id, ref: null, last: null, tokens: 0, firstMs: null, voiceMs: null, lastMs: null, open: true };
   screen_.clear();
   $("why").replaceChildren();
   timeline.clear(performance.now());
@@ -300,7 +312,8 @@ function fail(error) {
 $("ask").addEventListener("submit", (event) => {
   event.preventDefault();
   begin(null);
-  const body = { type: "ask", prompt: $("prompt").value, max_tokens: Number($("tokens").value) };
+  request.ref = ++asked;
+  const body = { type: "ask", ref: request.ref, prompt: $("prompt").value, max_tokens: Number($("tokens").value) };
   if ($("delivery").value) body.railbus = { delivery: $("delivery").value };
   unsent = JSON.stringify(body);
   if (socket.readyState === WebSocket.OPEN) {
@@ -311,9 +324,7 @@ $("ask").addEventListener("submit", (event) => {
   }
 });
 $("stop").addEventListener("click", () => {
-  if (request?.id && socket.readyState === WebSocket.OPEN) {
-    socket.send(JSON.stringify({ type: "cancel", request_id: request.id }));
-  }
+  if (request?.id && socket.readyState === WebSocket.OPEN) cancel(request.id);
   end("stopped here; the server cancels the request unless a client resumes it", false, performance.now() - timeline.began);
 });
 $("prompt").addEventListener("keydown", (event) => {

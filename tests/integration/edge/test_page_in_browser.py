@@ -77,6 +77,20 @@ async def test_offsets_stay_right_after_text_is_taken_back(lab):
         assert await page.run(ANSWER) == "a [x] b card [long text] c end"
 
 
+async def test_a_request_stopped_before_it_is_accepted_is_not_shown(lab):
+    async with browsing(await lab.edge()) as page:
+        await connected(page)
+        prompt = 'document.querySelector("#prompt").value'
+        await page.run(f'{prompt} = "1"; {ASK}; document.querySelector("#stop").click(); {prompt} = "2"; {ASK}')
+        requests = [await lab.next_request() for _ in range(2)]
+        first, second = map(writer_for, sorted(requests, key=lambda request: request.messages[0].content))
+        assert (await lab.detached(first.request_id)).reason == "gone"
+        for writer, text in ((first, "first"), (second, "second")):
+            await lab.write(writer.started(), writer.chunk(text), writer.finished(), writer.closed())
+        await page.until('document.querySelector("#outcome").textContent === "completed"')
+        assert await page.run(ANSWER) == "second"
+
+
 async def test_the_page_says_that_a_frozen_server_does_not_answer(broker):
     edge = ServiceProcess(
         "services.edge", RAILBUS_KAFKA_BOOTSTRAP=broker.address, RAILBUS_PARTITIONS="4", RAILBUS_EDGE_PORT="0"
