@@ -58,6 +58,7 @@ class JobService:
         self._reader: JobReader | None = None
         self._reading = asyncio.Event()
         self._uploads: dict[str, int] = {}
+        self._new: dict[str, str] = {}  # the tenants of jobs that are being written to the log, by batch id
 
     async def run(self) -> None:
         """Read the topic ``railbus.batches`` until cancelled."""
@@ -163,6 +164,7 @@ class JobService:
             raise ApiError(400, message, code="invalid_value", param="input_file_id")
         reader = await self._jobs()
         unfinished = sum(job.created.tenant == tenant for job in reader.jobs.active())
+        unfinished += sum(owner == tenant and reader.jobs.get(job) is None for job, owner in self._new.items())
         if unfinished >= self._tenant_jobs:
             message = f"At most {self._tenant_jobs} batches at a time: wait until one has ended, or cancel one."
             raise ApiError(429, message, code="too_many_batches")
@@ -171,7 +173,11 @@ class JobService:
             **self._about(batch_id, tenant), input_file=file_id, completion_ms=completion_ms, bad_lines="refuse",
             metadata=metadata,
         )  # fmt: skip
-        return await self._tell(reader, created)
+        self._new[batch_id] = tenant
+        try:
+            return await self._tell(reader, created)
+        finally:
+            del self._new[batch_id]
 
     async def job(self, tenant: str, batch_id: str) -> JobState:
         """Return a job.

@@ -1,0 +1,28 @@
+"""Files and batch jobs at an edge, without a batch service."""
+
+import asyncio
+
+import aiohttp
+
+
+async def uploaded(lab, url, headers):
+    form = aiohttp.FormData({"purpose": "batch"})
+    form.add_field("file", b'{"custom_id": "a"}\n', filename="lines.jsonl")
+    async with lab.http.post(f"{url}/v1/files", data=form, headers=headers) as response:
+        assert response.status == 200
+        return (await response.json())["id"]
+
+
+async def test_jobs_that_are_created_at_once_are_limited_too(lab, tmp_path, keys_file):
+    url = await lab.edge(batch_dir=tmp_path, batch_tenant_jobs=2, api_keys_file=keys_file)
+    headers = {"Authorization": "Bearer k-a"}
+    file_id = await uploaded(lab, url, headers)
+    body = {"input_file_id": file_id, "endpoint": "/v1/chat/completions", "completion_window": "24h"}
+
+    async def status():
+        async with lab.http.post(f"{url}/v1/batches", json=body, headers=headers) as response:
+            return response.status
+
+    statuses = await asyncio.gather(*(status() for _ in range(6)))
+    assert sorted(statuses) == [200] * 2 + [429] * 4
+    assert lab.edges[url]._jobs._new == {}
