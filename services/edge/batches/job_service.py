@@ -3,6 +3,7 @@
 import asyncio
 import secrets
 from collections.abc import AsyncIterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
@@ -101,13 +102,15 @@ class JobService:
         file_id, length = new_file_id(), 0
         self._uploads[tenant] = self._uploads.get(tenant, 0) + 1
         try:
-            with store.writing(file_id, tenant, filename, "batch", now_ms() // 1_000) as file:
+            with ExitStack() as stack:
+                file = stack.enter_context(store.writing(file_id, tenant, filename, "batch", now_ms() // 1_000))
                 async for chunk in chunks:
                     length += len(chunk)
                     if length > self._file_bytes:
                         message = f"The file is larger than {self._file_bytes:,} bytes."
                         raise ApiError(413, message, code="request_too_large", param="file")
                     await asyncio.to_thread(file.write, chunk)
+                await asyncio.to_thread(stack.pop_all().close)  # syncs the file to disk, which may take seconds
         except OSError as error:
             raise ApiError(503, f"The file cannot be stored: {error.strerror}.", code="batches_off") from None
         finally:

@@ -1,6 +1,8 @@
 """Files and batch jobs at an edge, without a batch service."""
 
 import asyncio
+import os
+import threading
 
 import aiohttp
 
@@ -26,3 +28,20 @@ async def test_jobs_that_are_created_at_once_are_limited_too(lab, tmp_path, keys
     statuses = await asyncio.gather(*(status() for _ in range(6)))
     assert sorted(statuses) == [200] * 2 + [429] * 4
     assert lab.edges[url]._jobs._new == {}
+
+
+async def test_the_event_loop_does_not_wait_for_the_disk(lab, tmp_path, monkeypatch):
+    """Otherwise no stream of the edge would get a token until a large upload is on disk."""
+    syncing, fsync = [], os.fsync
+
+    def noted(file):
+        syncing.append(threading.current_thread())
+        fsync(file)
+
+    url = await lab.edge(batch_dir=tmp_path)
+    monkeypatch.setattr(os, "fsync", noted)
+    file_id = await uploaded(lab, url, {})
+    assert syncing
+    assert threading.current_thread() not in syncing
+    async with lab.http.get(f"{url}/v1/files/{file_id}/content") as response:
+        assert await response.read() == b'{"custom_id": "a"}\n'
