@@ -2,7 +2,7 @@
 
 import ipaddress
 from collections import Counter, OrderedDict
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterator
 from dataclasses import dataclass, field
 from typing import Final, Generic, Literal, TypeVar, get_args
 
@@ -86,6 +86,9 @@ class ConnectionTable(Generic[Key]):
 
     def __len__(self) -> int:
         return len(self._entries)
+
+    def __iter__(self) -> Iterator[Key]:
+        return iter(self._entries)
 
     def open(self, key: Key, address: str, deadline_s: float) -> ConnectionAdmission[Key]:
         """Add a connection, with the deadline of its first request.

@@ -1,6 +1,7 @@
 """Limits for the open connections of the HTTP server, and deadlines by which a client must send something."""
 
 import asyncio
+import select
 import ssl
 from dataclasses import dataclass
 from functools import partial
@@ -38,6 +39,8 @@ LAST_WORDS_S: Final = 1.0
 
 POLICY_VIOLATION: Final = 1008
 TRY_AGAIN_LATER: Final = 1013
+
+_HANG_UP: Final = getattr(select, "POLLRDHUP", 0)  # Linux; other systems report only broken connections
 
 _LIMITS: Final[dict[Refusal, tuple[str, str]]] = {
     "address": ("one address has as many connections open", "RAILBUS_MAX_ADDRESS_CONNECTIONS"),
@@ -148,6 +151,8 @@ class Connections:
             if until_s <= now_s:
                 del self._closing[handler]
                 transport.abort()
+        for handler in tuple(self._table):
+            handler.abort_if_client_left()
         kinds = self._table.kinds()
         for kind in CONNECTION_KINDS:
             EDGE_CONNECTIONS.labels(kind).set(kinds[kind])
@@ -288,6 +293,17 @@ class LimitedHandler(web.RequestHandler):
         self.is_websocket = True
         self._connections.upgrade(self)
 
+    def abort_if_client_left(self) -> None:
+        """Abort the connection if the client has left while a request that it sent ahead waits for its turn.
+
+        Meanwhile nothing is read from the connection, so the event loop does not notice.
+        """
+        transport = self.transport
+        if transport is None or transport.is_closing() or not self._buffer_paused:
+            return
+        if _is_closed_by_peer(transport.get_extra_info("socket")):
+            transport.abort()
+
     def let_go_of_messages(self) -> None:
         # At once, because one event loop iteration may drop many connections.
         self._message_tail = b""
@@ -368,6 +384,12 @@ def handler_of(request: web.Request) -> LimitedHandler:
     if not isinstance(protocol, LimitedHandler):
         raise TypeError("the application must be served by a LimitedSite")
     return protocol
+
+
+def _is_closed_by_peer(connection: Any) -> bool:
+    poll = select.poll()
+    poll.register(connection.fileno(), _HANG_UP)
+    return bool(poll.poll(0))
 
 
 def too_many(refusal: Refusal) -> ApiError:

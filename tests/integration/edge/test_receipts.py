@@ -4,11 +4,13 @@ import asyncio
 import hashlib
 import time
 
+import orjson
 import pytest
 
 from schemas.side_events import Attached
 from services.stream import Screen, encode_op
 from tests.integration.edge.lab import ASK, chunks
+from tests.integration.edge.test_malformed_http import connection, post
 from tests.support.edge_answers import plain_answer
 
 
@@ -68,6 +70,16 @@ async def test_a_client_that_disconnects_before_the_first_op(lab):
         asking = asyncio.create_task(lab.http.post(f"{url}/v1/chat/completions", json=ASK | {"stream": stream}))
         request = await lab.next_request()
         asking.cancel()
+        receipt = await lab.detached(request.request_id)
+        assert (receipt.reason, receipt.ops) == ("gone", 0)
+
+
+async def test_a_client_that_disconnects_behind_a_request_sent_ahead(lab):
+    url = await lab.edge()
+    for stream in (True, False):
+        async with connection(url) as (_, writer):
+            writer.write(post(orjson.dumps(ASK | {"stream": stream})) * 2)
+            request = await lab.next_request()
         receipt = await lab.detached(request.request_id)
         assert (receipt.reason, receipt.ops) == ("gone", 0)
 
