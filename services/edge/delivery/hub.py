@@ -77,9 +77,14 @@ class Hub:
         """Pass records to the open streams of their requests."""
         at_us = steady_us()
         touched: dict[Subscription, None] = {}
+        # First these: text of the same batch must not be sent, and must not count as sent.
+        for record in records:
+            if type(record) is UnreadableRecord and takes_text_back(record):
+                self._end_unreadable(record)
         for record in records:
             if type(record) is UnreadableRecord:
-                self._on_unreadable(record)
+                if record.key is not None and takes_text_back(record):
+                    self.index.note_event(record.key, record.offset)
                 continue
             event = record.event
             if not isinstance(event, StreamEvent):
@@ -120,13 +125,10 @@ class Hub:
             text = "This server is stopping: resume at the last id."
             stream.end("shutdown", ApiError(503, text, code="server_stopping", retry_after_s=1))
 
-    def _on_unreadable(self, record: UnreadableRecord) -> None:
-        if record.key is None or not takes_text_back(record):
-            return
-        self.index.note_event(record.key, record.offset)
-        for stream in tuple(self._streams.get(record.key, ())):
+    def _end_unreadable(self, record: UnreadableRecord) -> None:
+        for stream in tuple(self._streams.get(record.key or b"", ())):
             _log.error("request %s: %s; upgrade this edge", stream.session.request_id, record.error)
-            stream.end("error", newer_version(), withhold=True)  # the same batch may have text that is not sent yet
+            stream.end("error", newer_version(), withhold=True)
 
     def _end_broken(self, stream: Subscription) -> None:
         _log.exception("request %s: cannot follow its log", stream.session.request_id)

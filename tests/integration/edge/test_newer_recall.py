@@ -52,6 +52,8 @@ async def test_text_of_the_same_batch_is_not_sent(lab):
         said = await client.rest()
     assert b"newer_version" in said
     assert b"secret" not in said
+    receipt = await lab.detached(writer.request_id)
+    assert (receipt.ops, receipt.exposed_tokens) == (2, 1), "the receipt says what was sent"
 
 
 @pytest.mark.parametrize("knows_it", [True, False])
