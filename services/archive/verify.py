@@ -128,10 +128,11 @@ class _Partition:
             signed = noted.get(file.start)
             if signed is None or not self._keys.is_signed(signed):
                 signed = None
-        if file.start > state.end and signed is not None:  # continue after the gap
-            count, length = signed.total - signed.count, state.length
-            self._state = state = ChainState(file.start, bytes.fromhex(signed.before), count, length)
         rows = self._rows(file)
+        if file.start > state.end and signed is not None:  # continue after the gap
+            count = signed.total - signed.count
+            length = signed.length - sum(size(archived.record) for archived, _ in rows or ())
+            self._state = state = ChainState(file.start, bytes.fromhex(signed.before), count, length)
         noted_here = noted.get(file.start)
         if rows is not None and noted_here is not None and not self._has_hash(file, noted_here):
             places = f"look at offsets {file.start} to {noted_here.last}"

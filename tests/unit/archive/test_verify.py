@@ -7,12 +7,14 @@ pytest.importorskip("pyarrow")
 import random
 from pathlib import Path
 
+from schemas.topics import STREAMS
 from services.archive.checkpoint import CHECKPOINT_KEY
 from services.archive.keys import Verifier
 from services.archive.verify import verify
 from services.archive.writer import checkpoint_in
+from services.bus import StoredRecord
 from tests.chaos.tampering import KINDS, play, records
-from tests.support.archives import make_archive
+from tests.support.archives import BEGIN_MS, make_archive
 from tests.support.examples import examples
 
 
@@ -58,3 +60,19 @@ def test_a_column_name_that_is_no_text_is_named(damaged):
         path.write_bytes(content)
     assert {each.file for each in outcome.tampering} == {archive.files()[0].path}
     assert verify(archive, Verifier([archive.public_pem])).count == 0
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_a_file_that_was_removed_casts_no_doubt_on_the_next(tmp_path, number):
+    """The guide says that the oldest files may be removed, and that no more than this is reported."""
+    log = [StoredRecord(STREAMS.name, 0, n, BEGIN_MS + n, b"key", b"value", ()) for n in range(8)]
+    archive = make_archive(tmp_path / "archive", log, per_file=2)
+    keys = Verifier([archive.public_pem])
+    anchors = verify(archive, keys).heads.values()
+    Path(archive.store.path(archive.files()[number].path)).unlink()
+
+    outcome = verify(archive, keys, anchors)
+
+    end = 2 * number + 1
+    what = f"records are missing up to offset {end}: a file was removed"
+    assert [(each.offset, each.what) for each in outcome.tampering] == [(2 * number, what)]
