@@ -11,6 +11,7 @@ from typing import Final, Literal, NamedTuple
 from schemas.base import AnyEvent
 from schemas.ids import time_ms
 from schemas.side_events import Account, Detached, Window
+from schemas.topics import DAY_MS
 from services.books.config import BooksConfig
 from services.books.entry import Entry, facts_of, receipt_of
 from services.books.totals import Cell, Share, Totals, share_of
@@ -18,7 +19,8 @@ from services.books.totals import Cell, Share, Totals, share_of
 # After a crash, the state is restored from the table. A crash may lose the newest changes to the table, but never a
 # change that is older than a kept one, so the table has a prefix of the changes. Three rules make every prefix correct:
 #
-# - Whether an event is too late follows from the event alone: its append time, and the time of its window or request.
+# - Whether an event is too late follows from its append time and its window. The window of a receipt is that of the
+#   request's account, or is unknown as long as the account was not read.
 # - A request's entry is one value. If an event is read again, joining it to the entry changes nothing.
 # - The sums of an open window are not in the table; they are computed from the entries. When a window is old, its sums
 #   are written, then the mark ``sealed_s``, and only then its entries are deleted. For windows that end by the mark,
@@ -28,6 +30,8 @@ DELETES_EACH: Final = 8
 """Number of entries of sealed windows that are deleted for each event read. An event adds at most one entry, so
 deletions are faster than additions."""
 
+LONGEST_OPEN_S: Final = DAY_MS // 1_000
+"""Longest time for which a request can be open, in seconds. A policy can allow a class no longer deadline."""
 
 _MARK: Final = b"/s"
 """End of the key under which a partition's ``sealed_s`` is kept. No other key ends like this: the key of an entry ends
@@ -63,7 +67,8 @@ class PartitionBooks:
         entries: Entries by request id.
         windows: For each window, the sums of each ``Cell``. The key is the window's start in seconds since the epoch.
         sealed_s: Time in seconds since the epoch. Windows that end at or before this time are final.
-        late: Number of events that were ignored because they were appended to the log too late.
+        late: Number of events that were ignored because they were appended to the log too late, or because they are
+            receipts whose account did not come in time.
     """
 
     def __init__(self, number: int, config: BooksConfig) -> None:
@@ -89,7 +94,7 @@ class PartitionBooks:
             case Detached():
                 source = "receipts"
                 news = Entry(receipt=receipt_of(event), read_ms=appended_ms)
-                last_s = time_ms(event.request_id) // 1_000
+                last_s = self._receipt_window_end_s(event.request_id)
             case _:
                 return []
         changes: list[TableChange] = []
@@ -146,6 +151,12 @@ class PartitionBooks:
         wanted = config.wanted_share_of(cell.service_class, cell.lane)
         final = self._sealed(start_s)
         return totals.window(cell, start_s, config.window_s, part=self.number, final=final, wanted_share=wanted)
+
+    def _receipt_window_end_s(self, request_id: str) -> int:
+        entry = self.entries.get(request_id)
+        if entry is None or entry.facts is None:
+            return time_ms(request_id) // 1_000 + LONGEST_OPEN_S
+        return self._config.window_start_s(entry.facts.closed_at) + self._config.window_s
 
     def _know(self, source: Source, appended_ms: int) -> None:
         self._known_ms[source] = max(self._known_ms[source], appended_ms)
@@ -223,6 +234,7 @@ class PartitionBooks:
                 break
             del self._orphans[request_id]
             self._drop((request_id,))
+            self.late += 1
 
     def _drop(self, request_ids: Iterable[str]) -> None:
         for request_id in request_ids:

@@ -5,8 +5,10 @@ from itertools import cycle
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from schemas.ids import time_ms
+from schemas.side_events import StageTimes
 from services.books import (
     BooksConfig,
     Objectives,
@@ -255,6 +257,25 @@ def test_an_end_says_nothing_of_what_came_after_the_question():
     assert (books.sealed_s, books.late) == (0, 0) or books.sealed_s <= T0_S
     assert books.entries.keys() == {account(0, 1).request_id, account(1, 100).request_id}
     assert books.entries[account(0, 1).request_id].receipt is not None
+
+
+@pytest.mark.parametrize("receipt_first", [False, True])
+def test_the_receipt_of_a_request_that_was_open_for_hours_counts(receipt_first):
+    """A request of the batch lane may wait for a day, and so may the client that asked over HTTP."""
+    open_s = 5 * 3_600
+    asked = {"request_id": account().request_id, "lane": "batch"}
+    closed = account(0, open_s, **asked, request_at=T0_S * 1_000_000, stages=StageTimes(worker_ms=open_s * 1e3))
+    receipt = detached(0, open_s, request_id=closed.request_id, waited_ms=120 + 25)
+    events = [receipt, closed] if receipt_first else [closed, receipt]
+    books = books_of(events, at_ms=T0_MS + open_s * 1_000 + 30)
+
+    (row,) = merge(books.all_windows())
+
+    assert (row.totals.of("delivered"), row.totals.of("delivery"), books.late) == (1, 25_000, 0)
+    assert row.totals.histograms[3].total == 1
+
+    books.take(replace(receipt, connection="d", exposed_tokens=99), T0_MS + (open_s + 700) * 1_000)
+    assert ((row,), books.late) == (tuple(merge(books.all_windows())), 1)
 
 
 def test_receipts_without_an_account_are_forgotten():
