@@ -71,7 +71,7 @@ def query_fields(record: StoredRecord) -> QueryFields:
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return QueryFields(kind, request_id, None, None)
     tenant = head.tenant if isinstance(head.tenant, str) else None
-    at_us = head.at if isinstance(head.at, int) and 0 <= head.at <= 2**53 else None
+    at_us = head.at if type(head.at) is int and 0 <= head.at <= 2**53 else None  # True is an int, too
     for other in (head.request_id, _decoded(head.key_b64)):
         if request_id is None and isinstance(other, str) and is_uuid7(other):
             request_id = other

@@ -24,7 +24,7 @@ NAMES = [
     for n, (value, headers) in enumerate(
         [
             (b"", ()), (None, (("kind", b"Chunk"),)), (b"\xff\x00", (("kind", None), ("kind", b"x"))), (b"{}", ()),
-            (b'{"at":-1,"tenant":5}', (("v", b"1"),)), (b'{"tenant":"t","at":9}', ()), (b"[", ()), (b"{}", ()),
+            (b'{"at":-1,"tenant":5}', (("v", b"1"),)), (b'{"tenant":"t","at":9}', ()), (b"[", ()), (b'{"at":true}', ()),
         ]
     )
 ]  # fmt: skip
