@@ -30,8 +30,8 @@ BATCH_ROWS: Final = 16_384
 """Maximum number of a data file's rows that ``Archive.batches`` holds in memory at the same time."""
 
 
-def begin_archive(store: Store, public_pem: bytes) -> None:
-    """Create the file with the archive's format and public key, if it does not exist.
+def begin_archive(store: Store, public_pem: bytes) -> bool:
+    """Create the file with the archive's format and public key, if it does not exist. Return whether it was created.
 
     Raises:
         UserError: The archive has a newer format, or cannot be written.
@@ -40,8 +40,10 @@ def begin_archive(store: Store, public_pem: bytes) -> None:
         store.put_new(ABOUT, orjson.dumps({"format": FORMAT, "public_key": public_pem.decode()}))
     except Exists:
         Archive(store)
+        return False
     except OSError as error:
         raise UserError(f"the archive {store.location} cannot be written: {error.strerror or error}") from None
+    return True
 
 
 class Archive:

@@ -2,7 +2,7 @@
 
 import asyncio
 import itertools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Final, TypeVar
@@ -15,6 +15,7 @@ from services.archive.reader import begin_archive
 from services.archive.records import query_fields
 from services.archive.sealing import KeyStore, seal_all
 from services.archive.store import Store
+from services.archive.verify import read_anchors
 from services.archive.writer import Conflict, PartitionWriter
 from services.audit.buffer import UNIT_BYTES, PartitionBuffer
 from services.audit.settings import Settings
@@ -50,7 +51,9 @@ class ArchiveService:
         self._settings = settings
         self._store = Store(settings.archive)  # first, so that no key is made if the extra is missing
         self._signer = Signer.load_or_create(settings.audit_key)
-        begin_archive(self._store, self._signer.public_pem)
+        is_new = begin_archive(self._store, self._signer.public_pem)
+        if is_new and settings.audit_anchors is not None and settings.audit_anchors.exists():
+            _write_anchors(settings.audit_anchors, ())  # it has those of another archive
         self._store.remove_abandoned()
         self._seal_keys = None if settings.audit_seal_keys is None else KeyStore(settings.audit_seal_keys, create=True)
         self._on_ready: Callable[[], None] | None = on_ready
@@ -93,6 +96,7 @@ class ArchiveService:
         self._held = assignment.held
         for partition in sorted(assignment.lost):
             self._buffers.pop(partition, None)  # the partition's next owner reads from the archive's end on
+            self._anchors.pop(partition, None)
             self._changes.put_nowait((partition, False))
         for partition in sorted(assignment.gained):
             self._changes.put_nowait((partition, True))
@@ -174,7 +178,9 @@ class ArchiveService:
             ARCHIVE_FILES.labels(partition[0]).inc()
             self._anchors[partition] = checkpoint
             if self._settings.audit_anchors is not None:
-                _write_anchors(self._settings.audit_anchors, self._anchors.values())
+                _write_anchors(self._settings.audit_anchors, _with_older(self._settings.audit_anchors, self._anchors))
+            if partition not in self._held:
+                del self._anchors[partition]
 
     async def _write_rest(self) -> None:
         for partition in tuple(self._buffers):
@@ -208,6 +214,15 @@ async def _persistently(work: Callable[[], T], trouble: str) -> T:
                 _log.error("%s: %s; trying again", trouble, error.strerror or error)
             await asyncio.sleep(RETRY_S[min(attempt, len(RETRY_S) - 1)])
     raise AssertionError("unreachable")
+
+
+def _with_older(path: Path, checkpoints: Mapping[Partition, ChainCheckpoint]) -> Iterable[ChainCheckpoint]:
+    # The file has anchors of partitions without new records since the start, and of partitions of another archiver.
+    try:
+        older = read_anchors(path.read_bytes()) or ()
+    except OSError:
+        older = ()
+    return ({(each.topic, each.partition): each for each in older} | dict(checkpoints)).values()
 
 
 def _write_anchors(path: Path, checkpoints: Iterable[ChainCheckpoint]) -> None:

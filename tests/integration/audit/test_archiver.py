@@ -61,6 +61,31 @@ async def test_what_waits_is_written_at_the_end(lab):
     assert places(lab.archived()) == places(logged)
 
 
+async def test_anchors_of_silent_partitions_outlive_a_restart_and_those_of_another_archive_do_not(lab):
+    from services.archive.checkpoint import anchors_json
+    from services.archive.keys import Verifier
+    from services.archive.verify import read_anchors, verify
+    from tests.support.archives import make_archive, stored
+    from tests.support.request_events import RequestEvents
+
+    before = make_archive(lab.folder / "before", stored([RequestEvents().request], "railbus.dead"))
+    key = before.public_pem
+    file = lab.folder / "anchors.jsonl"
+    file.write_bytes(anchors_json(verify(before, Verifier([key])).heads.values()))
+    for requests in (10, 1):
+        archiver = lab.archiver(RAILBUS_AUDIT_KEY=str(lab.folder / "before.pem"))
+        await archiver.ready()
+        await lab.ask(requests)
+        await whole(lab)
+        assert await archiver.stop() == 0
+
+        anchors = read_anchors(file.read_bytes())
+        outcome = verify(lab.archive(), Verifier([key]), anchors)
+        assert outcome.count == 0
+        ends = {place: head.end for place, head in outcome.heads.items()}
+        assert {(each.topic, each.partition): each.end for each in anchors} == ends
+
+
 @pytest.mark.slow
 async def test_kills_leave_no_gap_and_no_record_twice(lab):
     rng = random.Random(7)
