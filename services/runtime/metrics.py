@@ -78,9 +78,9 @@ EVENT_AGE: Final = Histogram(
 )
 CLOCK_SKEW: Final = Gauge(
     "railbus_processor_clock_skew_ms",
-    "How far writers' clocks are ahead of the broker's, in milliseconds, by service (other: none of ours); of each the"
-    " one that is farthest off. Deadlines do not depend on it.",
-    ["service"],
+    "How far writers' clocks are ahead of the broker's, in milliseconds, by the writer's service (other: none of ours);"
+    " of each the one that is farthest off. Deadlines do not depend on it.",
+    ["writer"],  # not "service": Prometheus gives each series the label "service" of the process that reports it
 )
 READS_PAUSED: Final = Counter(
     "railbus_bus_room_full", "Times that reading paused because the service had as much work as it may hold."

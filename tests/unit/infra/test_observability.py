@@ -64,6 +64,15 @@ def test_every_metric_of_a_rule_exists(rule: dict[str, Any]) -> None:
     assert named(rule["expr"]) - series() - RECORDED == set()
 
 
+def test_no_label_of_a_metric_is_one_that_prometheus_gives_to_each_process() -> None:
+    """Prometheus renames such a label of a metric to ``exported_...``, so rules would read the other one."""
+    of_a_process = {"job", "instance", "service", "process"}
+
+    assert {metric._name: of_a_process & set(metric._labelnames) for metric in metrics()} == {
+        metric._name: set() for metric in metrics()
+    }
+
+
 @pytest.mark.parametrize("uid", UIDS)
 def test_every_metric_of_a_dashboard_exists(uid: str) -> None:
     panels = json.loads((dashboards.FOLDER / f"{uid}.json").read_text(encoding="utf-8"))["panels"]
