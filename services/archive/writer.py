@@ -74,6 +74,7 @@ class PartitionWriter:
 
         Raises:
             Conflict: The archive of the partition does not end at ``start``.
+            UserError: The file that begins at ``start`` was removed, but its checkpoint is there.
             OSError: The store cannot be written.
         """
         # The start offset is part of the file's name, and a file is created only once. So two archivers that continue
@@ -101,8 +102,14 @@ class PartitionWriter:
             )
         )
         name = DataFile(self._topic, self._partition, start, day_of(plain[0].timestamp_ms)).path
-        if self._store.exists(checkpoint_path(self._topic, self._partition, start)):  # perhaps in a file of another day
-            raise Conflict(self.open())
+        noted = checkpoint_path(self._topic, self._partition, start)
+        if self._store.exists(noted):  # perhaps in a file of another day
+            if self.open().end == start:  # no other archiver will ever write this file
+                raise UserError(
+                    f"the archive {self._store.location}: the file of {noted} was removed: put the file back, or, if it"
+                    " is lost, move the checkpoint out of the archive and keep it"
+                )
+            raise Conflict(self.state)
         content = _parquet(records, digests, checkpoint)
         try:
             self._store.put_new(name, content)

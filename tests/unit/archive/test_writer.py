@@ -79,6 +79,17 @@ def test_a_file_whose_checkpoint_is_missing_is_completed(tmp_path):
     assert checkpoint.read_bytes() == told
 
 
+def test_a_file_that_was_removed_is_reported_and_no_conflict_with_another_archiver(tmp_path):
+    """A conflict would be tried again for ever, and nothing of the partition would be archived any more."""
+    archive = make_archive(tmp_path / "archive", NAMES[:4], per_file=2)
+    (newest,) = (tmp_path / "archive").glob("data/*/*/*4.parquet")
+    newest.unlink()
+    writer = PartitionWriter(archive.store, Signer.load_or_create(tmp_path / "archive.pem"), STREAMS.name, 0)
+    assert writer.open().end == 4
+    with pytest.raises(UserError, match=r"checkpoints/.*/0/0*4\.json was removed: put the file back"):
+        writer.append(4, archived(NAMES[2:4]))
+
+
 def test_an_archive_of_another_key_is_refused(tmp_path):
     archive = make_archive(tmp_path / "archive", NAMES[:4])
     other = Signer.load_or_create(tmp_path / "other.pem")
