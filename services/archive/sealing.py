@@ -78,17 +78,23 @@ class KeyStore:
         """Return the key of each request. Create the missing keys.
 
         ``whose`` has pairs of request id and tenant.
+
+        Raises:
+            OSError: The file cannot be written now. Perhaps the disk is full, or another process has locked the file.
         """
         # Not from the cache: another process, ``railbus audit forget``, may have destroyed a key that is cached here.
         # What is encrypted with such a key could never be read.
-        with self._connection:
-            self._connection.execute("BEGIN IMMEDIATE")
-            self._connection.executemany(
-                "INSERT OR IGNORE INTO keys VALUES (?, ?, ?)",
-                [(*each, secrets.token_bytes(KEY_BYTES)) for each in whose],
-            )
-            found = {each: self._look_up(*each) for each in whose}
-            self._connection.execute("COMMIT")
+        try:
+            with self._connection:
+                self._connection.execute("BEGIN IMMEDIATE")
+                self._connection.executemany(
+                    "INSERT OR IGNORE INTO keys VALUES (?, ?, ?)",
+                    [(*each, secrets.token_bytes(KEY_BYTES)) for each in whose],
+                )
+                found = {each: self._look_up(*each) for each in whose}
+                self._connection.execute("COMMIT")
+        except sqlite3.OperationalError as error:  # so that the archiver tries again, as with the archive itself
+            raise OSError(f"the key store: {error}") from error
         return {each: key for each, key in found.items() if key is not None}
 
     def key(self, request_id: str, tenant: str) -> bytes | None:

@@ -1,5 +1,6 @@
 """Sealed texts: readable with their key, gone without it, and the chain verifies either way."""
 
+import sqlite3
 from contextlib import closing
 
 import pytest
@@ -115,3 +116,15 @@ def test_a_value_that_was_moved_does_not_open(sealed):
 def test_a_missing_key_store_is_one_sentence(tmp_path):
     with pytest.raises(UserError, match="name the archiver's RAILBUS_AUDIT_SEAL_KEYS"):
         KeyStore(tmp_path / "none")
+
+
+def test_while_the_key_store_is_locked_the_archiver_may_try_again(tmp_path, monkeypatch):
+    """``railbus audit forget`` rewrites a large file for longer than the archiver waits for it."""
+    monkeypatch.setattr("services.archive.sealing.WAIT_S", 0.01)
+    path = tmp_path / "keys"
+    with closing(KeyStore(path, create=True)) as keys, closing(sqlite3.connect(path)) as other:
+        other.execute("BEGIN EXCLUSIVE")
+        with pytest.raises(OSError, match="the key store: database is locked"):
+            keys.make([("request", "acme")])
+        other.rollback()
+        assert len(keys.make([("request", "acme")])) == 1
