@@ -9,7 +9,7 @@ from services.books.config import BooksConfig, Objectives, parse_plain_token_ms
 from services.books.entry import Entry, Facts, Receipt, facts_of, receipt_of
 from services.books.histogram import RELATIVE_ERROR, Histogram
 from services.books.partition import PartitionBooks, Source, TableChange, newest_of_each
-from services.books.report import Row, json_of, json_rows, merge, newest, table, totals_of_windows
+from services.books.report import Row, WindowKey, json_of, json_rows, key_of, merge, newest, table, totals_of_windows
 from services.books.totals import Cell, Totals, totals_of
 
 __all__ = [
@@ -27,10 +27,12 @@ __all__ = [
     "Source",
     "TableChange",
     "Totals",
+    "WindowKey",
     "attainments",
     "facts_of",
     "json_of",
     "json_rows",
+    "key_of",
     "merge",
     "newest",
     "newest_of_each",

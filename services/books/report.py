@@ -11,6 +11,10 @@ from services.books.totals import HISTOGRAMS, Cell, Totals, cell_of, totals_of
 _QUANTILES: Final = (0.5, 0.95, 0.99)
 
 
+WindowKey = tuple[Cell, int, int]
+"""What identifies a window part: its ``Cell``, its start and its ``part``."""
+
+
 class Row(NamedTuple):
     cell: Cell
     totals: Totals
@@ -18,10 +22,11 @@ class Row(NamedTuple):
 
 def newest(windows: Iterable[Window]) -> list[Window]:
     """Leave out replaced windows. Of several with the same ``Cell``, start and ``part``, keep the last one."""
-    found: dict[tuple[Cell, int, int], Window] = {}
-    for window in windows:
-        found[cell_of(window), window.start_at, window.part] = window
-    return list(found.values())
+    return list({key_of(window): window for window in windows}.values())
+
+
+def key_of(window: Window) -> WindowKey:
+    return cell_of(window), window.start_at, window.part
 
 
 def merge(windows: Iterable[Window], *, since_at: int = 0) -> list[Row]:

@@ -10,14 +10,14 @@ import orjson
 
 from schemas.side_events import Window
 from schemas.topics import LEDGER
-from services.books import attainments, json_rows, merge, newest, table
+from services.books import WindowKey, attainments, json_rows, key_of, merge, table
 from services.bus import AtTime, BusSettings, Received, TailReader, UnreadableRecord, partition_counts
 from services.cli.common import add_kafka_option, bus_settings, reaching_broker, read_through, run_coroutine
 from services.runtime.clock import now_ms
 from services.runtime.errors import UserError
 
 MAX_WINDOWS: Final = 500_000
-"""Maximum number of records of ``railbus.ledger`` that are added up."""
+"""Maximum number of windows that are added up."""
 
 _UNITS_MS: Final = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _LENGTH: Final = re.compile(r"([1-9][0-9]{0,6})([smhd])")
@@ -46,7 +46,7 @@ async def _show(args: argparse.Namespace, settings: BusSettings, back_ms: int) -
     until_ms = now_ms()
     since_at, until_at = (until_ms - back_ms) * 1_000, until_ms * 1_000
     found = await _windows(settings, until_ms - back_ms)
-    windows = [window for window in newest(found) if window.end_at > since_at and args.tenant in {None, window.tenant}]
+    windows = [window for window in found if window.end_at > since_at and args.tenant in {None, window.tenant}]
     if args.json:
         print(orjson.dumps(json_rows(windows, since_at=since_at, until_at=until_at)).decode())
     else:
@@ -58,12 +58,14 @@ async def _show(args: argparse.Namespace, settings: BusSettings, back_ms: int) -
 
 
 async def _windows(settings: BusSettings, since_ms: int) -> list[Window]:
-    found: list[Window] = []
+    found: dict[WindowKey, Window] = {}  # the newest of each, because a window is published each time that it changes
 
     def take(records: Sequence[Received | UnreadableRecord]) -> None:
-        found.extend(each.event for each in records if isinstance(each, Received) and isinstance(each.event, Window))
+        for each in records:
+            if isinstance(each, Received) and isinstance(each.event, Window):
+                found[key_of(each.event)] = each.event
         if len(found) > MAX_WINDOWS:
-            raise UserError(f"more than {MAX_WINDOWS} windows were published in this time: take a shorter --window")
+            raise UserError(f"this time has more than {MAX_WINDOWS} windows: take a shorter --window")
 
     reader = TailReader(settings, handler=take)
     async with asyncio.TaskGroup() as tasks:
@@ -76,4 +78,4 @@ async def _windows(settings: BusSettings, since_ms: int) -> list[Window]:
                     ends[LEDGER, 0] = end
         await read_through(reader, ends)
         reading.cancel()
-    return found
+    return list(found.values())

@@ -4,12 +4,15 @@ import asyncio
 import os
 import random
 import shutil
+import time
 
 import aiohttp
 import pytest
 
-from schemas.topics import ACCOUNTS, RECEIPTS
-from services.bus import RawRecord, write_raw_records
+from schemas.topics import ACCOUNTS, LEDGER, RECEIPTS
+from services.books import BooksConfig, PartitionBooks, totals_of_windows
+from services.bus import Producer, RawRecord, write_raw_records
+from services.cli.commands.ledger import _windows as published_windows
 from tests.integration.ledger.lab import KEEP_S, WINDOW_S, a_lab, a_request
 from tests.support.processes import free_port
 from tests.support.waiting import until
@@ -145,6 +148,24 @@ async def test_kills_a_lost_folder_repetitions_and_late_events_change_no_sum(lab
     assert report["total"]["requests"] == sum(totals.of("requests") for totals in expected.values())
     assert report["total"]["sums"]["good"] == sum(totals.of("good") for totals in expected.values())
     assert report["total"]["spent_ms"] == sum(totals.of("spent") for totals in expected.values()) / 1_000
+
+
+async def test_a_week_is_added_up_however_often_its_windows_were_published(lab, monkeypatch):
+    """A window is published each second in which it changes, so a week has millions of records."""
+    monkeypatch.setattr("services.cli.commands.ledger.MAX_WINDOWS", 10)
+    books, random_ = PartitionBooks(0, BooksConfig()), random.Random(6)
+    producer = Producer(lab.bus, role="ledger", name="ledger/1")
+    await producer.start()
+    try:
+        for number in range(60):
+            books.take(a_request(number, random_)[0], int(time.time() * 1_000))
+            await asyncio.gather(*[await producer.post(LEDGER, window) for window in books.dirty(100)])
+    finally:
+        await producer.stop()
+
+    found = await published_windows(lab.bus, 0)
+
+    assert totals_of_windows(found) == totals_of_windows(books.all_windows())
 
 
 async def test_without_any_receipt_windows_are_sealed_all_the_same(lab):
