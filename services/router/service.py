@@ -122,7 +122,7 @@ class RouterService:
             case Cutover():
                 labelled(CUTOVERS, write.event.trigger).inc()
             case Account():
-                labelled(REQUESTS_CLOSED, write.event.outcome).inc()
+                labelled(REQUESTS_CLOSED, write.event.lane, write.event.outcome).inc()
             case DeadLetter():
                 DEAD_LETTERS.inc()
             case _:

@@ -5,6 +5,7 @@ from typing import Any, Final, get_args
 
 from prometheus_client import CONTENT_TYPE_LATEST, REGISTRY, Counter, Gauge, Histogram, generate_latest
 
+from schemas.requests import Lane
 from schemas.side_events import CancelReason
 from schemas.stream import Cause, Outcome, Trigger, VerdictDecision
 from schemas.topics import TOPICS
@@ -148,7 +149,7 @@ QUOTA_REFUSED: Final = Counter(
 )
 EDGE_TTFT: Final = Histogram(
     "railbus_edge_ttft_ms",
-    "From the receipt of a request to sending its first text, in milliseconds: what a person waits.",
+    "From the receipt of an interactive request to sending its first text, in milliseconds: what a person waits.",
     buckets=_MS_BUCKETS,
 )
 EXPOSED_TOKENS: Final = Histogram(
@@ -168,7 +169,7 @@ RESUMES: Final = Counter("railbus_edge_resumes", "Streams resumed at a position.
 
 # Router.
 ROUTER_OPEN: Final = Gauge("railbus_router_open", "Requests that are not closed yet.")
-REQUESTS_CLOSED: Final = Counter("railbus_router_closed", "Requests closed, by outcome.", ["outcome"])
+REQUESTS_CLOSED: Final = Counter("railbus_router_closed", "Requests closed, by lane and outcome.", ["lane", "outcome"])
 CLOSED_CAUSES: Final = Counter(
     "railbus_router_closed_causes",
     "Closed events written, by cause. One that has no effect, because another came first, counts too.",
@@ -300,11 +301,13 @@ for _topic in TOPICS:
     RECORDS_REFUSED.labels(_topic.name)
     UNSENT.labels(_topic.name)
 for _counter, _values in (
-    (REQUESTS_CLOSED, Outcome), (CLOSED_CAUSES, Cause), (CUTOVERS, Trigger), (CANCELS, CancelReason),
-    (VERDICTS, VerdictDecision),
+    (CLOSED_CAUSES, Cause), (CUTOVERS, Trigger), (CANCELS, CancelReason), (VERDICTS, VerdictDecision),
 ):  # fmt: skip
     for _value in get_args(_values):
         _counter.labels(_value)
+for _lane in get_args(Lane):
+    for _value in get_args(Outcome):
+        REQUESTS_CLOSED.labels(_lane, _value)
 for _outcome in ("completed", "failed"):
     BATCH_LINES.labels(_outcome)
 for _outcome in ("exported", "dropped", "failed"):

@@ -69,7 +69,8 @@ class ReceiptWriter:
         labelled(DETACHED, reason).inc()
         if reason == "slow":
             SENDS_DROPPED.inc()
-        if receipt.first_text_ms is not None and stream.connection.resumed_from is None:
+        is_first = stream.connection.resumed_from is None
+        if receipt.first_text_ms is not None and is_first and stream.request.lane == "interactive":
             EDGE_TTFT.observe(receipt.first_text_ms)
         EXPOSED_TOKENS.observe(receipt.exposed_tokens)
         if receipt.recalled_tokens:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple, Self
 
-from schemas.requests import Request
+from schemas.requests import Lane, Request
 from schemas.side_events import DetachReason, Transport
 from services.edge.delivery.client_writer import CATCH_UP_BATCH_BYTES, ClientWriter, WriteFailure
 from services.edge.delivery.held_events import HeldEvents
@@ -61,11 +61,13 @@ class OpenRequest:
     at: int
     waited_ms: float
     total_ms: int
+    lane: Lane
 
     @classmethod
     def of(cls, request: Request, unread_us: int = 0) -> Self:
         waited_ms = request.waited_ms + unread_us / 1_000
-        return cls(request.request_id, request.tenant, request.at, waited_ms, request.deadlines.total_ms)
+        total_ms = request.deadlines.total_ms
+        return cls(request.request_id, request.tenant, request.at, waited_ms, total_ms, request.lane)
 
 
 class History(NamedTuple):

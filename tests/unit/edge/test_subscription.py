@@ -60,9 +60,9 @@ def visible(wire):
 
 
 def stream_of(hub, *, request_id=ID, catching_up=False, total_ms=60_000, until_closed=True, ended=None, at_us=None,
-              detached=None):  # fmt: skip
+              detached=None, lane="interactive"):  # fmt: skip
     request = Request(
-        request_id=request_id, tenant="t", at=at_us or now_us(), source="edge/1",
+        request_id=request_id, tenant="t", at=at_us or now_us(), source="edge/1", lane=lane,
         messages=(Message(role="user", content="hi"),), deadlines=Deadlines(total_ms=total_ms),
     )  # fmt: skip
 

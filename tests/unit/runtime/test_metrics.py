@@ -18,7 +18,8 @@ def test_every_metric_says_its_service_and_what_it_counts() -> None:
 def test_what_is_counted_by_a_known_label_begins_at_zero() -> None:
     body = render_metrics()[0].decode()
     for series in (
-        'railbus_router_closed_total{outcome="failed"}', 'railbus_router_closed_causes_total{cause="no_verdict"}',
+        'railbus_router_closed_total{lane="interactive",outcome="failed"}',
+        'railbus_router_closed_causes_total{cause="no_verdict"}',
         'railbus_bus_refused_total{topic="railbus.streams"}', 'railbus_rails_verdicts_total{decision="deny"}',
     ):  # fmt: skip
         assert f"\n{series} " in body
