@@ -13,7 +13,7 @@ from services.archive.keys import Verifier
 from services.archive.reader import Archive
 from services.archive.records import archived_records, schema
 from services.archive.store import Store
-from services.archive.writer import checkpoint_in
+from services.archive.writer import checkpoint_in, day_of
 
 MAX_FINDINGS: Final = 1_000
 """Maximum number of findings that are kept. Further ones are only counted."""
@@ -128,6 +128,8 @@ class _Partition:
             signed = noted.get(file.start)
             if signed is None or not self._keys.is_signed(signed):
                 signed = None
+        if signed is not None and not day_of(signed.from_ms) <= file.day <= day_of(signed.to_ms):
+            self._found(file.start, "the file is in the folder of another day than its records", file.path)
         rows = self._rows(file)
         if file.start > state.end and signed is not None:  # continue after the gap
             count = signed.total - signed.count

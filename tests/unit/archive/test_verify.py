@@ -7,6 +7,8 @@ pytest.importorskip("pyarrow")
 import random
 from pathlib import Path
 
+from msgspec import structs
+
 from schemas.topics import STREAMS
 from services.archive.checkpoint import CHECKPOINT_KEY
 from services.archive.keys import Verifier
@@ -60,6 +62,21 @@ def test_a_column_name_that_is_no_text_is_named(damaged):
         path.write_bytes(content)
     assert {each.file for each in outcome.tampering} == {archive.files()[0].path}
     assert verify(archive, Verifier([archive.public_pem])).count == 0
+
+
+def test_a_file_in_the_folder_of_another_day_is_named(tmp_path):
+    """Searches since a time look only into the folders of the days since then, so they would not find its records."""
+    log = [StoredRecord(STREAMS.name, 0, n, BEGIN_MS + n, b"key", b"value", ()) for n in range(4)]
+    archive = make_archive(tmp_path / "archive", log, per_file=2)
+    file = archive.files()[1]
+    moved = structs.replace(file, day="2020-02-02")
+    Path(archive.store.path(moved.path)).parent.mkdir()
+    Path(archive.store.path(file.path)).rename(archive.store.path(moved.path))
+
+    outcome = verify(archive, Verifier([archive.public_pem]))
+
+    what = "the file is in the folder of another day than its records"
+    assert [(each.offset, each.what, each.file) for each in outcome.tampering] == [(2, what, moved.path)]
 
 
 @pytest.mark.parametrize("number", [0, 1])
