@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.support.compose_file import load
+from tests.support.compose_file import container_environment, load
 
 ROOT = Path(__file__).resolve().parents[3]
 COMPOSE = load()
@@ -34,6 +34,15 @@ def test_every_service_that_can_be_started_is_there_under_its_own_name() -> None
     startable = {path.parent.name for path in (ROOT / "services").glob("*/__main__.py")}
 
     assert set(OWN) - VARIANTS.keys() == startable - NOT_DEPLOYED
+
+
+@each_own
+def test_prometheus_reaches_the_metrics_from_its_own_container(name: str) -> None:
+    environment = container_environment(OWN[name], {})
+    prefix = "RAILBUS_EDGE" if name == "edge" else "RAILBUS_HEALTH"
+    port = {"RAILBUS_EDGE": "8080", "RAILBUS_HEALTH": "9100"}[prefix]
+
+    assert (environment.get(f"{prefix}_HOST"), environment.get(f"{prefix}_PORT")) == ("0.0.0.0", port)
 
 
 @each_own
