@@ -243,7 +243,8 @@ class PartitionBooks:
 
     def _forget(self, upto_s: int) -> list[TableChange]:
         oldest_s = upto_s - self._config.show_s
-        gone = [start_s for start_s in self.windows if start_s < oldest_s and start_s not in self._ids]
+        kept = self._ids.keys() | {start_s for start_s, _ in self._dirty}  # what was just sealed is not published yet
+        gone = [start_s for start_s in self.windows if start_s < oldest_s and start_s not in kept]
         return [
             TableChange(self._window_key(start_s, cell), None) for start_s in gone for cell in self.windows.pop(start_s)
         ]

@@ -239,6 +239,21 @@ def test_an_old_window_is_sealed_and_its_requests_are_forgotten():
     assert {key: value for key, value in sums(books).items() if key in before} == before
 
 
+def test_a_window_that_is_sealed_after_days_of_silence_is_published_as_final_and_forgotten_then():
+    books = books_of([account(0), detached(0)])
+    assert [window.final for window in books.dirty(10)] == [False]
+    published = []
+    for day in (3, 6):
+        closed_s = day * 86_400
+        changes = books.take(account(day, closed_s), T0_MS + closed_s * 1_000)
+        books.caught_up("receipts", books.newest_ms)
+        changes += books.take(account(day, closed_s + 1), T0_MS + closed_s * 1_000 + 1_000)
+        published += books.dirty(10)
+    assert [window.final for window in published if window.start_at == T0_S * 1_000_000] == [True]
+    assert T0_S not in books.windows
+    assert [value for key, value in changes if b"/w/%d/" % T0_S in key] == [None]
+
+
 def test_a_silent_topic_holds_up_no_window():
     books = PartitionBooks(0, SHORT)
     for second in range(0, 200, 5):
