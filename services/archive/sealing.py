@@ -67,6 +67,7 @@ class KeyStore:
                     "CREATE TABLE IF NOT EXISTS keys (request_id TEXT, tenant TEXT, key BLOB NOT NULL,"
                     " PRIMARY KEY (request_id, tenant)) WITHOUT ROWID"
                 )
+            self._connection.execute("SELECT key FROM keys LIMIT 0")  # fails if this is another file
         except (OSError, sqlite3.Error) as error:
             raise UserError(f"the key store {path} cannot be used: {error}") from None
         self._get = lru_cache(CACHED_KEYS)(self._look_up)
@@ -101,11 +102,18 @@ class KeyStore:
         return self._get(request_id, tenant)
 
     def forget(self, *, request_id: str | None = None, tenant: str | None = None) -> int:
-        """Destroy the keys of a request or of a tenant. Return the number of destroyed keys."""
+        """Destroy the keys of a request or of a tenant. Return the number of destroyed keys.
+
+        Raises:
+            UserError: The file cannot be written. Some keys may be destroyed already.
+        """
         self._get.cache_clear()
         column, value = ("request_id", request_id) if request_id is not None else ("tenant", tenant)
-        found = self._connection.execute(f"DELETE FROM keys WHERE {column} = ?", (value,)).rowcount  # noqa: S608 - ours
-        self._connection.execute("VACUUM")
+        try:
+            found = self._connection.execute(f"DELETE FROM keys WHERE {column} = ?", (value,)).rowcount  # noqa: S608 - ours
+            self._connection.execute("VACUUM")
+        except sqlite3.OperationalError as error:
+            raise UserError(f"the key store cannot be written: {error}; run this again") from None
         return found
 
     def _look_up(self, request_id: str, tenant: str) -> bytes | None:

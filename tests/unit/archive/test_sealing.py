@@ -118,6 +118,21 @@ def test_a_missing_key_store_is_one_sentence(tmp_path):
         KeyStore(tmp_path / "none")
 
 
+def test_another_file_than_a_key_store_is_one_sentence(tmp_path):
+    (tmp_path / "empty").touch()
+    with pytest.raises(UserError, match="cannot be used: no such table: keys"):
+        KeyStore(tmp_path / "empty")
+
+
+def test_a_key_store_that_cannot_be_written_is_one_sentence(tmp_path, monkeypatch):
+    monkeypatch.setattr("services.archive.sealing.WAIT_S", 0.01)
+    path = tmp_path / "keys"
+    with closing(KeyStore(path, create=True)) as keys, closing(sqlite3.connect(path)) as other:
+        other.execute("BEGIN EXCLUSIVE")
+        with pytest.raises(UserError, match="cannot be written: database is locked; run this again"):
+            keys.forget(tenant="acme")
+
+
 def test_while_the_key_store_is_locked_the_archiver_may_try_again(tmp_path, monkeypatch):
     """``railbus audit forget`` rewrites a large file for longer than the archiver waits for it."""
     monkeypatch.setattr("services.archive.sealing.WAIT_S", 0.01)
