@@ -126,12 +126,10 @@ class BatchService:
             await self._producer.stop()
 
     def _on_assigned(self, assignment: Assignment) -> None:
-        held = bool(assignment.held)
-        if held != self._owner:
-            self._owner = held
-            self._lost.clear()
-            if not held:
-                self._forget()
+        self._owner = bool(assignment.held)
+        self._lost.clear()  # only now is it certain that this service, and no other, holds the jobs
+        if assignment.lost:  # also if it has the partition again: another service had it in between
+            self._forget()
         self._wake.set()
 
     def _forget(self) -> None:
@@ -204,7 +202,7 @@ class BatchService:
         now = steady_us()
         for state in self._reader.jobs.active():
             batch_id = state.batch_id
-            if batch_id not in self._begun and batch_id not in self._lost:
+            if batch_id not in self._begun and batch_id not in self._lost and self._group.in_session:
                 self._begun[batch_id] = self._tasks.create_task(self._begin(state))
             expired = now_ms() >= state.expires_ms
             self._effects.extend(self._core.update(state, now, expired))
@@ -242,6 +240,13 @@ class BatchService:
             end = BatchFinished(**self._about(state), outcome="failed", faults=plan.refused)
             await self._post_end(state, end)
             return
+        await self._reader.read_to_end()  # the service that had the job before may have written more
+        newest = self._reader.jobs.get(batch_id)
+        if newest is None or newest.finished is not None:
+            self._drop(batch_id)
+            self._store.clean(batch_id)
+            return
+        state = newest
         positions = await self._follow(state.progress)
         part = f"part-{(state.progress.epoch if state.progress else 0) + 1}-{self._source.partition('/')[2]}"
         self._files[batch_id] = JobFiles(self._store, batch_id, created.input_file, plan, part)
