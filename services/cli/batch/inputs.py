@@ -75,11 +75,20 @@ def _jsonl(path: Path, options: InputOptions) -> Iterator[bytes]:
                 continue
             try:
                 value = orjson.loads(raw)
-                value["body"] = {**options.body, **value["body"]}
+                value["body"] = _with_defaults(value["body"], options.body)
+                line = orjson.dumps(value)
             except (orjson.JSONDecodeError, TypeError, KeyError):
                 yield raw  # ``services.jobs.prepare`` reports the error of this line
             else:
-                yield orjson.dumps(value)
+                yield line
+
+
+def _with_defaults(body: Any, defaults: dict[str, Any]) -> dict[str, Any]:
+    given = {**body}  # raises TypeError if the body is no object
+    lacking = {name: value for name, value in defaults.items() if given.get(name) is None}
+    if given.get("max_completion_tokens") is not None:  # the newer name of max_tokens
+        lacking.pop("max_tokens", None)
+    return given | lacking
 
 
 def _prompts(path: Path, options: InputOptions) -> Iterator[bytes]:

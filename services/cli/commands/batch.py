@@ -15,6 +15,7 @@ from services.cli.batch.runner import JobInput, JobOptions, run_job, submit, wri
 from services.cli.batch.tiers import read_tiers
 from services.cli.common import add_kafka_option, bus_settings, run_coroutine
 from services.jobs.job_state import JobState
+from services.runtime.chat_body import BadBody, ChatBody, convert
 from services.runtime.errors import UserError
 
 DAY_H: Final = 24.0
@@ -108,6 +109,11 @@ def _check(args: argparse.Namespace) -> None:
         raise UserError(f"--within-hours {args.within_hours:g}: must be above 0 and at most 720")
     if not args.file.is_file():
         raise UserError(f"{args.file} is no file: name the file with the prompts")
+    try:
+        convert({"messages": [{"role": "user", "content": ""}], **_body(args)}, ChatBody)
+    except BadBody as bad:  # otherwise every line would fail, or JSON would turn NaN into no value at all
+        what = bad.message.partition(" at ")[0]
+        raise UserError(f"--{(bad.param or '').replace('_', '-')}: {what}") from None
 
 
 async def _run_file(client: JobClient, args: argparse.Namespace, prices: TokenPrices) -> int:
@@ -130,12 +136,15 @@ def _options(args: argparse.Namespace) -> JobOptions:
 
 
 def _input(args: argparse.Namespace) -> JobInput:
-    given = {"model": args.model, "max_tokens": args.max_tokens, "temperature": args.temperature, "seed": args.seed}
     options = InputOptions(
-        template=args.template, id_column=args.id_column, system=args.system,
-        body={name: value for name, value in given.items() if value is not None},
+        template=args.template, id_column=args.id_column, system=args.system, body=_body(args)
     )  # fmt: skip
     return JobInput(source=args.file, write=partial(write_lines, args.file, options))
+
+
+def _body(args: argparse.Namespace) -> dict[str, Any]:
+    given = {"model": args.model, "max_tokens": args.max_tokens, "temperature": args.temperature, "seed": args.seed}
+    return {name: value for name, value in given.items() if value is not None}
 
 
 def _tell(job: JobState, written: list[Path]) -> int:

@@ -1,0 +1,57 @@
+"""Lines of OpenAI's batch form, and the options that fill in what a line lacks."""
+
+import io
+import json
+
+import pytest
+
+from services.cli.__main__ import main
+from services.cli.batch.inputs import InputOptions, write_lines
+
+
+def written(tmp_path, line: str, **body) -> bytes:
+    path = tmp_path / "prompts.jsonl"
+    path.write_text(line + "\n", encoding="utf-8")
+    out = io.BytesIO()
+    write_lines(path, InputOptions(body=body), out)
+    return out.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("given", "found"),
+    [
+        ({}, {"model": "m", "max_tokens": 9}),
+        ({"model": None, "max_tokens": None}, {"model": "m", "max_tokens": 9}),
+        ({"model": "own", "max_tokens": 3}, {"model": "own", "max_tokens": 3}),
+        ({"max_completion_tokens": 3}, {"model": "m", "max_completion_tokens": 3}),
+        ({"max_completion_tokens": None}, {"model": "m", "max_tokens": 9, "max_completion_tokens": None}),
+    ],
+)
+def test_an_option_fills_in_only_what_a_line_lacks(tmp_path, given, found):
+    line = written(tmp_path, json.dumps({"custom_id": "a", "body": given}), model="m", max_tokens=9)
+    assert json.loads(line)["body"] == found
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "", "no JSON", "[]", "3", "{}", '{"body": null}', '{"body": []}', '{"body": "text"}', '{"body": [["a", 1]]}',
+        '{"body": {"x": ' + "[" * 300 + "]" * 300 + "}}",
+    ],
+)  # fmt: skip
+def test_a_line_that_cannot_be_filled_in_stays_as_it_is(tmp_path, line):
+    assert written(tmp_path, line, model="m") == line.encode() + b"\n"
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [("--temperature", "nan"), ("--temperature", "3"), ("--max-tokens", "0"), ("--seed", "9" * 30), ("--model", "")],
+)
+def test_an_option_that_no_line_can_have_creates_no_job(tmp_path, monkeypatch, capsys, option, value):
+    path = tmp_path / "prompts.txt"
+    path.write_text("Why?\n", encoding="utf-8")
+    monkeypatch.setenv("RAILBUS_BATCH_DIR", str(tmp_path / "batch"))
+    code = main(["batch", "run", str(path), "--out", str(tmp_path / "out"), "--kafka", "127.0.0.1:1", option, value])
+    assert code == 2
+    assert f"{option}: " in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
