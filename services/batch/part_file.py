@@ -28,6 +28,9 @@ class JobFiles:
     Args:
         plan: The result of reading the input.
         part: Name of the new part file.
+
+    Attributes:
+        length: Length of the part file with all appended results, in bytes.
     """
 
     def __init__(self, store: FolderStore, batch_id: str, input_file: str, plan: JobPlan, part: str) -> None:
@@ -36,8 +39,9 @@ class JobFiles:
         self._batch_id = batch_id
         folder = store.work_folder(batch_id)
         self._lines = JobLines(store, batch_id, input_file)
-        self._file = (folder / part).open("wb")
-        self._length = 0
+        self._file = (folder / part).open("wb", buffering=0)  # a buffer would lose count on a full disk
+        self._unwritten = bytearray()
+        self.length = 0
         sync_folder(folder)
 
     def request(
@@ -63,16 +67,18 @@ class JobFiles:
         number = self._lines.number(done.place)
         content = result_line(self._batch_id, done.place, done.attempt, number, line.custom_id, done.result)
         record = part_record(done.place, is_answer=isinstance(done.result, LineAnswer), line=content)
-        self._file.write(record)
-        self._length += len(record)
+        self._unwritten += record
+        self.length += len(record)
 
     def sync(self) -> None:
-        self._file.flush()
+        """Write the appended results to the disk. After an error, the next call continues where this one ended."""
+        while self._unwritten:
+            del self._unwritten[: self._file.write(self._unwritten)]
         os.fsync(self._file.fileno())
 
     def noted(self, progress: BatchProgress) -> BatchProgress:
         """Return a copy of the progress event, with the current length of the part file."""
-        return structs.replace(progress, parts=(*progress.parts[:-1], ResultPart(name=self.part, length=self._length)))
+        return structs.replace(progress, parts=(*progress.parts[:-1], ResultPart(name=self.part, length=self.length)))
 
     def close(self) -> None:
         self._file.close()
