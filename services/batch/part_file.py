@@ -1,5 +1,6 @@
 import os
 from collections.abc import Mapping
+from threading import Lock
 from typing import Final
 
 from msgspec import structs
@@ -41,6 +42,7 @@ class JobFiles:
         self._lines = JobLines(store, batch_id, input_file)
         self._file = (folder / part).open("wb", buffering=0)  # a buffer would lose count on a full disk
         self._unwritten = bytearray()
+        self._syncing = Lock()
         self.length = 0
         sync_folder(folder)
 
@@ -71,15 +73,22 @@ class JobFiles:
         self.length += len(record)
 
     def sync(self) -> None:
-        """Write the appended results to the disk. After an error, the next call continues where this one ended."""
-        while self._unwritten:
-            del self._unwritten[: self._file.write(self._unwritten)]
-        os.fsync(self._file.fileno())
+        """Write the appended results to the disk. After an error, the next call continues where this one ended.
+
+        After ``close``, do nothing. This method runs in a thread.
+        """
+        with self._syncing:
+            if self._file.closed:
+                return
+            while self._unwritten:
+                del self._unwritten[: self._file.write(self._unwritten)]
+            os.fsync(self._file.fileno())
 
     def noted(self, progress: BatchProgress) -> BatchProgress:
         """Return a copy of the progress event, with the current length of the part file."""
         return structs.replace(progress, parts=(*progress.parts[:-1], ResultPart(name=self.part, length=self.length)))
 
     def close(self) -> None:
-        self._file.close()
+        with self._syncing:
+            self._file.close()
         self._lines.close()

@@ -314,7 +314,7 @@ class BatchService:
                     BATCH_RETRIES.inc()
                 await self._submit(state, files, effect)
             case RecordResult():
-                await _persistently(partial(files.append, effect))
+                await self._persistently(files, effect.batch_id, partial(files.append, effect))
                 labelled(BATCH_LINES, "completed" if isinstance(effect.result, LineAnswer) else "failed").inc()
             case AskCancel():
                 about: Any = {"tenant": state.created.tenant, "at": now_us(), "source": self._source}
@@ -322,8 +322,9 @@ class BatchService:
                 await self._producer.post(CONTROL, cancel)
             case JobCheckpoint():
                 progress = structs.replace(files.noted(effect.progress), at=now_us())
-                await _persistently(partial(asyncio.to_thread, files.sync))
-                await self._producer.send(BATCHES, progress)
+                await self._persistently(files, effect.batch_id, partial(asyncio.to_thread, files.sync))
+                if self._files.get(effect.batch_id) is files:
+                    await self._producer.send(BATCHES, progress)
             case FinishJob():
                 await self._finish(state, files, effect)
 
@@ -354,13 +355,29 @@ class BatchService:
             write_results, self._store, effect.batch_id, state.created.input_file, tenant=state.created.tenant,
             parts=progress.parts, good=files.plan.good, outcome=effect.outcome, now_s=now_ms() // 1_000,
         )  # fmt: skip
-        written = await _persistently(partial(asyncio.to_thread, work))
+        written = await self._persistently(files, effect.batch_id, partial(asyncio.to_thread, work))
+        if written is None:
+            return
         totals = structs.replace(job.totals, completed=written.completed, failed=written.failed)
         end = BatchFinished(
             **self._about(state), outcome=effect.outcome, totals=totals, output_file=written.output_file,
             error_file=written.error_file,
         )  # fmt: skip
         await self._post_end(state, end)
+
+    async def _persistently(self, files: JobFiles, batch_id: str, work: Callable[[], Any]) -> Any:
+        """Repeat ``work`` after each ``OSError``. Return None if this service has lost the job meanwhile."""
+        attempt = 0
+        while self._files.get(batch_id) is files:
+            try:
+                found = work()
+                return await found if asyncio.iscoroutine(found) else found
+            except OSError as error:
+                if attempt == 0:
+                    _log.error("the folder of the jobs: %s; trying again", error.strerror or error)
+                await asyncio.sleep(RETRY_S[min(attempt, len(RETRY_S) - 1)])
+                attempt += 1
+        return None
 
     async def _post_end(self, state: JobState, end: BatchFinished) -> None:
         await self._producer.send(BATCHES, end)
@@ -377,16 +394,3 @@ def _tell_refusal(ack: "asyncio.Future[Position]", refused: Callable[[str], None
     error = None if ack.cancelled() else ack.exception()
     if isinstance(error, BusError):
         refused(str(error))
-
-
-async def _persistently(work: Callable[[], Any]) -> Any:
-    attempt = 0
-    while True:
-        try:
-            found = work()
-            return await found if asyncio.iscoroutine(found) else found
-        except OSError as error:
-            if attempt == 0:
-                _log.error("the folder of the jobs: %s; trying again", error.strerror or error)
-            await asyncio.sleep(RETRY_S[min(attempt, len(RETRY_S) - 1)])
-            attempt += 1
