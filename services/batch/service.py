@@ -1,11 +1,12 @@
 """The process of a batch service. One member of the consumer group runs all jobs; the others are standbys."""
 
 import asyncio
+import errno
 import secrets
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from msgspec import structs
 
@@ -42,6 +43,8 @@ from services.runtime.clock import now_ms, now_us, steady_us
 from services.runtime.logging import logger
 from services.runtime.metrics import BATCH_LINES, BATCH_RETRIES, labelled
 
+T = TypeVar("T")
+
 GROUP: Final = "batch"
 STEP_S: Final = 0.1
 """Maximum time between two checks for due work, in seconds."""
@@ -51,6 +54,9 @@ IDLE_S: Final = 2.0
 
 RETRY_S: Final = (0.5, 1.0, 2.0, 5.0)
 """Delays before the retries of a disk operation, in seconds. All later retries use the last delay."""
+
+FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
+"""Numbers of the errors of a full disk."""
 
 REPORT_S: Final = 1.0
 """Interval in seconds at which the metrics of the jobs are updated."""
@@ -226,7 +232,7 @@ class BatchService:
         batch_id, created = state.batch_id, state.created
         refuse = created.bad_lines == "refuse"
         try:
-            plan = await asyncio.to_thread(prepare, self._store, batch_id, created.input_file, refuse_bad=refuse)
+            plan = await _with_room(partial(prepare, self._store, batch_id, created.input_file, refuse_bad=refuse))
         except OSError as error:
             why = (
                 "does not exist any more"
@@ -249,7 +255,8 @@ class BatchService:
         state = newest
         positions = await self._follow(state.progress)
         part = f"part-{(state.progress.epoch if state.progress else 0) + 1}-{self._source.partition('/')[2]}"
-        self._files[batch_id] = JobFiles(self._store, batch_id, created.input_file, plan, part)
+        files = await _with_room(partial(JobFiles, self._store, batch_id, created.input_file, plan, part))
+        self._files[batch_id] = files
         for effect in self._core.begin(state, plan.good, plan.bad, part, positions):
             await self._perform(effect)
         await self._reader.read_to_end()
@@ -394,3 +401,18 @@ def _tell_refusal(ack: "asyncio.Future[Position]", refused: Callable[[str], None
     error = None if ack.cancelled() else ack.exception()
     if isinstance(error, BusError):
         refused(str(error))
+
+
+async def _with_room(work: Callable[[], T]) -> T:
+    # A full disk is no fault of the job: it waits until there is room again.
+    attempt = 0
+    while True:
+        try:
+            return await asyncio.to_thread(work)
+        except OSError as error:
+            if error.errno not in FULL:
+                raise
+            if attempt == 0:
+                _log.error("the folder of the jobs: %s; trying again", error.strerror)
+            await asyncio.sleep(RETRY_S[min(attempt, len(RETRY_S) - 1)])
+            attempt += 1

@@ -1,6 +1,7 @@
-"""A service that loses a job while it waits for the disk: it goes on with its other jobs."""
+"""A service whose disk is full for a while, and that may lose a job meanwhile."""
 
 import asyncio
+import errno
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
@@ -52,9 +53,6 @@ async def test_a_lost_job_is_not_tried_again(service, monkeypatch):
 
 
 async def test_the_end_of_a_job_that_another_service_has_cleaned_is_left(service, monkeypatch):
-    async def nothing() -> None:
-        pass
-
     monkeypatch.setattr(service._reader, "read_to_end", nothing)
     service._reader.jobs.feed(service.checkpoint.progress, 0)
     service._store.clean(BATCH_ID)
@@ -74,3 +72,34 @@ async def test_a_job_may_be_lost_before_its_file_is_synced(service):
         service._drop(BATCH_ID)
         busy.set()
         await asyncio.wait_for(work, 5)
+
+
+class Went(Exception):
+    """Raised by a test where the service has got far enough."""
+
+
+def full_once(then):
+    left = [OSError(errno.ENOSPC, "No space left on device")]
+
+    def work(*_, **__):
+        raise left.pop() if left else then
+
+    return work
+
+
+async def nothing(*_, **__):
+    return {}
+
+
+async def test_a_full_disk_does_not_fail_a_new_job(service, monkeypatch):
+    monkeypatch.setattr("services.batch.service.prepare", full_once(Went()))
+    with pytest.raises(Went):
+        await service._begin(service._reader.jobs.get(BATCH_ID))
+
+
+async def test_a_full_disk_does_not_end_a_service_that_takes_a_job(service, monkeypatch):
+    monkeypatch.setattr("services.batch.service.JobFiles", full_once(Went()))
+    monkeypatch.setattr(service._reader, "read_to_end", nothing)
+    monkeypatch.setattr(service, "_follow", nothing)
+    with pytest.raises(Went):
+        await service._begin(service._reader.jobs.get(BATCH_ID))
