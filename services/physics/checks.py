@@ -1,6 +1,10 @@
 """Check the ranges of numbers."""
 
 import math
+from typing import Final
+
+MOST: Final = 10**9
+"""Usual largest whole number. The product of two such numbers still fits into 64 bits."""
 
 
 def positive(name: str, value: float) -> float:
@@ -24,8 +28,10 @@ def fraction(name: str, value: float) -> float:
     return value
 
 
-def whole(name: str, value: float, *, least: int = 0) -> int:
-    """Return ``value`` if it is a whole number of at least ``least``, else raise ``ValueError``."""
+def whole(name: str, value: float, *, least: int = 0, most: int = MOST) -> int:
+    """Return ``value`` if it is a whole number within ``least`` and ``most``, else raise ``ValueError``."""
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
         raise ValueError(f"{name} must be a whole number of at least {least}, not {value!r}")
+    if value > most:
+        raise ValueError(f"{name} must be at most {most:,}")
     return value

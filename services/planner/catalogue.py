@@ -29,8 +29,11 @@ def find_model(name: str) -> Model:
         UserError: There is no such model or file, or the file does not describe a supported model.
     """
     path = Path(name)
-    if path.is_dir():
-        path /= "config.json"
+    try:
+        if path.is_dir():
+            path /= "config.json"
+    except OSError as error:  # such as a name that is too long for a file
+        raise UserError(f"{name[:64]}: {error.strerror}; give a model's name, or its config.json") from None
     if path.suffix != ".json" and not path.is_file():
         if "/" in name:
             raise UserError(f"{name}: there is no such file or folder; give a model's name, or its config.json")

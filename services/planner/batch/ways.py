@@ -19,6 +19,9 @@ LAW_ERROR: Final = 0.08
 It was measured by tests.bench.published.
 """
 
+LEAST_SHARE: Final = 1e-9
+"""Smallest share of the requests for which a cascade is planned."""
+
 
 @dataclass(frozen=True, slots=True)
 class Range:
@@ -93,8 +96,10 @@ class BatchJob:
         fraction("alpha", self.alpha)
         fraction("rho", self.rho)
         for name in ("refined", "best"):
-            if not 0 < getattr(self, name) < 1:
-                raise ValueError(f"{name} must be above 0 and below 1, not {getattr(self, name)!r}")
+            if not LEAST_SHARE <= getattr(self, name) < 1:
+                raise ValueError(
+                    f"{name} must be above 0 (at least {LEAST_SHARE}) and below 1, not {getattr(self, name)!r}"
+                )
         if self.draft is not None and self.draft.parameters >= self.model.parameters:
             raise ValueError(
                 f"the draft {self.draft.name} is not smaller than {self.model.name}: give another, or --draft none"

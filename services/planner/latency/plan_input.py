@@ -13,6 +13,12 @@ from services.physics.roofline import KvPrecision, kv_bytes, weight_bytes
 
 MAX_TOKENS: Final = 1_000_000
 MAX_BATCH: Final = 4_096
+MAX_MS: Final = 1e9
+
+
+def _milliseconds(name: str, value: float) -> None:
+    if not_negative(f"{name} (milliseconds)", value) > MAX_MS:
+        raise ValueError(f"{name} (milliseconds) must be at most {MAX_MS:g}, not {value!r}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +41,7 @@ class SurroundingLatency:
 
     def __post_init__(self) -> None:
         for name in ("network", "pre", "post", "response", "rails"):
-            not_negative(f"{name} (milliseconds)", getattr(self, name))
+            _milliseconds(name, getattr(self, name))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,8 +90,8 @@ class PlanInput:
             raise ValueError(f"cached must be below the prompt's {self.prompt} tokens, not {self.cached}")
         if not 0 <= self.utilisation < 1:
             raise ValueError(f"utilisation must be at least 0 and below 1, not {self.utilisation!r}")
-        not_negative("ttft (milliseconds)", self.ttft_ms)
-        not_negative("launch (milliseconds)", self.launch_ms)
+        _milliseconds("ttft", self.ttft_ms)
+        _milliseconds("launch", self.launch_ms)
         self._require_a_smaller_draft()
         self._require_memory()
 

@@ -9,7 +9,7 @@ from services.physics.batches import batch_kv
 from services.physics.catalogue.gpus import Gpu
 from services.physics.catalogue.models import Model
 from services.physics.catalogue.precisions import Precision
-from services.physics.checks import positive, whole
+from services.physics.checks import MOST, positive, whole
 from services.physics.efficiency import practical
 from services.physics.parallel import Layout, communication_ms, divided, group
 from services.physics.roofline import kv_bytes, prefill_flop, require_fit, step_ms, weight_bytes
@@ -70,9 +70,13 @@ class Demand:
     rails_ms: float = 20.0
 
     def __post_init__(self) -> None:
-        for name, least in (("users", 1), ("prompt", 1), ("cached", 0), ("output", 1)):
+        whole("users", self.users, least=1, most=MOST**2)
+        for name, least in (("prompt", 1), ("cached", 0), ("output", 1)):
             whole(name, getattr(self, name), least=least)
-        positive("every (seconds)", self.every_s)
+        if positive("every (seconds)", self.every_s) > MOST:
+            raise ValueError(f"every (seconds) must be at most {MOST:,}, not {self.every_s!r}")
+        if self.rate > MOST:
+            raise ValueError(f"users and every (seconds): {self.rate:.3g} requests a second, more than {MOST:,}")
         if self.cached >= self.prompt:
             raise ValueError(f"cached must be below the prompt's {self.prompt} tokens, not {self.cached}")
 

@@ -180,6 +180,8 @@ def test_a_model_from_its_configuration(capsys, tmp_path):
         (("--target", "gemma-3-4b", "--draft", "gemma-3-27b"), "a draft must be smaller"),
         (("--rails-ms", "-1"), "rails .* must be a number of at least 0"),
         (("--network-ms", "inf"), "network .* must be a number"),
+        (("--rails-ms", "1e308", "--json"), "rails .* must be at most 1e.09"),
+        (("--ttft-ms", "1e308", "--json"), "ttft .* must be at most 1e.09"),
         (("--plot", "plan.pdf"), "the file must end in .png or .svg"),
     ],
 )

@@ -201,6 +201,10 @@ def test_the_report_marks_the_cheapest(capsys):
     [
         (("--users", "0"), "users must be a whole number"),
         (("--every", "0"), "every (seconds) must be a number above 0"),
+        (("--users", "9" * 400), "users must be at most"),
+        (("--every", "1e-308"), "inf requests a second"),
+        (("--every", "1e308", "--grow"), "every (seconds) must be at most"),
+        (("--prompt", "9" * 30), "prompt must be at most 1,000,000,000"),
         (("--ttft-ms", "-1"), "--ttft-ms must be a number above 0"),
         (("--gpus", "0"), "give whole numbers within 1 and 64"),
         (("--cached", "512"), "cached must be below"),
