@@ -23,11 +23,13 @@ def read_prompts(path: Path, max_prompts: int) -> list[str]:
     try:
         if path.stat().st_size > MAX_BYTES:
             raise UserError(f"--sample {path}: more than {MAX_BYTES // 2**20} MiB; give a part of it")
-        lines = [line for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+        text = path.read_text(encoding="utf-8-sig")
     except OSError as error:
         raise UserError(f"--sample {path}: cannot be read ({error.strerror})") from None
     except UnicodeDecodeError:
         raise UserError(f"--sample {path}: is not UTF-8 text; give prompts as JSONL, or one a line") from None
+    # Not ``splitlines``: JSON may have U+2028 and other separators within a string.
+    lines = [(number, line) for number, line in enumerate(text.split("\n"), start=1) if line.strip()]
     if not lines:
         raise UserError(f"--sample {path}: has no prompts; give them as JSONL, or one a line")
     chosen = (
@@ -35,7 +37,7 @@ def read_prompts(path: Path, max_prompts: int) -> list[str]:
         if len(lines) <= max_prompts
         else [number * len(lines) // max_prompts for number in range(max_prompts)]
     )
-    return [_prompt(lines[number], path, number + 1) for number in chosen]
+    return [_prompt(lines[place][1], path, lines[place][0]) for place in chosen]
 
 
 def _prompt(line: str, path: Path, number: int) -> str:
@@ -59,7 +61,8 @@ def _prompt(line: str, path: Path, number: int) -> str:
 def _text(message: Any) -> str:
     content = message.get("content") if isinstance(message, dict) else None
     if isinstance(content, list):
-        return "".join(part.get("text", "") for part in content if isinstance(part, dict))
+        texts = [part.get("text") for part in content if isinstance(part, dict)]
+        return "".join(text for text in texts if isinstance(text, str))
     return content if isinstance(content, str) else ""
 
 

@@ -178,10 +178,19 @@ def test_prompts_are_read_in_every_form(tmp_path):
     assert read_prompts(path, 4) == ["0", "250", "500", "750"]
 
 
+def test_a_line_ends_only_at_a_line_break(tmp_path):
+    path = tmp_path / "prompts.jsonl"
+    parts = [{"type": "text", "text": "C"}, {"type": "text", "text": None}]
+    prompts = [{"prompt": "A\u2028B\x85"}, {"messages": [{"role": "user", "content": parts}]}]
+    path.write_text("\r\n".join(json.dumps(each, ensure_ascii=False) for each in prompts), encoding="utf-8-sig")
+    assert read_prompts(path, 10) == ["A\u2028B\x85", "C"]
+
+
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
         ("", "has no prompts"),
+        ("a\n\n{oops", "line 3 is not"),
         ('{"body": {}}', "line 1 has neither a prompt nor messages"),
         ("a\n{oops", "line 2 is not"),
     ],
