@@ -3,6 +3,7 @@
 import csv
 import re
 import sys
+from codecs import BOM_UTF8
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -69,6 +70,8 @@ def _lines(path: Path, options: InputOptions) -> Iterator[bytes]:
 
 def _jsonl(path: Path, options: InputOptions) -> Iterator[bytes]:
     with path.open("rb") as file:
+        if file.read(len(BOM_UTF8)) != BOM_UTF8:
+            file.seek(0)
         for raw in file:
             if not options.body or len(raw) > MAX_LINE_BYTES:
                 yield raw
@@ -92,7 +95,7 @@ def _with_defaults(body: Any, defaults: dict[str, Any]) -> dict[str, Any]:
 
 
 def _prompts(path: Path, options: InputOptions) -> Iterator[bytes]:
-    with path.open(encoding="utf-8") as file:
+    with path.open(encoding="utf-8-sig") as file:
         for number, text in enumerate(file, start=1):
             if text.strip():
                 yield _request(f"line-{number}", text.rstrip("\r\n"), options)

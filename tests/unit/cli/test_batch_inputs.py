@@ -3,6 +3,7 @@
 import io
 import json
 
+import orjson
 import pytest
 
 from services.cli.__main__ import main
@@ -41,6 +42,18 @@ def test_an_option_fills_in_only_what_a_line_lacks(tmp_path, given, found):
 )  # fmt: skip
 def test_a_line_that_cannot_be_filled_in_stays_as_it_is(tmp_path, line):
     assert written(tmp_path, line, model="m") == line.encode() + b"\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "content"), [("a.txt", "Why?\n"), ("a.jsonl", '{"body": {"messages": [{"content": "Why?"}]}}\n')]
+)
+@pytest.mark.parametrize("body", [{}, {"model": "m"}])
+def test_a_byte_order_mark_is_no_part_of_the_first_prompt(tmp_path, name, content, body):
+    path = tmp_path / name
+    path.write_text(content, encoding="utf-8-sig")
+    out = io.BytesIO()
+    write_lines(path, InputOptions(body=body), out)
+    assert orjson.loads(out.getvalue())["body"]["messages"][0]["content"] == "Why?"
 
 
 @pytest.mark.parametrize(
