@@ -8,16 +8,18 @@ from services.runtime.process import EXIT_USER
 from services.simulator.plan import FAULT_KINDS
 from services.simulator.runs import explain, simulate
 
-NUMBERS: Final = "--runs must be 1 or more, --seed 0 or more, and --workers 1 to 64"
+MOST_RUNS: Final = 10**9
 
 MOST_WORKERS: Final = 64
+
+NUMBERS: Final = f"--runs must be 1 to {MOST_RUNS}, --seed 0 or more, and --workers 1 to {MOST_WORKERS}"
 
 
 def main() -> int:
     options = _arguments()
     kinds = fault_kinds(options.faults)
     unknown = [kind for kind in kinds if kind not in FAULT_KINDS]
-    if unknown or options.runs < 1 or options.seed < 0 or not 1 <= options.workers <= MOST_WORKERS:
+    if unknown or not 1 <= options.runs <= MOST_RUNS or options.seed < 0 or not 1 <= options.workers <= MOST_WORKERS:
         named = f"--faults names {', '.join(unknown)}; there are {', '.join(FAULT_KINDS)}" if unknown else NUMBERS
         sys.stderr.write(f"railbus simulate: {named}\n")
         return EXIT_USER

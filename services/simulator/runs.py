@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import islice
 from typing import Final
 
 from services.simulator.failing_run import draw_timeline, shrink
@@ -17,6 +18,9 @@ from services.simulator.world import Result, World
 
 PART: Final = 10
 """Number of seeds that a worker process gets at a time."""
+
+AHEAD: Final = 100
+"""Number of parts per worker process that wait in memory at most."""
 
 MOST_TOLD: Final = 20
 """Maximum number of failing seeds for which a line is printed."""
@@ -50,12 +54,16 @@ def simulate(seeds: range, kinds: tuple[str, ...] = FAULT_KINDS, seconds: float 
     ``seconds`` limits the CPU time of all processes together; 0 means no limit.
     """
     summary = Summary()
-    parts = [seeds[at : at + PART] for at in range(0, len(seeds), PART)]
+    # Made one by one: there may be more seeds than fit into memory, with a limit of time.
+    parts = (seeds[at : at + PART] for at in range(0, len(seeds), PART))
     if workers == 1:
         _gather(summary, map(partial(run_part, kinds), parts), seconds)
         return summary
     with ProcessPoolExecutor(workers, multiprocessing.get_context("spawn")) as pool:
-        _gather(summary, pool.map(partial(run_part, kinds), parts), seconds)
+        while some := [*islice(parts, AHEAD * workers)]:
+            _gather(summary, pool.map(partial(run_part, kinds), some), seconds)
+            if 0 < seconds < summary.cpu_s:
+                break
         pool.shutdown(cancel_futures=True)
     return summary
 

@@ -2,6 +2,7 @@
 
 import os
 import re
+import resource
 import subprocess
 import sys
 import time
@@ -138,3 +139,19 @@ def test_an_unknown_fault_is_named() -> None:
     done = simulate("--faults", "kill,rain")
     assert done.returncode == 2
     assert done.stderr.startswith("railbus simulate: --faults names rain; there are kill, ")
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_the_memory_does_not_grow_with_the_number_of_seeds(workers: int) -> None:
+    command = [sys.executable, "-m", "services.simulator", "--runs", "1000000000", "--seconds", "0.1"]
+    done = subprocess.run(
+        [*command, "--workers", str(workers)], cwd=ROOT, capture_output=True, text=True, timeout=120, check=False,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (2**31, 2**31)),
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_too_many_seeds_are_refused_in_one_sentence() -> None:
+    done = simulate("--runs", 10**20)
+    assert done.returncode == 2
+    assert done.stderr.startswith("railbus simulate: --runs must be")
