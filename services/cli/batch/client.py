@@ -120,15 +120,15 @@ def input_file_id(batch_id: str) -> str:
 
 
 def store_input(store: FolderStore, batch_id: str, filename: str, write: Callable[[BinaryIO], None]) -> JobPlan:
-    """Store a job's input and check its lines. If the input is already stored, only check it.
+    """Store the input of a job that does not exist yet, and check its lines.
 
     Raises:
         UserError: The input is invalid, for example because two lines have the same ``custom_id``.
     """
     file_id = input_file_id(batch_id)
-    if store.find(file_id) is None:
-        with store.writing(file_id, TENANT, filename, "batch", now_ms() // 1_000) as file:
-            write(file)
+    store.clean(batch_id)  # an earlier run with other options may have been interrupted before it created the job
+    with store.writing(file_id, TENANT, filename, "batch", now_ms() // 1_000) as file:
+        write(file)
     plan = prepare(store, batch_id, file_id, refuse_bad=False)
     if plan.refused:
         store.clean(batch_id)

@@ -1,0 +1,20 @@
+"""The input of a job that is stored before the job is created."""
+
+from functools import partial
+
+from services.cli.batch.client import input_file_id, store_input
+from services.cli.batch.inputs import InputOptions, write_lines
+from services.jobs.prepare import JobLines
+from services.jobs.store import FolderStore
+from tests.unit.batch.world import BATCH_ID
+
+
+def test_a_run_that_is_repeated_before_its_job_has_its_new_options(tmp_path):
+    path, store = tmp_path / "prompts.txt", FolderStore(tmp_path / "batch")
+    path.write_text("Why?\n", encoding="utf-8")
+    for model in ("first", "the second"):
+        write = partial(write_lines, path, InputOptions(body={"model": model}))
+        store_input(store, BATCH_ID, path.name, write)
+        lines = JobLines(store, BATCH_ID, input_file_id(BATCH_ID))
+        assert lines.line(0).model == model
+        lines.close()
