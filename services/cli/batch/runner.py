@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Final
 
-from services.cli.batch.client import JobClient, fresh_batch_id, store_input
+from services.cli.batch.client import DIR_VARIABLE, JobClient, fresh_batch_id, store_input
 from services.cli.batch.outputs import write_outputs
 from services.cli.batch.progress import ProgressLine, TokenPrices
 from services.jobs.job_state import JobState
@@ -42,7 +42,10 @@ class JobInput:
 
 
 async def submit(client: JobClient, batch_id: str, given: JobInput, options: JobOptions) -> None:
-    plan = await asyncio.to_thread(store_input, client.store, batch_id, given.source.name, given.write)
+    try:
+        plan = await asyncio.to_thread(store_input, client.store, batch_id, given.source.name, given.write)
+    except OSError as error:
+        raise UserError(f"the folder of {DIR_VARIABLE} cannot be written ({error.strerror or error})") from None
     if plan.bad:
         say(f"{plan.bad:,} of {plan.lines:,} lines are no requests: their errors will be in errors.jsonl")
     await client.create(
