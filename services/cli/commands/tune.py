@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import math
 import signal
 import subprocess
 import sys
@@ -9,6 +10,7 @@ from typing import get_args
 
 from services.cli.common import run_coroutine
 from services.cli.tree.extras import bring_weights, need_embedded
+from services.runtime.errors import UserError
 from services.runtime.process import EXIT_INTERRUPTED
 from services.worker.engine import EngineName
 
@@ -68,6 +70,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Return 0 for success, 2 for a usage error or a failed measurement, and 130 after Ctrl-C or SIGTERM."""
+    try:
+        plan = json.dumps(_plan(args), allow_nan=False)
+    except ValueError:
+        wrong = [name for name, value in vars(args).items() if isinstance(value, float) and not math.isfinite(value)]
+        flags = [f"--{name.replace('_', '-')}" for name in wrong]
+        raise UserError(f"{', '.join(flags)}: give a finite number") from None
     if args.engine == "llama":
         need_embedded()
         options = dict(pair.split("=", 1) for pair in args.set if "=" in pair)
@@ -83,7 +91,7 @@ def run(args: argparse.Namespace) -> int:
 
     signal.signal(signal.SIGTERM, end)  # otherwise the tuner would go on measuring
     try:
-        process.communicate(json.dumps(_plan(args)).encode())
+        process.communicate(plan.encode())
     except KeyboardInterrupt:
         process.wait()  # Ctrl-C reached the tuner too; it stops its engines
         return EXIT_INTERRUPTED
