@@ -28,7 +28,7 @@ def parse_time_spec(text: str, now_ms: int) -> StartPosition:
         return AtTime(max(0, now_ms - int(match[1]) * _UNIT_MS[match[2]]))
     try:
         moment = datetime.fromisoformat(text).astimezone(UTC)
-    except ValueError:
+    except (ValueError, OverflowError):  # OverflowError: in UTC, the year would be below 1 or above 9999
         msg = f"{text!r} is no moment: write beginning, end, 10m (ten minutes ago) or 2026-01-31T12:00:00"
         raise ValueError(msg) from None
     return AtTime(max(0, int(moment.timestamp() * 1_000)))

@@ -97,7 +97,7 @@ def _moment(text: str, zero_ms: int) -> int:
         return zero_ms + int(text[1:])
     try:
         return int(datetime.fromisoformat(text).astimezone(UTC).timestamp() * 1_000)
-    except ValueError:
+    except (ValueError, OverflowError):  # OverflowError: in UTC, the year would be below 1 or above 9999
         raise UserError(
             f"--at {text[:64]!r}: write +1500 (milliseconds since the first event) or 2026-01-31T12:00:00.5"
         ) from None

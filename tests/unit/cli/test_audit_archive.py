@@ -130,6 +130,10 @@ def test_verify(archive, capsys, tmp_path):
         ),
         (("find", "--archive", "{archive}", "--from", "soon"), "--from 'soon' is no moment"),
         (("replay", "{id}", "--archive", "{archive}", "--at", "later"), "--at 'later': write +1500"),
+        (
+            ("replay", "{id}", "--archive", "{archive}", "--at", "9999-12-31T23:59:59-01:00"),
+            "--at '9999-12-31T23:59:59-01:00': write +1500",
+        ),
         (("replay", "{id}", "--archive", "{archive}", "--speed", "0"), "--speed 0: must be more than 0"),
         (("forget", "--keys", "nowhere", "--tenant", "acme"), "the key store nowhere does not exist"),
         (("show", "{id}", "--plain-token-ms", "0"), "--plain-token-ms 0: must be between 0 and 60000"),

@@ -31,7 +31,9 @@ def test_a_time_without_an_offset_is_local():
     assert parse_time_spec(local.isoformat(), NOW_MS) == AtTime(NOW_MS)
 
 
-@pytest.mark.parametrize("text", ["", "yesterday", "10", "10 m", "m", "2025-13-01", "1e3s", "٣m"])
+@pytest.mark.parametrize(
+    "text", ["", "yesterday", "10", "10 m", "m", "2025-13-01", "1e3s", "٣m", "9999-12-31T23:59:59-01:00"]
+)
 def test_what_is_no_moment_is_named(text):
     with pytest.raises(ValueError, match="no moment"):
         parse_time_spec(text, NOW_MS)
