@@ -22,14 +22,14 @@ def export_records(records: Iterable[StoredRecord], target: Path) -> int:
         UserError: The file exists, cannot be written, or has an unknown suffix.
     """
     if target.suffix not in {".parquet", ".jsonl"}:
-        raise UserError(f"--to {target}: the name must end with .parquet or .jsonl")
+        raise UserError(f"{target}: the name must end with .parquet or .jsonl")
     try:
         with target.open("xb") as file:
             return (_parquet if target.suffix == ".parquet" else _json_lines)(records, file)
     except FileExistsError:
-        raise UserError(f"--to {target}: the file exists; name another") from None
+        raise UserError(f"{target}: the file exists; name another") from None
     except OSError as error:
-        raise UserError(f"--to {target}: {error.strerror}") from None
+        raise UserError(f"{target} cannot be written ({error.strerror})") from None
 
 
 def _json_lines(records: Iterable[StoredRecord], file: Any) -> int:

@@ -122,7 +122,14 @@ def test_verify(archive, capsys, tmp_path):
     ("args", "said"),
     [
         (("find", "--archive", "nowhere"), "there is no archive at nowhere"),
-        (("export", "x.csv", "--archive", "{archive}"), "must end with .parquet or .jsonl"),
+        (
+            ("export", "x.csv", "--archive", "{archive}"),
+            "railbus audit: x.csv: the name must end with .parquet or .jsonl",
+        ),
+        (
+            ("export", "no/x.jsonl", "--archive", "{archive}"),
+            "no/x.jsonl cannot be written (No such file or directory)",
+        ),
         (("verify", "--archive", "{archive}", "--public-key", "nowhere"), "--public-key nowhere"),
         (
             ("verify", "--archive", "{archive}", "--anchors", "{archive}/archive.json"),
