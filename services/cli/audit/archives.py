@@ -29,6 +29,7 @@ from services.cli.time_spec import parse_time_spec
 from services.cli.tree.extras import require_governance
 from services.runtime.clock import now_ms
 from services.runtime.errors import UserError
+from services.runtime.process import EXIT_INTERRUPTED
 
 END_MS: Final = 2**47
 """A time later than that of any record, in milliseconds since the epoch."""
@@ -36,6 +37,8 @@ END_MS: Final = 2**47
 
 def find(args: argparse.Namespace) -> int:
     """Print the requests that the arguments describe. Return 0, or 1 if no request is found."""
+    if args.most < 1:
+        raise UserError(f"--most {args.most}: must be 1 or more")
     from_ms, to_ms = _times(args)
     wanted = Wanted(
         from_ms=from_ms, to_ms=to_ms, tenant=args.tenant, outcome=args.outcome, rule=args.rule,
@@ -150,7 +153,8 @@ def _records(args: argparse.Namespace, from_ms: int, to_ms: int) -> Iterable[Sto
         found.extend(await live_records(bus_settings(args.kafka), from_ms, TOPICS))
         return 0
 
-    run_coroutine(read())
+    if run_coroutine(read()) == EXIT_INTERRUPTED:
+        raise KeyboardInterrupt  # otherwise an export would be written without its records
     return [record for record in found if record.timestamp_ms < to_ms]
 
 

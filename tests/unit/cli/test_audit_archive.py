@@ -11,6 +11,7 @@ pytest.importorskip("duckdb")
 from schemas.stream import Closed, Recall
 from schemas.topics import REQUESTS, STREAMS
 from services.cli.__main__ import main
+from services.cli.audit import archives
 from services.runtime.clock import now_ms
 from tests.support.archives import make_archive, stored
 from tests.support.request_events import RequestEvents
@@ -100,6 +101,15 @@ def test_export(archive, capsys, tmp_path):
     assert (code, "the file exists" in err) == (2, True)
 
 
+def test_an_interrupted_export_writes_no_file(capsys, tmp_path, monkeypatch):
+    async def interrupted(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(archives, "live_records", interrupted)
+    assert railbus(capsys, "export", tmp_path / "all.jsonl", "--kafka", "127.0.0.1:9")[::2] == (130, "")
+    assert not (tmp_path / "all.jsonl").exists()
+
+
 def test_verify(archive, capsys, tmp_path):
     folder, _ = archive
     copy, anchors = tmp_path / "archive", tmp_path / "anchors.jsonl"
@@ -136,6 +146,7 @@ def test_verify(archive, capsys, tmp_path):
             "has a line that is no checkpoint",
         ),
         (("find", "--archive", "{archive}", "--from", "soon"), "--from 'soon' is no moment"),
+        (("find", "--archive", "{archive}", "--most", "-1"), "--most -1: must be 1 or more"),
         (("replay", "{id}", "--archive", "{archive}", "--at", "later"), "--at 'later': write +1500"),
         (
             ("replay", "{id}", "--archive", "{archive}", "--at", "9999-12-31T23:59:59-01:00"),
