@@ -69,10 +69,13 @@ def tree_lock(folder: Path) -> Iterator[None]:
                 f" with {STATE_DIR_VARIABLE}"
             ) from None
         try:
+            _remove_state(folder)  # a killed process leaves its state, with addresses that are not this process's
+        except OSError as error:
+            raise _unwritable(folder, error) from None
+        try:
             yield
         finally:
-            _state_file(folder).unlink(missing_ok=True)
-            _scrape_file(folder).unlink(missing_ok=True)
+            _remove_state(folder)
 
 
 def write_state(tree: RunningTree, folder: Path) -> None:
@@ -97,6 +100,11 @@ def scrape_targets(tree: RunningTree) -> list[dict[str, Any]]:
         {"targets": [urlsplit(url).netloc], "labels": {"service": name.split("-")[0], "process": name}}
         for name, url in {**edges, **tree.health}.items()
     ]
+
+
+def _remove_state(folder: Path) -> None:
+    _state_file(folder).unlink(missing_ok=True)
+    _scrape_file(folder).unlink(missing_ok=True)
 
 
 def _open_lock(folder: Path) -> TextIO:

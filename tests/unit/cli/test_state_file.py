@@ -32,6 +32,15 @@ def test_a_tree_is_found_while_it_runs_and_not_after(tmp_path):
     assert find_running_tree(tmp_path) is None
 
 
+def test_the_state_of_a_killed_tree_is_not_that_of_the_next(tmp_path):
+    write_state(TREE, tmp_path)
+    with tree_lock(tmp_path):
+        assert find_running_tree(tmp_path) is None
+        assert not (tmp_path / "scrape.json").exists()
+        with pytest.raises(UserError, match="it is starting"), tree_lock(tmp_path):
+            pass
+
+
 def test_prometheus_finds_every_process_while_the_tree_runs(tmp_path):
     tree = RunningTree(
         pid=1, url="http://127.0.0.1:8080", kafka="k", partitions=4, edges=["http://127.0.0.1:8080", "http://127.0.0.1:81"],
