@@ -13,6 +13,9 @@ from services.cli.client.answer_ops import AnswerError, AnswerOp, OpHandler, par
 from services.cli.client.chat_request import ChatRequest
 from services.stream import Close
 
+API_KEY_VARIABLE: Final = "RAILBUS_API_KEY"
+"""Environment variable with the API key that is sent to the edge."""
+
 CONNECT_TIMEOUT_S: Final = 5.0
 
 ERROR_TIMEOUT_S: Final = 5.0

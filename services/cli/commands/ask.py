@@ -7,14 +7,11 @@ from typing import Final, get_args
 
 from schemas.requests import DeliveryMode, Fallback
 from services.cli.client.chat_request import ChatRequest
-from services.cli.client.edge_client import EdgeAddress, ask_edge
+from services.cli.client.edge_client import API_KEY_VARIABLE, EdgeAddress, ask_edge
 from services.cli.client.log_client import ask_log
 from services.cli.common import add_kafka_option, bus_settings, edge_url, run_coroutine
 from services.cli.show.answer_printer import AnswerPrinter, print_answer
 from services.runtime.errors import UserError
-
-API_KEY_VARIABLE: Final = "RAILBUS_API_KEY"
-"""Environment variable with the API key that ``railbus ask`` sends to the edge."""
 
 MAX_STDIN_CHARS: Final = 1_048_576
 """Maximum number of characters that are read from standard input as the prompt."""

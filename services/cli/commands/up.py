@@ -345,9 +345,11 @@ async def _check_upstream(url: str) -> None:
 
 
 async def _ask(url: str, prompt: str) -> int:
-    from services.cli.client.edge_client import EdgeAddress, ask_edge
+    from services.cli.client.edge_client import API_KEY_VARIABLE, EdgeAddress, ask_edge
 
     print(f"\n> {prompt}\n", flush=True)
     request = ChatRequest(prompt=prompt, temperature=0)
     printer = AnswerPrinter.for_stdout()
-    return await print_answer(ask_edge(request, EdgeAddress(url), printer.take), printer)
+    return await print_answer(
+        ask_edge(request, EdgeAddress(url, os.environ.get(API_KEY_VARIABLE)), printer.take), printer
+    )

@@ -5,6 +5,7 @@ import pytest
 
 from services.bus import BusSettings
 from services.cli import common
+from services.cli.client import edge_client
 from services.cli.commands import up
 from services.cli.tree.process_specs import TreeConfig
 from services.runtime import UserError
@@ -29,6 +30,18 @@ def test_the_next_steps_name_the_page_the_command_and_the_end():
     assert "open http://127.0.0.1:8080" in text
     assert "railbus ask " in text
     assert "Ctrl-C" in text
+
+
+async def test_the_question_at_the_start_is_asked_with_the_key(monkeypatch):
+    asked = []
+
+    async def ask_edge(_, edge, __):
+        asked.append(edge)
+
+    monkeypatch.setattr(edge_client, "ask_edge", ask_edge)
+    monkeypatch.setenv("RAILBUS_API_KEY", "s3cret")
+    await up._ask("http://127.0.0.1:1", "hi")
+    assert asked == [edge_client.EdgeAddress("http://127.0.0.1:1", "s3cret")]
 
 
 async def test_a_model_server_that_is_not_there_is_waited_for_within_a_bound(monkeypatch, capsys):
