@@ -43,6 +43,7 @@ from services.cli.tree.process_specs import CLOUD_LABELS, KAFKA_RUNNER, LOOPBACK
 from services.cli.tree.state_file import RunningTree, state_dir, tree_lock, write_state
 from services.cli.tree.supervisor import Supervisor
 from services.runtime.errors import UserError
+from services.runtime.process import EXIT_INTERRUPTED
 from services.runtime.process import run as run_process
 from services.runtime.settings import load_settings
 from services.worker.engine import EngineName
@@ -160,7 +161,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Return 0 after a clean stop, 1 after a crash, or 2 for a usage error.
 
-    With ``--once``, return the exit code that ``railbus ask`` has for the same answer.
+    With ``--once``, return the exit code that ``railbus ask`` has for the same answer, or 130 if there is none because
+    of a signal.
     """
     check_engine_flags(args)
     check_counts(args)
@@ -177,7 +179,7 @@ def run(args: argparse.Namespace) -> int:
         require_audit()
     if is_traced(args):
         require_otel()
-    code = 0
+    code = EXIT_INTERRUPTED if args.once else 0
 
     async def main() -> None:
         nonlocal code

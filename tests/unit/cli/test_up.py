@@ -1,10 +1,12 @@
 import asyncio
 import re
+import signal
 
 import pytest
 
 from services.bus import BusSettings
 from services.cli import common
+from services.cli.__main__ import main
 from services.cli.client import edge_client
 from services.cli.commands import up
 from services.cli.tree.process_specs import TreeConfig
@@ -30,6 +32,18 @@ def test_the_next_steps_name_the_page_the_command_and_the_end():
     assert "open http://127.0.0.1:8080" in text
     assert "railbus ask " in text
     assert "Ctrl-C" in text
+
+
+def test_once_is_not_a_success_if_it_is_stopped_before_the_answer(tmp_path, monkeypatch):
+    async def stopped(*_):
+        signal.raise_signal(signal.SIGTERM)
+        await asyncio.sleep(60)
+
+    monkeypatch.setattr(up, "_serve", stopped)
+    monkeypatch.setenv("RAILBUS_STATE_DIR", str(tmp_path))
+    command = ["up", "--engine", "simulated", "--no-governed", "--no-ledger"]
+    assert main(command) == 0
+    assert main([*command, "--once"]) == 130
 
 
 async def test_the_question_at_the_start_is_asked_with_the_key(monkeypatch):
