@@ -1,6 +1,7 @@
 import argparse
 import asyncio
 import dataclasses
+import math
 from collections.abc import AsyncIterator, Coroutine, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, Final
@@ -24,6 +25,9 @@ CONNECT_TIMEOUT_S: Final = 15.0
 MAX_CLOCK_SKEW_MS: Final = 60_000
 """Maximum time by which the clock that made a request id may be ahead of the broker's clock."""
 
+MAX_INT: Final = 2**63 - 1
+"""Maximum absolute value of whole numbers that are sent as JSON."""
+
 POLL_S: Final = 0.02
 """Time between two checks of a reader's position, because the bus has no event for a new position."""
 
@@ -37,6 +41,52 @@ def run_coroutine(main: Coroutine[Any, Any, int]) -> int:
         return EXIT_INTERRUPTED
     except ExceptionGroup as group:
         raise first_error(group) from None
+
+
+def text(given: str) -> str:
+    """Check an argument that is sent as text. For ``type`` of argparse.
+
+    Raises:
+        argparse.ArgumentTypeError: The argument is not UTF-8.
+    """
+    if not is_utf8(given):
+        raise argparse.ArgumentTypeError("must be UTF-8 text")
+    return given
+
+
+def is_utf8(given: str) -> bool:
+    """Whether a text can be encoded. Python decodes bytes that are not UTF-8 to surrogates, which cannot."""
+    return not any("\ud800" <= char <= "\udfff" for char in given)
+
+
+def whole_number(given: str) -> int:
+    """Parse an argument that is sent as a number. For ``type`` of argparse.
+
+    Raises:
+        argparse.ArgumentTypeError: The argument is no whole number, or does not fit into 64 bits.
+    """
+    try:
+        value = int(given)
+    except ValueError:
+        value = MAX_INT + 1
+    if abs(value) > MAX_INT:
+        raise argparse.ArgumentTypeError(f"{given[:64]!r}: must be a whole number within {-MAX_INT} and {MAX_INT}")
+    return value
+
+
+def number(given: str) -> float:
+    """Parse an argument that is sent as a number. For ``type`` of argparse.
+
+    Raises:
+        argparse.ArgumentTypeError: The argument is no finite number.
+    """
+    try:
+        value = float(given)
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value):  # JSON has no such numbers; they would be sent as null, which means the default
+        raise argparse.ArgumentTypeError(f"{given[:64]!r}: must be a number")
+    return value
 
 
 def add_kafka_option(parser: argparse.ArgumentParser) -> None:

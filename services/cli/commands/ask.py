@@ -9,7 +9,16 @@ from schemas.requests import DeliveryMode, Fallback
 from services.cli.client.chat_request import ChatRequest
 from services.cli.client.edge_client import API_KEY_VARIABLE, EdgeAddress, ask_edge
 from services.cli.client.log_client import ask_log
-from services.cli.common import add_kafka_option, bus_settings, edge_url, run_coroutine
+from services.cli.common import (
+    add_kafka_option,
+    bus_settings,
+    edge_url,
+    is_utf8,
+    number,
+    run_coroutine,
+    text,
+    whole_number,
+)
 from services.cli.show.answer_printer import AnswerPrinter, print_answer
 from services.runtime.errors import UserError
 
@@ -18,20 +27,24 @@ MAX_STDIN_CHARS: Final = 1_048_576
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("prompt", help="the question; - reads it from standard input")
-    parser.add_argument("--system", help="system message")
-    parser.add_argument("--model", help="which model (default: whatever is served)")
-    parser.add_argument("--max-tokens", type=int, help="longest answer")
-    parser.add_argument("--temperature", type=float, help="0 is greedy")
-    parser.add_argument("--seed", type=int, help="seed of sampling")
+    parser.add_argument("prompt", type=text, help="the question; - reads it from standard input")
+    parser.add_argument("--system", type=text, help="system message")
+    parser.add_argument("--model", type=text, help="which model (default: whatever is served)")
+    parser.add_argument("--max-tokens", type=whole_number, help="longest answer")
+    parser.add_argument("--temperature", type=number, help="0 is greedy")
+    parser.add_argument("--seed", type=whole_number, help="seed of sampling")
     parser.add_argument("--delivery", choices=get_args(DeliveryMode), help="which text is shown unchecked")
     parser.add_argument("--fallback", choices=get_args(Fallback), help="what a missed first-token deadline does")
     parser.add_argument(
-        "--class", dest="service_class", metavar="NAME", help="class of the policy: chat, voice, batch or the owner's"
+        "--class",
+        dest="service_class",
+        type=text,
+        metavar="NAME",
+        help="class of the policy: chat, voice, batch or the owner's",
     )
-    parser.add_argument("--ttft-ms", type=int, help="deadline of the first token")
-    parser.add_argument("--stall-ms", type=int, help="longest silence within the answer")
-    parser.add_argument("--total-ms", type=int, help="deadline of the whole answer")
+    parser.add_argument("--ttft-ms", type=whole_number, help="deadline of the first token")
+    parser.add_argument("--stall-ms", type=whole_number, help="longest silence within the answer")
+    parser.add_argument("--total-ms", type=whole_number, help="deadline of the whole answer")
     parser.add_argument("--json", action="store_true", help="print each op as one JSON line")
     parser.add_argument(
         "--via",
@@ -63,7 +76,17 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _prompt(given: str) -> str:
-    text = sys.stdin.read(MAX_STDIN_CHARS) if given == "-" else given
-    if not text.strip():
+    prompt = _read_stdin() if given == "-" else given
+    if not prompt.strip():
         raise UserError("the prompt is empty: give the question, or - to read it from standard input")
-    return text
+    return prompt
+
+
+def _read_stdin() -> str:
+    try:
+        prompt = sys.stdin.read(MAX_STDIN_CHARS)
+    except UnicodeDecodeError:
+        prompt = None
+    if prompt is None or not is_utf8(prompt):  # which of the two happens depends on the locale
+        raise UserError("standard input is not UTF-8 text")
+    return prompt

@@ -13,7 +13,7 @@ from services.cli.batch.prices import token_prices
 from services.cli.batch.progress import ProgressLine, TokenPrices
 from services.cli.batch.runner import JobInput, JobOptions, run_job, submit, write_files
 from services.cli.batch.tiers import read_tiers
-from services.cli.common import add_kafka_option, bus_settings, run_coroutine
+from services.cli.common import add_kafka_option, bus_settings, number, run_coroutine, text, whole_number
 from services.jobs.job_state import JobState
 from services.runtime.chat_body import BadBody, ChatBody, convert
 from services.runtime.errors import UserError
@@ -51,13 +51,13 @@ def _add_input_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "file", type=Path, help="OpenAI's batch JSONL, one prompt a line (.txt), or a table (.csv, .parquet)"
     )
-    parser.add_argument("--template", help="the prompt of a table's row, with {column} for a column's value")
+    parser.add_argument("--template", type=text, help="the prompt of a table's row, with {column} for a column's value")
     parser.add_argument("--id-column", metavar="NAME", help="the column that names each line (default: its number)")
-    parser.add_argument("--system", help="system message before each prompt")
-    parser.add_argument("--model", help="which model, where a line names none")
-    parser.add_argument("--max-tokens", type=int, help="longest answer, where a line names none")
-    parser.add_argument("--temperature", type=float, help="0 is greedy")
-    parser.add_argument("--seed", type=int, help="seed of sampling")
+    parser.add_argument("--system", type=text, help="system message before each prompt")
+    parser.add_argument("--model", type=text, help="which model, where a line names none")
+    parser.add_argument("--max-tokens", type=whole_number, help="longest answer, where a line names none")
+    parser.add_argument("--temperature", type=number, help="0 is greedy")
+    parser.add_argument("--seed", type=whole_number, help="seed of sampling")
     parser.add_argument("--window", type=int, default=256, metavar="N", help="most requests open at once (%(default)s)")
     parser.add_argument("--attempts", type=int, default=4, metavar="N", help="most requests for a line (%(default)s)")
     parser.add_argument(

@@ -25,6 +25,11 @@ def railbus(*args, cwd, **env):
     ("args", "env", "said"),
     [
         (["ask", ""], {}, "railbus ask: the prompt is empty"),
+        (["ask", "--temperature", "nan", "hi"], {}, "argument --temperature: 'nan': must be a number"),
+        (["ask", "--seed", "9" * 30, "hi"], {}, f"argument --seed: '{'9' * 30}': must be a whole number within"),
+        (["ask", b"\xff"], {}, "argument prompt: must be UTF-8 text"),
+        (["batch", "run", "x.txt", "--out", "x", "--temperature", "inf"], {}, "--temperature: 'inf': must be a number"),
+        (["batch", "run", "x.txt", "--out", "x", "--system", b"\xff"], {}, "argument --system: must be UTF-8 text"),
         (["topics", "--kafka", "nowhere"], {}, "--kafka 'nowhere': must be HOST:PORT, such as 127.0.0.1:9092"),
         (["topics"], {"RAILBUS_KAFKA_BOOTSTRAP": "nowhere"}, "RAILBUS_KAFKA_BOOTSTRAP='nowhere': must be HOST:PORT"),
         (["topics"], {"RAILBUS_PARTITIONS": "many"}, "RAILBUS_PARTITIONS='many': must be a whole number"),
@@ -49,6 +54,16 @@ def test_a_mistake_is_one_line_and_exit_code_2(tmp_path, args, env, said):
     assert said in done.stderr
     assert "Traceback" not in done.stderr
     assert done.stdout == ""
+
+
+@pytest.mark.slow  # each is a process
+@pytest.mark.parametrize("locale", ["C", "C.UTF-8"])
+def test_standard_input_that_is_not_text_is_a_mistake(tmp_path, locale):
+    done = subprocess.run(
+        [sys.executable, "-m", "services.cli", "ask", "-"], input=b"\xff\xfe", capture_output=True, timeout=60,
+        cwd=tmp_path, check=False, env={**os.environ, "LC_ALL": locale, "PYTHONUTF8": "0"},
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (2, b"railbus ask: standard input is not UTF-8 text\n")
 
 
 def test_an_edge_that_is_not_there_is_said_with_the_remedy(tmp_path):
