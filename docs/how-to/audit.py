@@ -5,10 +5,9 @@ import json
 import sys
 
 import msgspec
-import orjson
 
 from schemas.registry import KINDS
-from services.stream import Screen
+from services.stream import Screen, encode_op
 
 records = [json.loads(line) for line in sys.stdin]
 screen, sent, visible_at = None, hashlib.sha256(), []
@@ -17,7 +16,7 @@ for record in records:
         event = msgspec.convert(record["event"], KINDS[record["kind"]].cls)
         screen = screen or Screen(event.request_id)
         for op in screen.feed(event, record["timestamp_ms"]):
-            sent.update(orjson.dumps(op) + b"\n")
+            sent.update(encode_op(op) + b"\n")
             visible_at.append((record["timestamp_ms"], screen.visible))
 
 start_ms = records[0]["timestamp_ms"]
