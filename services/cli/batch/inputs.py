@@ -60,12 +60,15 @@ def _lines(path: Path, options: InputOptions) -> Iterator[bytes]:
             return _from_rows(_csv_rows(path), options, path)
         case ".parquet":
             return _from_rows(_parquet_rows(path), options, path)
-        case ".jsonl" | ".ndjson":
+        case suffix:
+            for flag, value in (("--template", options.template), ("--id-column", options.id_column)):
+                if value is not None:
+                    raise UserError(f"{flag} is for tables: {path} is none (.csv, .parquet)")
+            if suffix not in {".jsonl", ".ndjson"}:
+                return _prompts(path, options)
+            if options.system is not None:
+                raise UserError(f"--system is for prompts and tables: write the system messages into {path}")
             return _jsonl(path, options)
-        case _:
-            if options.template is not None:
-                raise UserError(f"--template is for tables: {path} is none (.csv, .parquet)")
-            return _prompts(path, options)
 
 
 def _jsonl(path: Path, options: InputOptions) -> Iterator[bytes]:
@@ -108,7 +111,7 @@ def _from_rows(rows: Iterable[dict[str, Any]], options: InputOptions, path: Path
     for number, row in enumerate(rows, start=1):
         if number == 1 and (missing := sorted(set(needed) - row.keys())):
             raise UserError(f"{path} has no column {missing[0]!r}: its columns are {', '.join(map(str, row))}")
-        name = str(row[options.id_column]) if options.id_column else f"line-{number}"
+        name = _shown(row[options.id_column]) if options.id_column else f"line-{number}"
         yield _request(name, _FIELD.sub(lambda found, row=row: _shown(row[found[1]]), options.template), options)  # type: ignore[misc]
 
 

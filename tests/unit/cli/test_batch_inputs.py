@@ -8,6 +8,7 @@ import pytest
 
 from services.cli.__main__ import main
 from services.cli.batch.inputs import InputOptions, write_lines
+from services.runtime import UserError
 
 
 def written(tmp_path, line: str, **body) -> bytes:
@@ -64,7 +65,39 @@ def test_an_option_that_no_line_can_have_creates_no_job(tmp_path, monkeypatch, c
     path = tmp_path / "prompts.txt"
     path.write_text("Why?\n", encoding="utf-8")
     monkeypatch.setenv("RAILBUS_BATCH_DIR", str(tmp_path / "batch"))
-    code = main(["batch", "run", str(path), "--out", str(tmp_path / "out"), "--kafka", "127.0.0.1:1", option, value])
+    args = ["batch", "run", str(path), "--out", str(tmp_path / "out"), "--kafka", "127.0.0.1:1", option, value]
+    try:
+        code = main(args)
+    except SystemExit as ended:  # argparse found it
+        code = ended.code
     assert code == 2
     assert f"{option}: " in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
+
+
+def lines(path, **options):
+    out = io.BytesIO()
+    write_lines(path, InputOptions(**{"body": {}, **options}), out)
+    return [json.loads(line) for line in out.getvalue().splitlines()]
+
+
+def test_a_row_without_an_id_has_an_empty_one_which_its_line_cannot_have(tmp_path):
+    path = tmp_path / "t.csv"
+    path.write_text("text,id\nMars,a\nEarth\n")
+    assert [line["custom_id"] for line in lines(path, template="{text}", id_column="id")] == ["a", ""]
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "said"),
+    [
+        ("p.txt", {"template": "{text}"}, "--template is for tables"),
+        ("p.txt", {"id_column": "id"}, "--id-column is for tables"),
+        ("p.jsonl", {"template": "{text}"}, "--template is for tables"),
+        ("p.jsonl", {"id_column": "id"}, "--id-column is for tables"),
+        ("p.jsonl", {"system": "Be brief."}, "--system is for prompts and tables: write the system messages into"),
+    ],
+)
+def test_an_option_that_a_file_cannot_have_is_refused(tmp_path, name, options, said):
+    (tmp_path / name).write_text("{}\n")
+    with pytest.raises(UserError, match=said):
+        lines(tmp_path / name, **options)
