@@ -12,6 +12,7 @@ import orjson
 from aiohttp import web
 
 from services.devtools.vertex.script import EmulatorScript, error, parse_script, response, usage, word
+from services.runtime.errors import UserError
 
 MAX_BODY_BYTES: Final = 4 * 1024 * 1024
 
@@ -141,12 +142,21 @@ def _check(body: Any) -> int:
 
 @asynccontextmanager
 async def serving(emulator: VertexEmulator, host: str, port: int) -> AsyncIterator[int]:
-    """Run the server while the block runs. Yield its port."""
+    """Run the server while the block runs. Yield its port.
+
+    Raises:
+        UserError: The port cannot be used.
+    """
+    if not 0 <= port <= 65_535:  # uvloop would take the lowest 16 bits
+        raise UserError(f"--port {port}: must be between 0 and 65535")
     runner = web.AppRunner(emulator.app(), access_log=None, handler_cancellation=True)
     await runner.setup()
     try:
         site = web.TCPSite(runner, host, port)
-        await site.start()
+        try:
+            await site.start()
+        except OSError as error:
+            raise UserError(f"--port {port}: cannot be used ({error.strerror}); choose another") from None
         yield runner.addresses[0][1]
     finally:
         await runner.cleanup()
