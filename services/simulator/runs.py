@@ -3,6 +3,7 @@
 import gc
 import hashlib
 import multiprocessing
+import signal
 import sys
 import time
 from collections.abc import Iterator
@@ -59,7 +60,10 @@ def simulate(seeds: range, kinds: tuple[str, ...] = FAULT_KINDS, seconds: float 
     if workers == 1:
         _gather(summary, map(partial(run_part, kinds), parts), seconds)
         return summary
-    with ProcessPoolExecutor(workers, multiprocessing.get_context("spawn")) as pool:
+    silent = (signal.SIGINT, signal.SIG_DFL)  # after Ctrl-C, no worker prints a traceback
+    with ProcessPoolExecutor(
+        workers, multiprocessing.get_context("spawn"), initializer=signal.signal, initargs=silent
+    ) as pool:
         while some := [*islice(parts, AHEAD * workers)]:
             _gather(summary, pool.map(partial(run_part, kinds), some), seconds)
             if 0 < seconds < summary.cpu_s:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from services.cli.bench.arms import BenchArm
+from services.cli.program import command
 from services.runtime.errors import UserError
 
 RESULT_VERSION: Final = 1
@@ -61,9 +62,11 @@ def write_result(
 
 
 def _run(arm: BenchArm, workload: Mapping[str, Any]) -> Any:
-    command = [sys.executable, "-P", "-m", "services.generator.bench"]
     process = subprocess.Popen(  # noqa: S603 - our own program, no shell
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env={**os.environ, **arm.env}
+        command("services.generator.bench"),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env={**os.environ, **arm.env},
     )
     longest = LOAD_TIMEOUT_S + workload["limit_s"] + workload["request_s"]
     try:

@@ -2,7 +2,8 @@
 
 import argparse
 import subprocess
-import sys
+
+from services.cli.program import command
 
 PLANS = ("latency", "batch", "serve")
 
@@ -18,5 +19,4 @@ def run(args: argparse.Namespace) -> int:
 
 
 def run_planner(*arguments: str) -> int:
-    command = [sys.executable, "-P", "-m", "services.planner", *arguments]
-    return subprocess.run(command, check=False).returncode  # noqa: S603 - our own program, no shell
+    return subprocess.run(command("services.planner", *arguments), check=False).returncode  # noqa: S603 - our own program, no shell

@@ -2,7 +2,8 @@
 
 import argparse
 import subprocess
-import sys
+
+from services.cli.program import command
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -16,5 +17,5 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Return 0 for success, 1 if a run violated a guarantee of Railbus, and 2 for a usage error."""
     options = ["--seed", args.seed, "--runs", args.runs, "--seconds", args.seconds, "--workers", args.workers]
-    command = [sys.executable, "-P", "-m", "services.simulator", *map(str, options), "--faults", args.faults]
-    return subprocess.run(command, check=False).returncode  # noqa: S603 - our own program, no shell
+    simulator = command("services.simulator", *map(str, options), "--faults", args.faults)
+    return subprocess.run(simulator, check=False).returncode  # noqa: S603 - our own program, no shell

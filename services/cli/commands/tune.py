@@ -5,10 +5,10 @@ import json
 import math
 import signal
 import subprocess
-import sys
 from typing import get_args
 
 from services.cli.common import run_coroutine
+from services.cli.program import command
 from services.cli.tree.extras import bring_weights, need_embedded
 from services.runtime.errors import UserError
 from services.runtime.process import EXIT_INTERRUPTED
@@ -81,8 +81,7 @@ def run(args: argparse.Namespace) -> int:
         options = dict(pair.split("=", 1) for pair in args.set if "=" in pair)
         if code := run_coroutine(_bring(options)):
             return code
-    command = [sys.executable, "-P", "-m", "services.tuner"]
-    process = subprocess.Popen(command, stdin=subprocess.PIPE)  # noqa: S603 - our own program, no shell
+    process = subprocess.Popen(command("services.tuner"), stdin=subprocess.PIPE)  # noqa: S603 - our own program, no shell
     ended: list[int] = []
 
     def end(number: int, _: object) -> None:

@@ -6,9 +6,12 @@ import signal
 import subprocess
 import sys
 import tomllib
+from types import SimpleNamespace
 
 import pytest
 
+from services.cli import program
+from services.cli.__main__ import main
 from tests.support.brokers import ROOT
 
 
@@ -146,6 +149,27 @@ sys.argv = ["railbus", "doctor"]
 sys.exit(main())
 """
     assert run_entry(interrupt, tmp_path) == (130, "", "")
+
+
+def test_ctrl_c_in_a_program_of_a_subcommand_is_silent(tmp_path):
+    (tmp_path / "interrupted.py").write_text(
+        "import signal, sys\n"
+        "assert (__name__, sys.argv[1:]) == ('__main__', ['--seed', '1'])\n"
+        "signal.raise_signal(signal.SIGINT)\n"
+    )
+    done = subprocess.run(
+        program.command("interrupted", "--seed", "1"), capture_output=True, timeout=60, check=False,
+        env={**os.environ, "PYTHONPATH": f"{ROOT}:{tmp_path}"},
+    )  # fmt: skip
+    assert (done.returncode, done.stdout, done.stderr) == (-signal.SIGINT, b"", b"")
+
+
+@pytest.mark.parametrize("args", [("plan", "latency"), ("simulate", "--runs", "1")])
+def test_a_program_of_a_subcommand_is_started_so(monkeypatch, args):
+    started = []
+    monkeypatch.setattr(subprocess, "run", lambda given, **_: started.append(given) or SimpleNamespace(returncode=0))
+    assert main(args) == 0
+    assert started[0][:4] == [sys.executable, "-P", "-m", "services.cli.program"]
 
 
 def test_help_names_every_command(tmp_path):
