@@ -1,12 +1,14 @@
 """Pages that are written by hand name only what there is."""
 
 import re
+import tomllib
 from pathlib import Path
 
 import pytest
 
 from infra.docs import commands, metrics, settings
 from infra.docs.discover import ROOT
+from schemas.topics import TOPICS
 
 pytestmark = pytest.mark.slow  # it imports every service
 
@@ -37,6 +39,23 @@ def test_every_command_that_a_page_names_is_one(page: Path) -> None:
     known = {name.split()[1] for name in commands.commands() if name.startswith("railbus ")}
 
     assert set(re.findall(r"(?:`|\$ |bin/|\n)railbus ([a-z]+)", text)) - known == set()
+
+
+def test_the_page_of_ones_own_kafka_has_every_topic_with_its_partitions() -> None:
+    page = (ROOT / "docs" / "how-to" / "own-kafka.md").read_text(encoding="utf-8")
+
+    for topic in TOPICS:
+        kept = f"{topic.retention_ms // 3_600_000} h"
+        row = rf"^{topic.name} +{topic.partitions(4)} +\d+ +{kept}  {re.escape(topic.about)}$"
+        assert re.search(row, page, re.MULTILINE)
+        assert (f"`{topic.name}`" in page) == (topic.spread == "single")
+
+
+def test_the_page_about_installing_has_every_extra() -> None:
+    page = (ROOT / "docs" / "install.md").read_text(encoding="utf-8")
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
+
+    assert set(re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE)) == set(extras) - {"dev", "docs"}
 
 
 def test_no_page_names_a_folder_of_somebodys_machine() -> None:
