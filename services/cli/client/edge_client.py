@@ -87,6 +87,11 @@ async def _until_closed(session: aiohttp.ClientSession, edge: EdgeAddress, strea
                 socket = await session.ws_connect(f"{edge.url}/v1/stream", max_msg_size=MAX_FRAME_BYTES)
         except aiohttp.WSServerHandshakeError as error:
             raise AnswerError(f"the edge at {edge.url} refuses: HTTP {error.status} {error.message}") from None
+        except aiohttp.ClientConnectorCertificateError as error:
+            raise AnswerError(
+                f"the certificate of the edge at {edge.url} is not trusted ({error.certificate_error}): name the file"
+                " of its authority in SSL_CERT_FILE"
+            ) from None
         except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
             if stream.request_id is None:
                 raise AnswerError(

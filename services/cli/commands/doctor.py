@@ -176,6 +176,9 @@ async def _http(name: str, url: str, *, needed: bool, pid: int | None = None) ->
             if name in NOT_AWAITED and answer.status == 503:
                 # A service of NOT_AWAITED is optional.
                 needed = False
+    except aiohttp.ClientConnectorCertificateError:
+        remedy = "name the file of its authority in SSL_CERT_FILE"
+        return DoctorCheck(f"{name} {url}", good=False, found="certificate not trusted", remedy=remedy, needed=needed)
     except aiohttp.ClientConnectorError:
         if pid is not None and (pid == NOT_STARTED or _runs(pid)):
             remedy = "wait: the tree answers without it meanwhile"

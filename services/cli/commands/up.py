@@ -6,7 +6,7 @@ import os
 import shutil
 import sys
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, get_args
@@ -55,6 +55,9 @@ UPSTREAM_TIMEOUT_S: Final = 15.0
 """Maximum time to wait until the model server of ``--upstream-url`` accepts a connection."""
 
 UPSTREAM_RETRY_S: Final = 0.5
+
+TLS_CERT: Final = "RAILBUS_EDGE_TLS_CERT"
+"""Variable with the certificate of the edges. If it is set, they speak only HTTPS."""
 
 
 MAX_HELD_LINES: Final = 1_000
@@ -207,7 +210,7 @@ async def _serve(args: argparse.Namespace, folder: Path) -> int:
     if upstream is not None:
         await _check_upstream(upstream)
     specs = process_specs(config)
-    edges = [f"http://{LOOPBACK}:{port}" for port in config.edge_ports]
+    edges = edge_urls(config, os.environ)
     url = edges[0]
     health = {name: f"http://{LOOPBACK}:{port}" for name, port in config.health_ports.items()}
     serving = False
@@ -241,6 +244,11 @@ async def _serve(args: argparse.Namespace, folder: Path) -> int:
             _say(next_steps(url, _program()))
             await asyncio.Event().wait()
         return code
+
+
+def edge_urls(config: TreeConfig, env: Mapping[str, str]) -> list[str]:
+    scheme = "https" if env.get(TLS_CERT) else "http"  # the edges read the same environment
+    return [f"{scheme}://{LOOPBACK}:{port}" for port in config.edge_ports]
 
 
 def _describe_tree(config: TreeConfig, edges: Sequence[str]) -> Iterator[str]:

@@ -97,7 +97,11 @@ def scrape_targets(tree: RunningTree) -> list[dict[str, Any]]:
     """Return the addresses of all metrics endpoints in the format of Prometheus' ``file_sd_configs``."""
     edges = {f"edge-{number}" if number > 1 else "edge": url for number, url in enumerate(tree.edges, start=1)}
     return [
-        {"targets": [urlsplit(url).netloc], "labels": {"service": name.split("-")[0], "process": name}}
+        {
+            "targets": [urlsplit(url).netloc],
+            "labels": {"service": name.split("-")[0], "process": name}
+            | ({"__scheme__": "https"} if url.startswith("https:") else {}),
+        }
         for name, url in {**edges, **tree.health}.items()
     ]
 

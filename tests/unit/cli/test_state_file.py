@@ -59,6 +59,12 @@ def test_prometheus_finds_every_process_while_the_tree_runs(tmp_path):
     ]
 
 
+def test_prometheus_is_told_that_an_edge_speaks_https():
+    tree = RunningTree(pid=1, url="https://127.0.0.1:81", kafka="k", partitions=4, edges=["https://127.0.0.1:81"])
+    labels = {"service": "edge", "process": "edge", "__scheme__": "https"}
+    assert scrape_targets(tree) == [{"targets": ["127.0.0.1:81"], "labels": labels}]
+
+
 def test_a_second_tree_is_refused_and_the_first_is_named(tmp_path):
     with tree_lock(tmp_path):
         with pytest.raises(UserError, match="it is starting"), tree_lock(tmp_path):

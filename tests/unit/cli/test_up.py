@@ -27,6 +27,12 @@ def test_one_line_describes_the_model(tmp_path, monkeypatch):
     assert "none" in up.describe_model(make_config(tmp_path, "simulated"))
 
 
+def test_edges_with_a_certificate_speak_https(tmp_path):
+    config = make_config(tmp_path, "simulated")
+    assert up.edge_urls(config, {}) == up.edge_urls(config, {"RAILBUS_EDGE_TLS_CERT": ""}) == ["http://127.0.0.1:1"]
+    assert up.edge_urls(config, {"RAILBUS_EDGE_TLS_CERT": "c.pem"}) == ["https://127.0.0.1:1"]
+
+
 def test_the_next_steps_name_the_page_the_command_and_the_end():
     text = up.next_steps("http://127.0.0.1:8080", "railbus")
     assert "open http://127.0.0.1:8080" in text
