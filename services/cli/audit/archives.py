@@ -75,7 +75,8 @@ def verify(args: argparse.Namespace) -> int:
         print(orjson.dumps(told).decode())
         return 1 if outcome.count else 0
     for each in outcome.tampering:
-        print(f"{each.topic}[{each.partition}] offset {each.offset}: {each.what}  ({each.file})")
+        # The names are from the archive, which may have been changed in order to control the terminal.
+        print(printable(f"{each.topic}[{each.partition}] offset {each.offset}: {each.what}  ({each.file})"))
     if outcome.count > MAX_FINDINGS:
         print(f"and {outcome.count - MAX_FINDINGS} more")
     gaps = f"; the log itself had {outcome.gaps} gaps between offsets" if outcome.gaps else ""

@@ -13,6 +13,7 @@ from services.cli.audit.replay import play, replay_lines, visible_at
 from services.cli.audit.sources import archived_request, live_request, open_archive
 from services.cli.common import bus_settings, run_coroutine
 from services.cli.show.event_format import event_json
+from services.cli.show.terminal import printable
 from services.cli.show.timeline import in_log_order, latency_json, latency_table, receipts, timeline
 from services.runtime.errors import UserError
 from services.stream.latency import LogEvent, latency
@@ -69,7 +70,8 @@ async def _replay(args: argparse.Namespace) -> int:
     zero_ms = records[0].timestamp_ms
     ops, _ = refold_as_sent(args.request, records)
     if args.at is not None:
-        print(visible_at(ops, _moment(args.at, zero_ms)))
+        text = visible_at(ops, _moment(args.at, zero_ms))
+        print(printable(text) if sys.stdout.isatty() else text)
     elif args.speed is not None:
         await play(ops, zero_ms, args.speed)
     else:

@@ -11,7 +11,7 @@ pytest.importorskip("duckdb")
 from schemas.stream import Closed, Recall
 from schemas.topics import REQUESTS, STREAMS
 from services.cli.__main__ import main
-from services.cli.audit import archives
+from services.cli.audit import archives, requests
 from services.runtime.clock import now_ms
 from tests.support.archives import make_archive, stored
 from tests.support.request_events import RequestEvents
@@ -126,6 +126,25 @@ def test_verify(archive, capsys, tmp_path):
     code, out, _ = railbus(capsys, "verify", "--archive", copy, "--public-key", key, "--anchors", anchors)
     assert code == 1
     assert "railbus.streams[0] offset 27: the tail is cut off: offset 32 was archived" in out
+
+
+def test_verify_prints_no_control_characters_of_a_name(archive, capsys, tmp_path):
+    copy = tmp_path / "archive"
+    shutil.copytree(archive[0], copy)
+    forged = copy / "data" / "topic=railbus.\x1b[8m" / "day=2026-01-01"
+    forged.mkdir(parents=True)
+    (forged / "p00000-o00000000000000000000.parquet").touch()
+    code, out, _ = railbus(capsys, "verify", "--archive", copy)
+    assert (code, "\x1b" in out) == (1, False)
+    assert "railbus.\ufffd[8m[0] offset 0: the file cannot be read" in out
+
+
+def test_replay_shows_no_control_characters_on_a_terminal(archive, capsys, monkeypatch):
+    folder, asked = archive
+    monkeypatch.setattr(requests, "visible_at", lambda *_: "\x1b[2Ja\nb")
+    for on_terminal, shown in ((False, "\x1b[2Ja\nb\n"), (True, "\ufffd[2Ja\nb\n")):
+        monkeypatch.setattr("sys.stdout.isatty", lambda on=on_terminal: on)
+        assert railbus(capsys, "replay", asked[0].id, "--archive", folder, "--at", "+0") == (0, shown, "")
 
 
 @pytest.mark.parametrize(
