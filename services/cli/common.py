@@ -4,6 +4,7 @@ import dataclasses
 import math
 from collections.abc import AsyncIterator, Coroutine, Mapping
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any, Final
 
 import uvloop
@@ -120,6 +121,23 @@ def with_broker(settings: BusSettings, kafka: str) -> BusSettings:
         return dataclasses.replace(settings, bootstrap=kafka)
     except UserError as error:  # its message names the variable instead of the flag
         raise UserError(str(error).replace("RAILBUS_KAFKA_BOOTSTRAP=", "--kafka ")) from None
+
+
+def check_writable(flag: str, path: Path) -> None:
+    """Check, before a measurement that takes long, that its result can be written to this file.
+
+    Raises:
+        UserError: The file cannot be written. The message names ``flag``.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        new = not path.exists()
+        with path.open("ab"):  # an earlier result is kept
+            pass
+        if new:
+            path.unlink()
+    except OSError as error:
+        raise UserError(f"{flag} {path}: cannot be written ({error.strerror})") from None
 
 
 def edge_url(url: str | None) -> str:

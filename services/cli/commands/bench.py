@@ -10,7 +10,7 @@ from typing import Any, Final, get_args
 from services.cli.bench.arms import BenchArm, abba_order, build_arms, catalogue_entry, require_drafting
 from services.cli.bench.runner import BenchRunError, measure, write_result
 from services.cli.commands.plan import run_planner
-from services.cli.common import run_coroutine
+from services.cli.common import check_writable, number, run_coroutine, whole_number
 from services.cli.tree.extras import bring_weights, need_embedded
 from services.runtime.classes.policy_deadlines import DEFAULT_POLICY
 from services.runtime.classes.service_classes import find_class
@@ -50,6 +50,8 @@ def run(args: argparse.Namespace) -> int:
     if args.rounds < 1 or len(runs) > MAX_RUNS:
         raise UserError(f"--rounds {args.rounds} makes {len(runs)} runs; 1 to {MAX_RUNS} are possible")
     workload = _workload(args)
+    if args.out is not None:
+        check_writable("--out", args.out)
     flags = {name: getattr(args, name) for name in ("gpu", "target", "draft", "precision", "budget")}
     if args.engine == "llama":
         need_embedded()
@@ -83,7 +85,7 @@ async def _bring_weights(compared: Sequence[BenchArm]) -> int:
 def _engine(parser: argparse.ArgumentParser) -> None:
     load = parser.add_argument_group("load")
     load.add_argument("--engine", choices=get_args(EngineName), default="simulated", help="which engine (%(default)s)")
-    load.add_argument("--rate", type=float, default=3.0, help="requests a second of the open loops (3)")
+    load.add_argument("--rate", type=number, default=3.0, help="requests a second of the open loops (3)")
     load.add_argument("--requests", type=int, default=30, help="in each open loop; 0 leaves them out (30)")
     load.add_argument("--prompt", type=int, default=512, help="their tokens of prompt (512)")
     load.add_argument("--output", type=int, default=50, help="tokens of every answer, at most (50)")
@@ -91,8 +93,8 @@ def _engine(parser: argparse.ArgumentParser) -> None:
     load.add_argument("--prompts", default="128,1024", help="tokens of prompt in the closed loops")
     often = f"of the largest batch; smaller ones are repeated more often, up to {MAX_REPEATS} times (3)"
     load.add_argument("--repeats", type=int, default=3, help=often)
-    load.add_argument("--temperature", type=float, default=0.0, help="of sampling (0)")
-    load.add_argument("--seed", type=int, default=1, help="of prompts, arrivals and sampling (1)")
+    load.add_argument("--temperature", type=number, default=0.0, help="of sampling (0)")
+    load.add_argument("--seed", type=whole_number, default=1, help="of prompts, arrivals and sampling (1)")
     what = parser.add_argument_group("arms")
     what.add_argument("--gammas", default="4", help="tokens drafted; several make an arm each (4)")
     for name, which in (("plain", "drafts nothing"), ("speculative", "drafts; {gamma} stands for the number")):

@@ -2,15 +2,14 @@
 
 import argparse
 import json
-import math
 import signal
 import subprocess
+from pathlib import Path
 from typing import get_args
 
-from services.cli.common import run_coroutine
+from services.cli.common import check_writable, number, run_coroutine, whole_number
 from services.cli.program import command
 from services.cli.tree.extras import bring_weights, need_embedded
-from services.runtime.errors import UserError
 from services.runtime.process import EXIT_INTERRUPTED
 from services.worker.engine import EngineName
 
@@ -38,8 +37,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     what.add_argument("--models", action="append", default=[], metavar="PATH", help="another build of the model to try")
     rule = parser.add_argument_group("when it is kept, and when it ends")
     rule.add_argument("--objective", default="answer_p50_ms", help="metric that must improve (%(default)s)")
-    rule.add_argument("--margin", type=float, default=0.02, help="by which its interval must exceed zero (%(default)s)")
-    rule.add_argument("--max-loss", type=float, default=0.01, help="quality a lossy change may lose (%(default)s)")
+    rule.add_argument(
+        "--margin", type=number, default=0.02, help="by which its interval must exceed zero (%(default)s)"
+    )
+    rule.add_argument("--max-loss", type=number, default=0.01, help="quality a lossy change may lose (%(default)s)")
     rule.add_argument(
         "--target", action="append", default=[], metavar="METRIC=NUMBER", help="end when met: first_token_p99_ms=200"
     )
@@ -47,22 +48,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--accept", action="append", default=[], metavar="METRIC=NUMBER",
         help="a change may make this metric worse up to this value: token_p99_ms=100",
     )  # fmt: skip
-    rule.add_argument("--budget", type=float, metavar="MINUTES", help="begin no change after this time (no limit)")
+    rule.add_argument("--budget", type=number, metavar="MINUTES", help="begin no change after this time (no limit)")
     load = parser.add_argument_group("load")
     load.add_argument("--requests", type=int, default=1_000, help="of each change, both arms together (%(default)s)")
     load.add_argument("--rounds", type=int, default=8, help="rounds of A B B A, new processes each (%(default)s)")
     load.add_argument("--prompt", type=int, default=64, help="tokens of a prompt (%(default)s)")
-    load.add_argument("--shared", type=float, default=0.5, help="share of it that all begin with (%(default)s)")
+    load.add_argument("--shared", type=number, default=0.5, help="share of it that all begin with (%(default)s)")
     load.add_argument("--output", type=int, default=16, help="most tokens of an answer (%(default)s)")
     load.add_argument("--at-once", type=int, default=2, help="requests at once (%(default)s)")
-    load.add_argument("--seed", type=int, default=1, help="of the prompts (%(default)s)")
+    load.add_argument("--seed", type=whole_number, default=1, help="of the prompts (%(default)s)")
     load.add_argument("--apart", action="store_true", help="one engine at a time: for a model that fits only once")
     kept = "keep engines loaded from round to round, where a start takes minutes; use a larger --margin with it"
     load.add_argument("--keep-engines", dest="keep", action="store_true", help=kept)
     batch = parser.add_argument_group("with --find batch")
     batch.add_argument("--max-batch", type=int, default=32, help="largest batch size (%(default)s)")
-    batch.add_argument("--slo-ttft-ms", type=float, default=200.0, help="limit, p99 of the first token (%(default)s)")
-    batch.add_argument("--slo-token-ms", type=float, default=50.0, help="limit, p99 between tokens (%(default)s)")
+    batch.add_argument("--slo-ttft-ms", type=number, default=200.0, help="limit, p99 of the first token (%(default)s)")
+    batch.add_argument("--slo-token-ms", type=number, default=50.0, help="limit, p99 between tokens (%(default)s)")
     parser.add_argument(
         "--out", default="tune", metavar="DIR", help="folder of report.html, .md, .json and railbus.env (%(default)s)"
     )
@@ -70,12 +71,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Return 0 for success, 2 for a usage error or a failed measurement, and 130 after Ctrl-C or SIGTERM."""
-    try:
-        plan = json.dumps(_plan(args), allow_nan=False)
-    except ValueError:
-        wrong = [name for name, value in vars(args).items() if isinstance(value, float) and not math.isfinite(value)]
-        flags = [f"--{name.replace('_', '-')}" for name in wrong]
-        raise UserError(f"{', '.join(flags)}: give a finite number") from None
+    check_writable("--out", Path(args.out) / "report.md")
     if args.engine == "llama":
         need_embedded()
         options = dict(pair.split("=", 1) for pair in args.set if "=" in pair)
@@ -90,7 +86,7 @@ def run(args: argparse.Namespace) -> int:
 
     signal.signal(signal.SIGTERM, end)  # otherwise the tuner would go on measuring
     try:
-        process.communicate(plan.encode())
+        process.communicate(json.dumps(_plan(args)).encode())
     except KeyboardInterrupt:
         process.wait()  # Ctrl-C reached the tuner too; it stops its engines
         return EXIT_INTERRUPTED
