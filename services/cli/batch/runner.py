@@ -111,6 +111,8 @@ def _remembered(out: Path, source: Path) -> str:
             write_whole(note, json.dumps(known).encode())
     except (OSError, ValueError) as error:
         raise UserError(f"--out {out}: {error}: name another folder") from None
+    if not isinstance(known, dict) or "batch_id" not in known:
+        raise UserError(f"--out {out}: its {JOB_FILE} names no job: name another folder")
     if {name: known.get(name) for name in facts} != facts:
         raise UserError(
             f"--out {out} has the job of {known.get('file')}, or the file was changed since: name another folder"

@@ -8,6 +8,7 @@ import pytest
 
 from services.cli.__main__ import main
 from services.cli.batch.inputs import InputOptions, write_lines
+from services.cli.batch.runner import _remembered
 from services.runtime import UserError
 
 
@@ -73,6 +74,14 @@ def test_an_option_that_no_line_can_have_creates_no_job(tmp_path, monkeypatch, c
     assert code == 2
     assert f"{option}: " in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("content", ["[]", '"a"', "{}"])
+def test_a_folder_whose_note_names_no_job_is_refused(tmp_path, content):
+    (tmp_path / "job.json").write_text(content)
+    (tmp_path / "p.txt").write_text("hello\n")
+    with pytest.raises(UserError, match=r"its job\.json names no job: name another folder"):
+        _remembered(tmp_path, tmp_path / "p.txt")
 
 
 def lines(path, **options):
