@@ -264,7 +264,7 @@ def _service(service: str, name: str, stage: int, config: TreeConfig, *, edge_po
 
 def _fallback(config: TreeConfig) -> dict[str, str]:
     if config.cloud == "off":
-        return {}
+        return {"RAILBUS_FALLBACK": "off"}  # whatever the environment says, because no worker would answer there
     if config.emulator_port is None:
         return {"RAILBUS_FALLBACK": "vertex"}
     return {
