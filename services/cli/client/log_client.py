@@ -4,13 +4,23 @@ import asyncio
 import os
 import secrets
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Final
 
 from schemas.ids import uuid7
 from schemas.stream import Failed, StreamEvent
 from schemas.topics import REQUESTS, STREAMS
 from schemas.trace import traceparent_for
-from services.bus import BusSettings, InFlightLimit, Producer, Received, TailReader, UnreadableRecord, partition_for
+from services.bus import (
+    BusSettings,
+    InFlightLimit,
+    Producer,
+    Received,
+    TailReader,
+    UnreadableRecord,
+    partition_counts,
+    partition_for,
+)
 from services.cli.client.answer_ops import AnswerError, AnswerOp, OpHandler
 from services.cli.client.chat_request import ChatRequest
 from services.runtime.clock import now_ms, now_us
@@ -28,9 +38,12 @@ async def ask_log(request: ChatRequest, settings: BusSettings, take: OpHandler) 
         UserError: A value of the request is out of its bounds.
     """
     request_id = uuid7(now_ms(), secrets.randbits(74))
-    follower = _AnswerFollower(request_id, settings)
     try:
         async with asyncio.timeout(request.timeout_s), asyncio.TaskGroup() as tasks:
+            # Another number of partitions than the services have would be waiting in the wrong partition.
+            partitions = (await partition_counts(settings)).get(STREAMS.name, settings.partitions)
+            settings = replace(settings, partitions=partitions)
+            follower = _AnswerFollower(request_id, settings)
             reading = tasks.create_task(follower.reader.run())
             await follower.begin()
             await _send_request(request, request_id, settings)
