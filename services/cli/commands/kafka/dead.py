@@ -9,7 +9,7 @@ from typing import Final
 
 import orjson
 
-from schemas.topics import DEAD
+from schemas.topics import DEAD, REQUESTS
 from services.bus import (
     BusError,
     BusSettings,
@@ -134,8 +134,9 @@ async def _replay(args: argparse.Namespace, settings: BusSettings) -> int:
     if not found:
         sys.stderr.write("no dead letter matches\n")
         return 1
+    partitions = (await partition_counts(settings)).get(REQUESTS.name, settings.partitions)
     try:
-        originals = [original_record(record, settings.partitions) for record in found]
+        originals = [original_record(record, partitions) for record in found]
     except ValueError as error:
         raise UserError(f"{error}; leave it out") from None
     for record in found:
