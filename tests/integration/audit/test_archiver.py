@@ -61,7 +61,7 @@ async def test_what_waits_is_written_at_the_end(lab):
     assert places(lab.archived()) == places(logged)
 
 
-async def test_anchors_of_silent_partitions_outlive_a_restart_and_those_of_another_archive_do_not(lab):
+async def test_a_restart_keeps_anchors_of_this_archive_alone(lab):
     from services.archive.checkpoint import anchors_json
     from services.archive.keys import Verifier
     from services.archive.verify import read_anchors, verify
