@@ -79,7 +79,7 @@ def test_a_file_whose_checkpoint_is_missing_is_completed(tmp_path):
     assert checkpoint.read_bytes() == told
 
 
-def test_a_file_that_was_removed_is_reported_and_no_conflict_with_another_archiver(tmp_path):
+def test_a_removed_file_is_no_conflict_with_another_archiver(tmp_path):
     """A conflict would be tried again for ever, and nothing of the partition would be archived any more."""
     archive = make_archive(tmp_path / "archive", NAMES[:4], per_file=2)
     (newest,) = (tmp_path / "archive").glob("data/*/*/*4.parquet")

@@ -239,7 +239,7 @@ def test_an_old_window_is_sealed_and_its_requests_are_forgotten():
     assert {key: value for key, value in sums(books).items() if key in before} == before
 
 
-def test_a_window_that_is_sealed_after_days_of_silence_is_published_as_final_and_forgotten_then():
+def test_a_window_sealed_after_days_of_silence_is_published_as_final():
     books = books_of([account(0), detached(0)])
     assert [window.final for window in books.dirty(10)] == [False]
     published = []

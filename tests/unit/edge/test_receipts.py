@@ -16,7 +16,7 @@ class Producer:
 
 
 @pytest.mark.parametrize(("lane", "observed"), [("interactive", 1), ("batch", 0)])
-async def test_a_first_text_for_which_nobody_waits_is_not_among_those_that_people_wait_for(lane, observed):
+async def test_a_first_text_for_which_nobody_waits_is_counted_apart(lane, observed):
     """A request of the batch lane may wait for a day: its first text would wake somebody as a late one."""
 
     def count():
