@@ -74,7 +74,7 @@ class PartitionWriter:
 
         Raises:
             Conflict: The archive of the partition does not end at ``start``.
-            UserError: The file that begins at ``start`` was removed, but its checkpoint is there.
+            UserError: The file that begins at ``start`` was removed, but the store still has its checkpoint.
             OSError: The store cannot be written.
         """
         # The start offset is part of the file's name, and a file is created only once. So two archivers that continue

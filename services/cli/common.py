@@ -45,7 +45,7 @@ def run_coroutine(main: Coroutine[Any, Any, int]) -> int:
 
 
 def text(given: str) -> str:
-    """Check an argument that is sent as text. For ``type`` of argparse.
+    """Check an argument whose text is sent to a service. For ``type`` of argparse.
 
     Raises:
         argparse.ArgumentTypeError: The argument is not UTF-8.
@@ -56,12 +56,12 @@ def text(given: str) -> str:
 
 
 def is_utf8(given: str) -> bool:
-    """Whether a text can be encoded. Python decodes bytes that are not UTF-8 to surrogates, which cannot."""
+    """Return whether a text can be encoded as UTF-8. Bytes of an argument that are not UTF-8 become surrogates."""
     return not any("\ud800" <= char <= "\udfff" for char in given)
 
 
 def whole_number(given: str) -> int:
-    """Parse an argument that is sent as a number. For ``type`` of argparse.
+    """Parse a whole number that is sent to a service. For ``type`` of argparse.
 
     Raises:
         argparse.ArgumentTypeError: The argument is no whole number, or does not fit into 64 bits.
@@ -76,7 +76,7 @@ def whole_number(given: str) -> int:
 
 
 def number(given: str) -> float:
-    """Parse an argument that is sent as a number. For ``type`` of argparse.
+    """Parse a number that is sent to a service. For ``type`` of argparse.
 
     Raises:
         argparse.ArgumentTypeError: The argument is no finite number.

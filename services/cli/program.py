@@ -7,7 +7,7 @@ import sys
 
 
 def command(module: str, *arguments: str) -> list[str]:
-    """Return the command that runs ``python -m MODULE`` in this way."""
+    """Return the command that runs ``python -m MODULE`` so that Ctrl-C ends it silently."""
     return [sys.executable, "-P", "-m", "services.cli.program", module, *arguments]
 
 

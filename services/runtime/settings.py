@@ -137,7 +137,7 @@ def _kind(hint: Any) -> str:
 
 
 def is_http_url(url: str) -> bool:
-    """Return whether the text is the URL of an HTTP server, with a possible host name and port."""
+    """Return whether the text is the URL of an HTTP server, with a valid host name and port."""
     try:
         parts = urlsplit(url)
         (parts.hostname or "").encode("idna")

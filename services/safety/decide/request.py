@@ -56,7 +56,7 @@ class RequestCheck:
 
     @property
     def seems_over(self) -> bool:
-        """Whether no recall, clearance or check will follow, unless the ``Closed`` that was read is void."""
+        """Whether the request needs no further check, unless the ``Closed`` that was read is void."""
         return self._perhaps_closed and not self._runs
 
     def add(self, event: Chunk) -> list[RunOutput]:

@@ -99,9 +99,9 @@ class WindowTracker:
             self.passed += 1
 
     def is_whole_elsewhere(self, pending: PendingCheck, start: int, end: int) -> bool:
-        """Return whether a finding at an edge of a window, which may be cut off there, is whole in another window.
+        """Return whether a finding that an edge of this window may cut off is whole in another window.
 
-        An earlier window or the next one contains all of it, unless it is longer than their overlap.
+        That is so unless the finding is longer than the overlap of two windows.
         """
         if start == pending.start > 0:
             return end <= pending.before
