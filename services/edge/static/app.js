@@ -328,7 +328,7 @@ $("stop").addEventListener("click", () => {
   end("stopped here; the server cancels the request unless a client resumes it", false, performance.now() - timeline.began);
 });
 $("prompt").addEventListener("keydown", (event) => {
-  if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) $("ask").requestSubmit();
+  if (event.key === "Enter" && (event.ctrlKey || event.metaKey) && !$("send").disabled) $("ask").requestSubmit();
 });
 
 if (/^#[0-9a-f-]{36}$/.test(location.hash)) begin(location.hash.slice(1));

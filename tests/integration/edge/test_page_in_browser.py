@@ -15,6 +15,8 @@ pytestmark = pytest.mark.skipif(PROGRAM is None, reason="needs Chromium")
 ASK = 'document.querySelector("#ask").requestSubmit()'
 ANSWER = 'document.querySelector("#answer").textContent'
 WHOLE = "document.documentElement.outerHTML + JSON.stringify(screen_.pieces)"
+CTRL_ENTER = """document.querySelector("#prompt").dispatchEvent(
+    new KeyboardEvent("keydown", {key: "Enter", ctrlKey: true}))"""
 CONNECTION = 'document.querySelector("#connection")?.textContent'
 STRUCK = """[...document.querySelectorAll("#answer del")].map(node => [node.textContent, node.title,
     getComputedStyle(node).textDecorationLine])"""
@@ -89,6 +91,21 @@ async def test_a_request_stopped_before_it_is_accepted_is_not_shown(lab):
             await lab.write(writer.started(), writer.chunk(text), writer.finished(), writer.closed())
         await page.until('document.querySelector("#outcome").textContent === "completed"')
         assert await page.run(ANSWER) == "second"
+
+
+async def test_ctrl_enter_asks_nothing_while_an_answer_comes(lab):
+    url = await lab.edge()
+    async with browsing(url) as page:
+        writer = await asked(lab, page)
+        await lab.write(writer.started(), writer.allowed(), writer.chunk("one "))
+        await page.until(f'{ANSWER} === "one "')
+        await page.run(CTRL_ENTER)
+        await lab.write(writer.chunk("two"), writer.finished(), writer.cleared(), writer.closed())
+        await page.until('document.querySelector("#outcome").textContent === "completed"')
+        assert await page.run(ANSWER) == "one two"
+        await page.run(CTRL_ENTER)
+        await lab.answer("next")
+        await page.until(f'{ANSWER} === "next"')
 
 
 async def test_the_page_says_that_a_frozen_server_does_not_answer(broker):
