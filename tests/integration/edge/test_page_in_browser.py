@@ -108,6 +108,18 @@ async def test_ctrl_enter_asks_nothing_while_an_answer_comes(lab):
         await page.until(f'{ANSWER} === "next"')
 
 
+async def test_the_strip_of_a_long_answer_stays_small(lab):
+    async with browsing(await lab.edge()) as page:
+        writer = await asked(lab, page)
+        await lab.write(writer.started(), writer.allowed(), writer.chunk("word "))
+        await page.until(f'{ANSWER} === "word "')
+        show = 'apply({op: "show", text: "word ", tokens: 1}, request.last)'
+        await page.run(f"for (let number = 0; number < 5_000; number++) {show}")
+        await lab.write(writer.recall(0, 4))
+        await page.until('document.querySelector("#strip line.bad") !== null')
+        assert await page.run("document.querySelectorAll(\"#strip line[class='']\").length") <= 991
+
+
 async def test_the_page_says_that_a_frozen_server_does_not_answer(broker):
     edge = ServiceProcess(
         "services.edge", RAILBUS_KAFKA_BOOTSTRAP=broker.address, RAILBUS_PARTITIONS="4", RAILBUS_EDGE_PORT="0"
