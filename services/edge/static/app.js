@@ -122,7 +122,7 @@ const screen_ = new Screen($("answer"), document.body.dataset.view === "operator
 const timeline = new Timeline();
 let socket = null, attempt = 0, timer = 0, watch = 0, pingedAt = null, answeredAt = 0, unsent = null; // unsent: a request that the server has not accepted yet
 let request = null; // { id, ref, last, tokens, firstMs, voiceMs, lastMs, open }; voiceMs: first text of the current attempt
-let asked = 0; // the ref of the last request; the server's reply repeats it
+let asked = 0; // the ref of the last ask or resume; the server's reply repeats it
 
 function hello() {
   socket.send(JSON.stringify($("key").value ? { type: "hello", key: $("key").value } : { type: "hello" }));
@@ -143,8 +143,7 @@ function connect() {
     answeredAt = performance.now();
     hello(); // at once: a connection without a first message is closed
     if (request?.open && request.id) {
-      socket.send(JSON.stringify({ type: "resume", request_id: request.id, after: request.last }));
-      timeline.add("resume", request.last ? `after ${request.last}` : "from the beginning", "");
+      resume();
     } else if (unsent) {
       socket.send(unsent);
     }
@@ -170,6 +169,12 @@ function reconnect(why) {
   timer = setTimeout(connect, RETRY_MS[Math.min(attempt++, RETRY_MS.length - 1)]);
 }
 
+function resume() {
+  request.ref = ++asked; // by then the page may show another request: the reply to this one must not be taken for its
+  socket.send(JSON.stringify({ type: "resume", ref: request.ref, request_id: request.id, after: request.last }));
+  timeline.add("resume", request.last ? `after ${request.last}` : "from the beginning", "");
+}
+
 /** Ask the server for a sign of life; leave it where none comes: browsers hide the protocol's own pings from scripts. */
 function checkHeartbeat() {
   const now = performance.now();
@@ -192,12 +197,10 @@ function say(id, text, bad) {
 
 function take(message) {
   if (message.type === "accepted") {
-    if (message.ref !== undefined && !awaits(message)) return cancel(message.request_id); // it was stopped before
+    if (!awaits(message)) return cancel(message.request_id); // it was stopped before
     unsent = null;
-    if (request) {
-      request.id = message.request_id;
-      history.replaceState(null, "", `#${message.request_id}`);
-    }
+    request.id = message.request_id;
+    history.replaceState(null, "", `#${message.request_id}`);
   } else if (message.type === "error") {
     if ((message.ref === undefined && message.request_id === undefined) || awaits(message)) fail(message.error);
   } else if (message.op && request && message.request_id === request.id) {

@@ -108,6 +108,27 @@ async def test_ctrl_enter_asks_nothing_while_an_answer_comes(lab):
         await page.until(f'{ANSWER} === "next"')
 
 
+async def test_a_late_reply_to_a_resume_does_not_reach_the_next_answer(lab):
+    async with browsing(await lab.edge()) as page:
+        writer = await asked(lab, page)
+        await lab.write(writer.started(), writer.allowed(), writer.chunk("one "))
+        await page.until(f'{ANSWER} === "one "')
+        await page.run("""(() => {  // messages are on their way for longer than a person needs for two clicks
+            const deliver = take, late = [];
+            take = message => late.push(message);
+            window.arrived = kind => late.some(message => message.type === kind || message.op === kind);
+            window.deliver = () => { take = deliver; late.forEach(take); };
+            socket.close(); })()""")
+        await page.until('arrived("accepted")')
+        await lab.write(writer.chunk("two"))
+        await page.until('arrived("show")')
+        await page.run(f'document.querySelector("#stop").click(); {ASK}; deliver()')
+        next_writer = writer_for(await lab.next_request(), checked=True)
+        await lab.write(next_writer.started(), next_writer.allowed(), next_writer.chunk("next"))
+        await page.until(f'{ANSWER}.includes("next")')
+        assert await page.run(ANSWER) == "next"
+
+
 async def test_the_strip_of_a_long_answer_stays_small(lab):
     async with browsing(await lab.edge()) as page:
         writer = await asked(lab, page)
