@@ -9,6 +9,10 @@ const WARN = new Set(["restart", "catch_up"]);
 const MAX_ROWS = 400;
 const MAX_REASONS = 50;
 
+const AGAIN_MS = 2000;
+/** Errors that do not last: the request is on the log, so a resume that was refused with one of them is sent again. */
+const FOR_NOW = new Set(["busy", "log_unavailable", "not_ready", "rate_limit_exceeded", "too_many_streams"]);
+
 const PING_MS = 5000;
 const SILENT_MS = 10000; // no answer to a ping for so long: the server is frozen, or the network is gone
 
@@ -122,6 +126,7 @@ const screen_ = new Screen($("answer"), document.body.dataset.view === "operator
 const timeline = new Timeline();
 let socket = null, attempt = 0, timer = 0, watch = 0, pingedAt = null, answeredAt = 0, unsent = null; // unsent: a request that the server has not accepted yet
 let request = null; // { id, ref, last, tokens, firstMs, voiceMs, lastMs, open }; voiceMs: first text of the current attempt
+let again = 0; // the timer of a resume that was refused for now
 let asked = 0; // the ref of the last ask or resume; the server's reply repeats it
 
 function hello() {
@@ -155,6 +160,7 @@ function connect() {
   };
   socket.onclose = (event) => {
     clearInterval(watch);
+    clearTimeout(again); // it is resumed when there is a connection
     const why = event.reason ? ` (${event.reason})` : "";
     if (event.code === NO_HELLO) {
       say("connection", `disconnected${why}`, true);
@@ -175,6 +181,11 @@ function resume() {
   timeline.add("resume", request.last ? `after ${request.last}` : "from the beginning", "");
 }
 
+function resumeLater(why) {
+  say("outcome", `${why} The page tries again.`, true);
+  again = setTimeout(resume, AGAIN_MS);
+}
+
 /** Ask the server for a sign of life; leave it where none comes: browsers hide the protocol's own pings from scripts. */
 function checkHeartbeat() {
   const now = performance.now();
@@ -183,6 +194,7 @@ function checkHeartbeat() {
     socket.onopen = socket.onmessage = socket.onclose = null; // a frozen server would not answer the close either
     socket.close();
     clearInterval(watch);
+    clearTimeout(again);
     reconnect("no answer from the server");
   } else if (now - answeredAt >= PING_MS && socket.readyState === WebSocket.OPEN) {
     pingedAt = now;
@@ -199,9 +211,11 @@ function take(message) {
   if (message.type === "accepted") {
     if (!awaits(message)) return cancel(message.request_id); // it was stopped before
     unsent = null;
+    say("outcome", "", false);
     request.id = message.request_id;
     history.replaceState(null, "", `#${message.request_id}`);
   } else if (message.type === "error") {
+    if (awaits(message) && request.id && FOR_NOW.has(message.error.code)) return resumeLater(message.error.message);
     if ((message.ref === undefined && message.request_id === undefined) || awaits(message)) fail(message.error);
   } else if (message.op && request && message.request_id === request.id) {
     request.last = message.id;
@@ -303,6 +317,7 @@ function begin(id) {
 function end(text, bad, ms) {
   if (request) request.open = false;
   unsent = null;
+  clearTimeout(again);
   $("answer").setAttribute("aria-busy", "false");
   $("send").disabled = false;
   $("stop").disabled = true;

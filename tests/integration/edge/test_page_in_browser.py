@@ -129,6 +129,21 @@ async def test_a_late_reply_to_a_resume_does_not_reach_the_next_answer(lab):
         assert await page.run(ANSWER) == "next"
 
 
+async def test_the_page_resumes_again_if_the_edge_refuses_for_now(lab):
+    url = await lab.edge(resumes_per_minute=30, resume_burst=1)
+    async with browsing(url) as page:
+        writer = await asked(lab, page)
+        await lab.write(writer.started(), writer.allowed(), writer.chunk("one "))
+        await page.until(f'{ANSWER} === "one "')
+        async with lab.http.get(f"{url}/v1/requests/{writer.request_id}/events") as other:
+            assert other.status == 200  # it takes the only resume of this moment
+            await page.run("socket.close()")
+            await page.until('document.querySelector("#outcome").textContent.startsWith("Too many resumes")')
+            await lab.write(writer.chunk("two"), writer.finished(), writer.cleared(), writer.closed())
+            await page.until('document.querySelector("#outcome").textContent === "completed"')
+        assert await page.run(ANSWER) == "one two"
+
+
 async def test_the_strip_of_a_long_answer_stays_small(lab):
     async with browsing(await lab.edge()) as page:
         writer = await asked(lab, page)
