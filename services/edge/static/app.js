@@ -126,6 +126,7 @@ const screen_ = new Screen($("answer"), document.body.dataset.view === "operator
 const timeline = new Timeline();
 let socket = null, attempt = 0, timer = 0, watch = 0, pingedAt = null, answeredAt = 0, unsent = null; // unsent: a request that the server has not accepted yet
 let request = null; // { id, ref, last, tokens, firstMs, voiceMs, lastMs, open }; voiceMs: first text of the current attempt
+let lockedId = null; // the request whose answer needs a key, as after a reload
 let again = 0; // the timer of a resume that was refused for now
 let asked = 0; // the ref of the last ask or resume; the server's reply repeats it
 
@@ -303,6 +304,7 @@ function redraw() {
 }
 
 function begin(id) {
+  lockedId = null;
   request = { id, ref: null, last: null, tokens: 0, firstMs: null, voiceMs: null, lastMs: null, open: true };
   screen_.clear();
   $("why").replaceChildren();
@@ -327,6 +329,7 @@ function end(text, bad, ms) {
 
 function fail(error) {
   if (error.code === "missing_api_key" || error.code === "invalid_api_key") {
+    if (request?.open) lockedId = request.id;
     $("key-label").hidden = false;
     $("key").focus();
   }
@@ -343,6 +346,16 @@ $("ask").addEventListener("submit", (event) => {
   if (socket.readyState === WebSocket.OPEN) {
     if ($("key").value) hello();
     socket.send(unsent);
+  } else if (socket.readyState === WebSocket.CLOSED) {
+    connect();
+  }
+});
+$("key").addEventListener("change", () => {
+  if (!lockedId || !$("key").value) return;
+  begin(lockedId);
+  if (socket.readyState === WebSocket.OPEN) {
+    hello();
+    resume();
   } else if (socket.readyState === WebSocket.CLOSED) {
     connect();
   }

@@ -17,6 +17,8 @@ ANSWER = 'document.querySelector("#answer").textContent'
 WHOLE = "document.documentElement.outerHTML + JSON.stringify(screen_.pieces)"
 CTRL_ENTER = """document.querySelector("#prompt").dispatchEvent(
     new KeyboardEvent("keydown", {key: "Enter", ctrlKey: true}))"""
+NEEDS_KEY = 'document.querySelector("#key-label")?.hidden === false'
+IDLE = 'document.querySelector("#answer").ariaBusy === "false"'
 CONNECTION = 'document.querySelector("#connection")?.textContent'
 STRUCK = """[...document.querySelectorAll("#answer del")].map(node => [node.textContent, node.title,
     getComputedStyle(node).textDecorationLine])"""
@@ -142,6 +144,27 @@ async def test_the_page_resumes_again_if_the_edge_refuses_for_now(lab):
             await lab.write(writer.chunk("two"), writer.finished(), writer.cleared(), writer.closed())
             await page.until('document.querySelector("#outcome").textContent === "completed"')
         assert await page.run(ANSWER) == "one two"
+
+
+async def test_a_page_that_was_loaded_again_resumes_once_it_has_the_key(lab, keys_file):
+    async with browsing(await lab.edge(api_keys_file=keys_file)) as page:
+        await page.until(NEEDS_KEY)
+        await page.run(f'document.querySelector("#key").value = "k-a"; {ASK}')
+        writer = writer_for(await lab.next_request(), checked=True)
+        await lab.write(writer.started(), writer.allowed(), writer.chunk("one "))
+        await page.until(f'{ANSWER} === "one "')
+        await page.reload()
+        for key in ("wrong", "k-a"):
+            await page.until(f"{NEEDS_KEY} && document.activeElement.id === 'key' && {IDLE}")
+            await page.run('document.querySelector("#key").select()')
+            await page.call("Input.insertText", text=key)
+            await page.call("Input.dispatchKeyEvent", type="keyDown", key="Enter", text="\r", windowsVirtualKeyCode=13)
+            said = "The API key is not valid." if key == "wrong" else ""
+            await page.until(f'document.querySelector("#outcome").textContent === "{said}"', within_s=8)
+        await lab.write(writer.chunk("two"), writer.finished(), writer.cleared(), writer.closed())
+        await page.until('document.querySelector("#outcome").textContent === "completed"')
+        assert await page.run(ANSWER) == "one two"
+        assert await page.run("location.hash") == f"#{writer.request_id}"
 
 
 async def test_the_strip_of_a_long_answer_stays_small(lab):
