@@ -14,7 +14,15 @@ let timer = 0, asked = 0, shownAt = null, calling = null, drawn = null; // drawn
 
 const words = (name) => name.replaceAll("_", " ");
 const kind = (name) => name.replaceAll("_", "-");
-const percent = (share) => share === null ? "–" : `${(100 * share).toFixed(share > 0 && share < 0.1 ? 1 : 0)} %`;
+
+/** A share: one that is not zero or not all must not look so. */
+function percent(share) {
+  if (share === null) return "–";
+  if (share > 0 && share < 0.001) return "< 0.1 %";
+  if (share > 0.999 && share < 1) return "> 99.9 %";
+  return `${(100 * share).toFixed((share > 0 && share < 0.1) || (share > 0.9 && share < 1) ? 1 : 0)} %`;
+}
+
 const ms = (value) => value === null ? "–" : Math.abs(value) < 1e4 ? `${short(value)} ms` : `${short(value / 1000)} s`;
 const usd = (value) => `$${value.toFixed(value && value < 1 ? 4 : 2)}`;
 const ago = (seconds) => seconds < 90 ? `${Math.round(seconds)} s` : `${Math.round(seconds / 60)} min`;

@@ -1,5 +1,6 @@
 """The ledger's page in a real browser: figures, filters, keys, nothing to show, a phone."""
 
+import json
 import os
 import time
 from pathlib import Path
@@ -203,6 +204,15 @@ async def test_a_key_is_asked_for_and_shows_its_tenant(lab, keys_file):
         await page.until(SHOWN)
         assert await page.run('[...document.querySelector("#tenant").options].map(one => one.value)') == ["", "acme"]
         assert {row[0] for row in await page.run(CELLS)} == {"acme"}
+
+
+async def test_a_share_that_is_not_all_or_nothing_does_not_look_so(lab):
+    async with browsing(f"{await lab.edge()}/ledger", DESKTOP) as page:
+        await page.until("typeof percent === 'function'")
+        shares = [None, 0, 0.0004, 0.001, 0.0712, 0.4, 0.985, 0.9951, 0.9992, 1]
+        assert await page.run(f"{json.dumps(shares)}.map(percent)") == [
+            "–", "0 %", "< 0.1 %", "0.1 %", "7.1 %", "40 %", "98.5 %", "99.5 %", "> 99.9 %", "100 %",
+        ]  # fmt: skip
 
 
 async def test_the_page_says_when_its_figures_are_old(lab, own_broker):
