@@ -167,6 +167,15 @@ async def test_a_page_that_was_loaded_again_resumes_once_it_has_the_key(lab, key
         assert await page.run("location.hash") == f"#{writer.request_id}"
 
 
+@pytest.mark.parametrize(("text", "direction"), [("שלום, עולם!", "rtl"), ("Hello, world!", "ltr")])
+async def test_an_answer_is_laid_out_in_the_direction_of_its_text(lab, text, direction):
+    async with browsing(await lab.edge()) as page:
+        writer = await asked(lab, page)
+        await lab.write(writer.started(), writer.allowed(), writer.chunk(text))
+        await page.until(f'{ANSWER} === "{text}"')
+        assert await page.run('getComputedStyle(document.querySelector("#answer")).direction') == direction
+
+
 async def test_the_strip_of_a_long_answer_stays_small(lab):
     async with browsing(await lab.edge()) as page:
         writer = await asked(lab, page)
