@@ -57,7 +57,7 @@ def env_file(settings: Mapping[str, str], reasons: Mapping[str, str], command: s
     """Return the settings as an environment file, with ``reasons`` as comments. Empty values are left out."""
     engine = settings.get("RAILBUS_ENGINE", "")
     lines = [
-        f"# Found by: {command}",
+        f"# Found by: {' '.join(command.splitlines())}",  # a second line would be a command of the shell that reads it
         f"# Use: set -a; . ./railbus.env; set +a; railbus up --engine {engine}",
     ]
     for name, value in settings.items():

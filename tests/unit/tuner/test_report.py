@@ -171,6 +171,17 @@ def test_a_shell_reads_the_settings(tmp_path):
     assert done.stdout == value
 
 
+def test_a_shell_runs_nothing_of_a_setting_with_several_lines(tmp_path):
+    value = "{\n  touch ran\n}"
+    settings = {"RAILBUS_UPSTREAM_BODY": value}
+    command = f"railbus tune --engine openai --set RAILBUS_UPSTREAM_BODY={value}"
+    (tmp_path / "railbus.env").write_text(env_file(settings, {}, command))
+    shell = 'set -a; . ./railbus.env; printf %s "$RAILBUS_UPSTREAM_BODY"'
+    done = subprocess.run(["sh", "-c", shell], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=20)
+    assert not (tmp_path / "ran").exists()
+    assert (done.returncode, done.stderr, done.stdout) == (0, "", value)
+
+
 @pytest.mark.parametrize("engine", get_args(EngineName))
 @pytest.mark.parametrize("cores", [1, 2, 16])
 def test_every_candidate_is_an_engine_setting_and_an_item_of_the_guide(engine, cores):
