@@ -201,7 +201,7 @@ class BatchService:
 
     async def _report(self) -> None:
         while True:
-            set_gauges(job_figures(self._reader.jobs.active(), self._core.jobs(), now_ms()))
+            set_gauges(job_figures(self._reader.jobs.active(), self._core.jobs(), self._reader.now_ms()))
             await asyncio.sleep(REPORT_S)
 
     def _look_for_jobs(self) -> None:
@@ -210,7 +210,7 @@ class BatchService:
             batch_id = state.batch_id
             if batch_id not in self._begun and batch_id not in self._lost and self._group.in_session:
                 self._begun[batch_id] = self._tasks.create_task(self._begin(state))
-            expired = now_ms() >= state.expires_ms
+            expired = self._reader.now_ms() >= state.expires_ms
             self._effects.extend(self._core.update(state, now, expired))
 
     async def _step(self) -> None:

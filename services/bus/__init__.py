@@ -19,6 +19,7 @@ from services.bus.in_flight_limit import InFlightLimit
 from services.bus.kafka.topics import ensure_topics, partition_counts, wanted_replication
 from services.bus.partitioner import partition_for
 from services.bus.read.log_clock import BrokerOffset, LogClock
+from services.bus.read.log_time import LogTime
 from services.bus.read.tail import RawTailReader, TailReader
 from services.bus.records import (
     AtTime,
@@ -46,6 +47,7 @@ __all__ = [
     "GroupReader",
     "InFlightLimit",
     "LogClock",
+    "LogTime",
     "NotAcknowledged",
     "Partition",
     "Position",

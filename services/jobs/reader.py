@@ -6,8 +6,9 @@ from typing import Final
 
 from schemas.registry import RoleName
 from schemas.topics import BATCHES
-from services.bus import BusSettings, Received, TailReader, UnreadableRecord, filter_for_role
+from services.bus import BusSettings, LogTime, Received, TailReader, UnreadableRecord, filter_for_role
 from services.jobs.job_state import Jobs, JobState
+from services.runtime.clock import steady_us
 
 POLL_S: Final = 0.02
 """Seconds between two checks of the reader's position. The position is polled, because the bus does not signal it."""
@@ -26,6 +27,7 @@ class JobReader:
         self.jobs = Jobs()
         self.caught_up = asyncio.Event()
         self._on_change = on_change
+        self._log_time = LogTime()
         self._changed = asyncio.Event()
         self._tail = TailReader(settings, handler=self._take, record_filter=filter_for_role(role, BATCHES))
 
@@ -41,6 +43,12 @@ class JobReader:
             await self.read_to_end()
             self.caught_up.set()
             await asyncio.Event().wait()
+
+    def now_ms(self) -> int:
+        """Return the present time by the broker's clock, as far as it is known from the records that were read."""
+        # Of a job that this process runs, it has read a new record: its own progress event. Before that, an old record
+        # makes the time too early, and no job expires too early.
+        return self._log_time.now_ms(steady_us() // 1_000)
 
     async def read_to_end(self) -> None:
         """Wait until ``run`` has read all records that are on the topic at the time of this call."""
@@ -58,7 +66,9 @@ class JobReader:
             pass
 
     def _take(self, records: Sequence[Received | UnreadableRecord]) -> None:
+        read_ms = steady_us() // 1_000
         for record in records:
+            self._log_time.note(record.timestamp_ms, read_ms)
             if isinstance(record, Received) and (job := self.jobs.feed(record.event, record.timestamp_ms)) is not None:
                 self._on_change(job)
         self._changed.set()

@@ -8,10 +8,9 @@ from typing import Final
 from schemas.registry import read_kinds
 from schemas.stream import Started, StreamEvent
 from schemas.topics import STREAMS
-from services.bus import Received, UnreadableRecord
+from services.bus import LogTime, Received, UnreadableRecord
 from services.edge.delivery.subscription import Subscription
 from services.edge.errors import ApiError
-from services.edge.log.log_time import LogTime
 from services.edge.log.positions import LoggedEvent
 from services.edge.log.request_index import RequestIndex
 from services.edge.log.unreadable import newer_version, takes_text_back

@@ -130,3 +130,19 @@ async def test_a_scrape_says_how_the_jobs_are(lab):
         railbus_batch_lines_left=0, railbus_batch_lines_open=0, railbus_batch_window=0,
         railbus_batch_oldest_job_seconds=0, railbus_batch_time_used=0,
     )  # fmt: skip
+
+
+async def test_a_host_whose_clock_is_a_day_ahead_does_not_expire_a_job(lab):
+    for module in ("services.router", "services.generator"):
+        await lab.start(module).ready()
+    await lab.start("tests.support.skewed", "90000", "services.batch", **lab.where).ready()
+    end = await lab.end(await lab.submit(lines(3)))
+    assert (end.outcome, end.totals.completed) == ("completed", 3)
+
+
+async def test_a_host_whose_clock_is_a_day_behind_expires_a_job_in_time(lab):
+    for module in ("services.router", "services.generator"):
+        await lab.start(module).ready()
+    await lab.start("tests.support.skewed", "-90000", "services.batch", **lab.where).ready()
+    end = await lab.end(await lab.submit(lines(1, model="simulated-mute"), completion_ms=1_000))
+    assert end.outcome == "expired"

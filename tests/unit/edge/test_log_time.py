@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from schemas.requests import Deadlines, Message, Request
-from services.edge.log.log_time import WINDOW_MS, LogTime
+from services.bus.read.log_time import WINDOW_MS, LogTime
 from services.edge.log.lookup import FoundRequest, is_too_old
 
 HOUR_MS = 3_600_000
