@@ -155,10 +155,10 @@ class Account(Event, frozen=True, kw_only=True):
         outcome: How the request ended.
         lane: Lane of the request, ``interactive`` or ``batch``.
         service_class: The class whose deadlines applied; None in accounts by a router version without classes.
-        received_at: Time of the request's receipt, in microseconds since the epoch.
-        verdict_at: Time of the verdict; None without a verdict.
+        received_at: Time of the request's receipt, by the broker's clock, in microseconds since the epoch.
+        verdict_at: Append time of the verdict; None without a verdict.
         rails_ms: Duration of the rails, in milliseconds.
-        closed_at: Time of ``Closed``.
+        closed_at: Append time of ``Closed``.
         attempts: Costs and results of each attempt.
         recalls: Number of recalls that took effect.
         cost_usd: Cost of the attempts in the cloud, in US dollars.

@@ -6,6 +6,7 @@ No I/O, no clock.
 from msgspec import structs
 
 from schemas.account_details import CheckDetails, RequestDetails, VerdictDetails
+from schemas.base import Event
 from schemas.requests import Request
 from schemas.side_events import Account, Cancel, CancelReason
 from schemas.stream import Closed, Outcome
@@ -93,16 +94,17 @@ def _cancel(state: RequestState, attempt: int | None, reason: CancelReason, cont
 def account_of(state: RequestState, closed: Closed, context: EventContext) -> Account:
     verdict = state.screen.verdict
     voice = None if state.stages.voice_run is None else closed.attempt
+    closed_at = _appended_at(state.stages.closed_ms, closed)
     accounts = {attempt: record.account() for attempt, record in sorted(state.attempt_records.items())}
     account = Account(
         **context.envelope(state),
         outcome=closed.outcome,
         lane=state.lane or "interactive",
         service_class=state.service_class,
-        received_at=min(state.received_us, closed.at),
-        verdict_at=None if verdict is None else verdict.at,
+        received_at=max(0, closed_at - max(0, state.closed_us - state.received_us)),
+        verdict_at=None if verdict is None else _appended_at(state.stages.verdict_ms, verdict),
         rails_ms=None if verdict is None else verdict.total_ms,
-        closed_at=closed.at,
+        closed_at=closed_at,
         attempts=tuple(accounts.values()),
         recalls=len(state.recalls),
         cost_usd=sum(state.config.prices.of(accounts[attempt].usage) for attempt in state.cloud_attempts),
@@ -134,6 +136,12 @@ def account_of(state: RequestState, closed: Closed, context: EventContext) -> Ac
         later_tokens=found.later_tokens,
         clock_skew_ms=found.clock_skew_ms,
     )
+
+
+def _appended_at(log_ms: float | None, event: Event) -> int:
+    # By the broker's clock, because the ledger takes no account whose time is minutes before its append. A record
+    # without a timestamp has only its writer's time.
+    return round(log_ms * 1_000) if log_ms is not None and log_ms > 0 else event.at
 
 
 def _request_details(state: RequestState) -> RequestDetails | None:

@@ -8,8 +8,9 @@ from msgspec import structs
 from schemas.requests import MAX_WAITED_MS, Deadlines, received_us
 from schemas.stream import Closed, Cutover
 from schemas.topics import REQUESTS, STREAMS
+from services.books import BooksConfig, PartitionBooks
 from services.router.config import FallbackLimits, RouterConfig
-from tests.unit.router.world import MS, RID, T0, World, chunk, request, started
+from tests.unit.router.world import MS, RID, T0, World, chunk, finished, request, started
 
 CLOUD = RouterConfig(fallback="vertex", limits=FallbackLimits(free=100), breaker_trip=5)
 
@@ -100,3 +101,17 @@ def test_a_cutover_that_is_read_before_its_request_keeps_its_time() -> None:
     late.join()
     late.until(300)
     assert len(late.cutovers()) == 1
+
+
+@pytest.mark.parametrize("ahead_s", [-86_400, -2, 0, 2, 86_400])
+def test_the_ledger_counts_a_request_whatever_its_routers_clock_says(ahead_s: int) -> None:
+    world = World()
+    world.broker_ahead_us = -ahead_s * 1_000_000
+    account = world.put(request(), started(), chunk(0), finished(0)).account()
+    assert account.closed_at == world.now_us + world.broker_ahead_us
+    assert account.closed_at - account.received_at == 90 * MS
+    books = PartitionBooks(0, BooksConfig())
+    books.take(account, account.closed_at // 1_000)
+    (window,) = books.all_windows()
+    assert (window.requests, books.late) == (1, 0)
+    assert window.start_at <= account.closed_at < window.end_at

@@ -129,6 +129,7 @@ class World:
         self.config = config or RouterConfig()
         self.log: list[tuple[Topic, AnyEvent]] = []
         self.now_us = T0
+        self.broker_ahead_us = 0  # the broker's clock, compared with that of the routers
         self.late_us = 0  # how long after records were appended routers read them
         self.routers: list[RouterCore] = []
         for _ in range(routers):
@@ -222,5 +223,5 @@ class World:
             router.on_dead_letter(event)  # type: ignore[arg-type]
             return []
         partition = partition_for(event.request_id, PARTITIONS) if isinstance(event, Event) else 0
-        record = Received(topic.name, partition, offset, self.now_us // 1_000, event, None)
+        record = Received(topic.name, partition, offset, (self.now_us + self.broker_ahead_us) // 1_000, event, None)
         return router.read(record, self.now_us, self.now_us + self.late_us)
