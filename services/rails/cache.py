@@ -34,6 +34,10 @@ TTL_S: Final = 3_600
 MAX_LOCAL: Final = 4_096
 """Maximum number of prompts whose answers are also kept in the process, about a kilobyte each."""
 
+RULES: Final = 2
+"""Part of every key. It must be raised if a rail may now answer otherwise about the same prompt by the same policy.
+Without it, answers of older versions would count for an hour after an upgrade."""
+
 _log = logger("rails")
 
 RailAnswers = dict[str, RailAnswer]  # without ``admission``, which depends on more than the prompt
@@ -42,7 +46,7 @@ RailAnswers = dict[str, RailAnswer]  # without ``admission``, which depends on m
 def key_of(policy: Policy, request: Request) -> str:
     """Return the cache key of a request's prompt. It depends on the policy, the tenant, the model and the messages."""
     words = msgspec.json.encode((request.model, [(message.role, message.content) for message in request.messages]))
-    return f"railbus:rails:{policy.version}:{request.tenant}:{hashlib.sha256(words).hexdigest()}"
+    return f"railbus:rails:{RULES}:{policy.version}:{request.tenant}:{hashlib.sha256(words).hexdigest()}"
 
 
 class LocalCache:

@@ -1,9 +1,11 @@
 """Remembered answers, near and in a real Redis: of the same words only, never a word of a prompt, never in the way."""
 
 import asyncio
+import hashlib
 import signal
 from contextlib import asynccontextmanager
 
+import msgspec
 import pytest
 import redis.asyncio
 
@@ -58,6 +60,20 @@ def test_the_key_tells_apart_what_rails_may_tell_apart_and_holds_no_text():
         key_of(policy(), request("a xylophone", "", "b")),
     ]
     assert len({base, *others}) == len(others) + 1
+
+
+@pytest.mark.usefixtures("patient")
+async def test_what_an_older_version_of_the_rails_kept_is_not_found(cache, redis_server, monkeypatch):
+    """For example, that a prompt passed which that version had not read to its end."""
+    asked = request("a xylophone", "b")
+    words = msgspec.json.encode((asked.model, [(message.role, message.content) for message in asked.messages]))
+    first = f"railbus:rails:{policy().version}:{asked.tenant}:{hashlib.sha256(words).hexdigest()}"
+    async with redis.asyncio.Redis.from_url(redis_server.url) as client:
+        await client.set(first, msgspec.json.encode(ANSWERS))
+    assert await cache.find(key_of(policy(), asked), RAILS) is None
+    await cache.keep(key_of(policy(), asked), ANSWERS)
+    monkeypatch.setattr(module, "RULES", module.RULES + 1)
+    assert await cache.find(key_of(policy(), asked), RAILS) is None
 
 
 @pytest.mark.usefixtures("patient")
