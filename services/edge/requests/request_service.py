@@ -103,22 +103,21 @@ class RequestService:
         idempotency_key: str | None, traceparent: str | None, place: StreamPlace | None,
     ) -> Subscription:  # fmt: skip
         self._check_capacity(client.tenant)
-        received_us = arrival.read_us
-        await self._charge("requests", client.tenant, received_us)
+        await self._charge("requests", client.tenant)
         charged = min(tokens_of(parsed.template), self._settings.tokens_burst)
-        await self._charge("tokens", client.tenant, received_us, charged)
+        await self._charge("tokens", client.tenant, charged)
         try:
             request, stream = self._new_stream(parsed, client, arrival, charged, place)
             with _end_on_failure(stream):
                 if idempotency_key is None:
                     return await self._post(request, stream, traceparent, on_posted)
                 record = IdempotencyRecord(request.request_id, _body_hash(parsed))
-                known = await self._shared_limits.claim(client.tenant, idempotency_key, record, received_us)
+                known = await self._shared_limits.claim(client.tenant, idempotency_key, record, steady_us())
                 if known is None:
                     try:
                         return await self._post(request, stream, traceparent, on_posted)
                     except _NotTaken:
-                        await self._shared_limits.forget(client.tenant, idempotency_key, received_us)
+                        await self._shared_limits.forget(client.tenant, idempotency_key, steady_us())
                         raise
         except _NotTaken:
             self._give_back(client.tenant, charged)
@@ -139,11 +138,12 @@ class RequestService:
                 at once, or has too many open streams. 503, if all tenants together resume too many streams at once or
                 have too many open streams. The status is also 503 if the log cannot be read now.
         """
-        await self._charge("resumes", client.tenant, now_us())
+        await self._charge("resumes", client.tenant)
         return await self._reopen(request_id, after, client, self._settings.resume_ms)
 
-    async def _charge(self, quota: Quota, tenant: str, at_us: int, units: int = 1) -> None:
-        wait_us = await self._shared_limits.wait_us(quota, tenant, at_us, units)
+    async def _charge(self, quota: Quota, tenant: str, units: int = 1) -> None:
+        # By the steady clock: after the wall clock is set back, a tenant would wait until it is as late as before.
+        wait_us = await self._shared_limits.wait_us(quota, tenant, steady_us(), units)
         if wait_us:
             QUOTA_REFUSED.labels(quota).inc()
             seconds = -(-wait_us // 1_000_000)
@@ -154,7 +154,7 @@ class RequestService:
     def _give_back(self, tenant: str, tokens: int) -> None:
         if tokens <= 0 or not self._settings.tokens_per_minute:
             return
-        task = asyncio.create_task(self._shared_limits.give_back("tokens", tenant, now_us(), tokens))
+        task = asyncio.create_task(self._shared_limits.give_back("tokens", tenant, steady_us(), tokens))
         self._giving_back.add(task)  # keeps a reference; few, because each ends within the time-out of Redis
         task.add_done_callback(self._giving_back.discard)
 
@@ -245,7 +245,7 @@ class RequestService:
                     raise
             await asyncio.sleep(wait_s)
         if self._log_ms() - time_ms(known.request_id) > LATE_MS:  # the request never reached the log
-            await self._shared_limits.forget(client.tenant, key, now_us())
+            await self._shared_limits.forget(client.tenant, key, steady_us())
         raise ApiError(
             409, "The first request with this Idempotency-Key is not on the log: try again, or use another key.",
             code="idempotency_key_in_use", retry_after_s=1,

@@ -202,6 +202,14 @@ async def test_an_edge_whose_clock_is_wrong_writes_ids_that_others_find(lab, red
     assert request.request_id.encode() in await _read(again)
 
 
+async def test_a_clock_that_is_set_back_locks_no_tenant_out(lab, monkeypatch):
+    url = await lab.edge(redis_url="redis://127.0.0.1:1/0", rate_per_minute=60_000, rate_burst=10)
+    await lab.ask(url)
+    for module in (connections, arrival, request_service):
+        monkeypatch.setattr(module, "now_us", lambda: now_us() - 86_400_000_000)
+    assert await burst(lab, [url], 1) == [200]
+
+
 @pytest.mark.usefixtures("patient_expiry")
 async def test_a_key_outlives_the_time_to_resume(lab):
     url = await lab.edge(resume_ms=0)
