@@ -95,12 +95,13 @@ class RouterCore(Core):
                 return self._unreadable(wrong_partition(item, belongs), now_us)
         return partition.read(item, event, at_us, now_us)
 
-    def on_dead_letter(self, letter: DeadLetter) -> None:
-        self._dead_letters[letter.topic, letter.partition, letter.offset] = letter.at
+    def on_dead_letter(self, letter: DeadLetter, log_ms: int) -> None:
+        """Remember a dead letter, which was appended at ``log_ms`` by the broker's clock."""
+        self._dead_letters[letter.topic, letter.partition, letter.offset] = log_ms
         while self._dead_letters:
             oldest = next(iter(self._dead_letters))
             too_many = len(self._dead_letters) > MAX_LETTERS
-            if self._dead_letters[oldest] + LETTERS_MS * 1_000 > letter.at and not too_many:
+            if self._dead_letters[oldest] + LETTERS_MS > log_ms and not too_many:
                 break
             del self._dead_letters[oldest]
 

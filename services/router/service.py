@@ -111,7 +111,7 @@ class RouterService:
     def _on_dead_letters(self, records: Sequence[Received | UnreadableRecord]) -> None:
         for record in records:
             if isinstance(record, Received) and isinstance(record.event, DeadLetter):
-                self._core.on_dead_letter(record.event)
+                self._core.on_dead_letter(record.event, record.timestamp_ms)
 
     def _count(self, write: Write) -> None:
         match write.event:

@@ -5,12 +5,13 @@ import dataclasses
 
 import orjson
 import pytest
+from msgspec import structs
 
 from schemas.base import AnyEvent
 from schemas.errors import MalformedEvent, NewerVersion, UnknownKind, UnreadableEvent
 from schemas.side_events import DeadLetter
 from schemas.stream import Closed
-from schemas.topics import CONTROL, LEDGER, RECEIPTS, REQUESTS, REQUESTS_BATCH, STREAMS, Topic
+from schemas.topics import CONTROL, DEAD, LEDGER, RECEIPTS, REQUESTS, REQUESTS_BATCH, STREAMS, Topic
 from schemas.wire import decode, encode
 from services.bus import Received, UnreadableRecord, partition_for
 from services.router.config import RouterConfig
@@ -94,6 +95,15 @@ def test_folding_again_writes_nothing_twice() -> None:
     fresh = world.join()
     world.write(fresh.read(garbage(), world.now_us, world.now_us))
     assert len(world.log) == before
+
+
+def test_a_letter_dated_days_ahead_makes_no_router_forget_the_others() -> None:
+    world = World()
+    world.unread(garbage())
+    (letter,) = world.written(DeadLetter)
+    world.append(DEAD, structs.replace(letter, offset=letter.offset + 1, at=letter.at + 3 * 86_400_000_000))
+    world.unread(garbage())
+    assert len(world.written(DeadLetter)) == 2
 
 
 @pytest.mark.parametrize("meanwhile", [[], [started()]])
