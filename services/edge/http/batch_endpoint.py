@@ -5,7 +5,8 @@ from collections.abc import AsyncIterator
 from typing import Any, Final
 
 import orjson
-from aiohttp import BodyPartReader, web
+from aiohttp import BodyPartReader, MultipartReader, web
+from aiohttp.http import HttpProcessingError
 
 from services.edge.batches.job_service import JobService
 from services.edge.batches.objects import batch_object, file_object, page_of
@@ -56,7 +57,7 @@ class BatchEndpoint:
         try:
             form = await request.multipart()
             for _ in range(MAX_FIELDS):
-                part = await form.next()
+                part = await _next_part(form)
                 if part is None:
                     break
                 if not isinstance(part, BodyPartReader):
@@ -71,7 +72,7 @@ class BatchEndpoint:
                     return _json(file_object(stored))
                 await part.release()
         except ValueError:
-            raise ApiError(400, "The form could not be read.", code="invalid_body") from None
+            raise _unreadable_form() from None
         raise ApiError(400, "The form has no file.", code="invalid_value", param="file")
 
     async def files(self, request: web.Request) -> web.Response:
@@ -138,6 +139,17 @@ class BatchEndpoint:
 def _check_purpose(purpose: str | None) -> None:
     if purpose != "batch":
         raise ApiError(400, "purpose must be 'batch', and come before the file.", code="invalid_value", param="purpose")
+
+
+async def _next_part(form: MultipartReader) -> MultipartReader | BodyPartReader | None:
+    try:
+        return await form.next()
+    except (ValueError, HttpProcessingError, RuntimeError):  # their messages quote the form, which may hold prompts
+        raise _unreadable_form() from None
+
+
+def _unreadable_form() -> ApiError:
+    return ApiError(400, "The form could not be read.", code="invalid_body")
 
 
 async def _chunks(request: web.Request, part: BodyPartReader) -> AsyncIterator[bytes]:

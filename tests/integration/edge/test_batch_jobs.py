@@ -5,6 +5,7 @@ import os
 import threading
 
 import aiohttp
+import pytest
 
 
 async def uploaded(lab, url, headers):
@@ -45,3 +46,25 @@ async def test_the_event_loop_does_not_wait_for_the_disk(lab, tmp_path, monkeypa
     assert threading.current_thread() not in syncing
     async with lab.http.get(f"{url}/v1/files/{file_id}/content") as response:
         assert await response.read() == b'{"custom_id": "a"}\n'
+
+
+PART = b'--xx\r\nContent-Disposition: form-data; name="purpose"\r\n\r\nbatch\r\n--xx\r\n'
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        PART + b'{"custom_id": "a", "body": "a secret"}\r\n--xx--\r\n',
+        PART + b'a: {"content": "a secret' + b"x" * 9_000 + b'"}\r\n\r\n--xx--\r\n',
+        PART + b"a: a secret\r\n" * 200 + b"\r\n--xx--\r\n",
+        b'--xx\r\nContent-Disposition: form-data; name="_charset_"\r\n\r\n' + b"a secret" * 5 + b"\r\n--xx--\r\n",
+    ],
+    ids=["no blank line", "long line", "many headers", "charset"],
+)
+async def test_a_malformed_form_is_the_clients_mistake(lab, tmp_path, caplog, form):
+    """Its traceback was logged, with the beginning of a line of the file."""
+    url = await lab.edge(batch_dir=tmp_path)
+    headers = {"Content-Type": "multipart/form-data; boundary=xx"}
+    async with lab.http.post(f"{url}/v1/files", data=form, headers=headers) as response:
+        assert (response.status, (await response.json())["error"]["code"]) == (400, "invalid_body")
+    assert not [record for record in caplog.records if record.exc_info]
