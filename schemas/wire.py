@@ -1,5 +1,6 @@
 """The wire format of records: a JSON object as value, and headers with the kind and version of the event."""
 
+import re
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
@@ -44,6 +45,9 @@ _KNOWN: Final = {
     for version in range(1, kind.version + 1)
 }
 """Every kind of record that can be read, by the values of the kind header and the version header."""
+
+_WRONG_VALUE: Final = re.compile(r"(Invalid enum value) (['\"]).*\2", re.DOTALL)
+"""The only message of msgspec that repeats a value. The value may be a prompt in the wrong field."""
 
 _encode: Final = msgspec.json.Encoder().encode
 
@@ -109,7 +113,8 @@ def decode_as(kind: RecordKind, value: bytes | None, key: bytes | None) -> AnyEv
     try:
         event = kind.parse(value)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise MalformedEvent(f"{kind.name}: {error}") from None
+        reason = _WRONG_VALUE.sub(r"\1", str(error))
+        raise MalformedEvent(f"{kind.name}: {reason}") from None
     if kind.has_id and key != event.request_id.encode():  # type: ignore[attr-defined]
         raise MalformedEvent(f"{kind.name}: the record's key must be its request_id - at `key`")
     return event

@@ -94,3 +94,13 @@ def test_a_value_above_the_limit_is_not_parsed():
 def test_a_key_that_is_not_the_request_id_is_malformed(key):
     with pytest.raises(MalformedEvent, match="`key`"):
         read(key=key)
+
+
+@pytest.mark.parametrize("prompt", ["my secret", "It's secret\n", "my 'secret' - at \"x\"", ""])
+def test_the_error_does_not_repeat_a_prompt_in_the_wrong_field(prompt):
+    """It is logged, and a program that writes requests may mistake the role for the text."""
+    request = {"request_id": REQUEST_ID, "tenant": "local", "at": 1, "source": "app"}
+    value = orjson.dumps(request | {"messages": [{"role": prompt, "content": "user"}]})
+    with pytest.raises(MalformedEvent) as caught:
+        decode(value, [("kind", b"Request"), ("v", b"1")], KEY)
+    assert str(caught.value) == "Request: Invalid enum value - at `$.messages[0].role`"
