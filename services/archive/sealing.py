@@ -5,9 +5,12 @@ import secrets
 import sqlite3
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
+from itertools import compress
 from pathlib import Path
 from typing import Any, Final
 
+from schemas.errors import UnreadableEvent
+from schemas.wire import decode
 from services.archive.chain import ArchivedRecord, QueryFields
 from services.archive.extras import need
 from services.bus import StoredRecord
@@ -28,7 +31,8 @@ OPEN_KINDS: Final = frozenset(
         "Window",
     }
 )
-"""Kinds without text of a person or a model. Values of all other kinds are sealed, including unknown kinds."""
+"""Kinds without text of a person or a model. Values of all other kinds are sealed, including unknown kinds, and values
+that cannot be read as their kind."""
 
 NONCE_BYTES: Final = 12
 KEY_BYTES: Final = 32
@@ -125,9 +129,13 @@ class KeyStore:
 
 def seal_all(records: Sequence[tuple[StoredRecord, QueryFields]], keys: KeyStore) -> list[ArchivedRecord]:
     """Encrypt the values that may contain text of a user or a model. Create missing keys."""
-    wanted = {owner_of(fields.request_id, fields.tenant) for _, fields in records if fields.kind not in OPEN_KINDS}
+    secret = [not _is_open(record, fields) for record, fields in records]
+    wanted = {owner_of(fields.request_id, fields.tenant) for _, fields in compress(records, secret)}
     made = keys.make(sorted(wanted)) if wanted else {}
-    return [_seal(record, fields, made) for record, fields in records]
+    return [
+        _seal(record, fields, made) if is_secret else ArchivedRecord(record, fields)
+        for (record, fields), is_secret in zip(records, secret, strict=True)
+    ]
 
 
 def unseal(record: StoredRecord, owner: tuple[str, str], keys: KeyStore | None) -> StoredRecord:
@@ -147,13 +155,23 @@ def unseal(record: StoredRecord, owner: tuple[str, str], keys: KeyStore | None) 
 
 
 def _seal(record: StoredRecord, fields: QueryFields, keys: Mapping[tuple[str, str], bytes]) -> ArchivedRecord:
-    if fields.kind in OPEN_KINDS or record.value is None:
+    if record.value is None:
         return ArchivedRecord(record, fields)
     key = keys[owner_of(fields.request_id, fields.tenant)]
     nonce = secrets.token_bytes(NONCE_BYTES)
     # The record's position is authenticated too, so a value that was moved to another record cannot be decrypted.
     sealed = nonce + _aead(key).encrypt(nonce, record.value, _place(record))
     return ArchivedRecord(record._replace(value=sealed), fields, sealed=True)
+
+
+def _is_open(record: StoredRecord, fields: QueryFields) -> bool:
+    if fields.kind not in OPEN_KINDS:
+        return False
+    try:
+        decode(record.value, record.headers, record.key)  # type: ignore[arg-type]
+    except UnreadableEvent:  # the kind is what its writer says; the value may be anything, such as a request
+        return False
+    return True
 
 
 def owner_of(request_id: str | None, tenant: str | None) -> tuple[str, str]:

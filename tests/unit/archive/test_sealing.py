@@ -61,6 +61,18 @@ def test_without_them_no_text_is(sealed):
     assert is_whole(folder)
 
 
+@pytest.mark.parametrize("kind", ["Started", "Account", "Closed"])
+def test_a_request_with_the_kind_of_an_event_without_text_is_sealed(tmp_path, kind):
+    """No service can read such a record. A program may write one by mistake, and it contains a prompt all the same."""
+    (record,) = stored([RequestEvents().request], REQUESTS.name, begin_ms=now_ms())
+    record = record._replace(headers=(("kind", kind.encode()), ("v", b"1")))
+    keys = KeyStore(tmp_path / "keys.sqlite", create=True)
+    make_archive(tmp_path / "archive", [record], seal_keys=keys)
+    assert everything(tmp_path)[0].value is None
+    assert everything(tmp_path, keys) == [record]
+    keys.close()
+
+
 def test_a_request_that_is_forgotten_cannot_be_read_and_the_others_can(sealed):
     folder, asked, _, keys = sealed
     assert keys.forget(request_id=asked[1].id) == 1
