@@ -146,6 +146,12 @@ def is_http_url(url: str) -> bool:
         return False
 
 
+def without_login(url: str) -> str:
+    """Return a URL as messages may show it: without user, password and query."""
+    scheme, separator, rest = url.partition("://")
+    return scheme + separator + rest.partition("?")[0].rpartition("@")[2]
+
+
 def is_loopback(host: str) -> bool:
     """Return whether a host name or address means this machine. An IPv6 address may be in brackets."""
     if host.lower() == "localhost":

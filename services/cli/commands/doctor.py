@@ -30,7 +30,7 @@ from services.cli.tree.extras import install
 from services.cli.tree.process_specs import BATCH, LEDGER
 from services.cli.tree.state_file import RunningTree, find_running_tree, state_dir
 from services.runtime import weights
-from services.runtime.settings import load_settings
+from services.runtime.settings import load_settings, without_login
 from services.runtime.weights import SMOLLM2, CacheSettings
 
 CONNECT_TIMEOUT_S: Final = 3.0
@@ -204,11 +204,10 @@ async def _redis(running: RunningTree) -> DoctorCheck:
         return DoctorCheck(
             "redis", good=False, found="none: no cache, limits kept in the edge", remedy=remedy, needed=False
         )
+    name = f"redis {without_login(running.redis_url)}"
     try:
         async with asyncio.timeout(CONNECT_TIMEOUT_S), Redis.from_url(running.redis_url) as client:
             await client.ping()
     except (RedisError, OSError, TimeoutError) as error:
-        return DoctorCheck(
-            f"redis {running.redis_url}", good=False, found=type(error).__name__, remedy=START_REMEDY, needed=False
-        )
-    return DoctorCheck(f"redis {running.redis_url}", good=True, found="ready", remedy="", needed=False)
+        return DoctorCheck(name, good=False, found=type(error).__name__, remedy=START_REMEDY, needed=False)
+    return DoctorCheck(name, good=True, found="ready", remedy="", needed=False)

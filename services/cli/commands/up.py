@@ -45,7 +45,7 @@ from services.cli.tree.supervisor import Supervisor
 from services.runtime.errors import UserError
 from services.runtime.process import EXIT_INTERRUPTED
 from services.runtime.process import run as run_process
-from services.runtime.settings import load_settings
+from services.runtime.settings import load_settings, without_login
 from services.worker.engine import EngineName
 
 SAMPLE_PROMPT: Final = "What is a newspaper?"
@@ -252,7 +252,7 @@ def edge_urls(config: TreeConfig, env: Mapping[str, str]) -> list[str]:
 
 
 def _describe_tree(config: TreeConfig, edges: Sequence[str]) -> Iterator[str]:
-    yield f"engine {config.engine}, broker {config.kafka}, Redis {config.redis_url or 'none'}"
+    yield f"engine {config.engine}, broker {config.kafka}, Redis {without_login(config.redis_url or 'none')}"
     if config.broker_port is not None:
         yield f"log {config.log_dir}: prompts and answers stay there for a week; --forget removes them at a start"
     if len(edges) > 1:
@@ -335,7 +335,7 @@ async def _check_upstream(url: str) -> None:
         return
     if host is None or parts.scheme not in {"http", "https"}:
         return
-    reason, waiting = "no answer", False
+    reason, waiting, shown = "no answer", False, without_login(url)
     try:
         async with asyncio.timeout(UPSTREAM_TIMEOUT_S):
             while True:
@@ -347,11 +347,11 @@ async def _check_upstream(url: str) -> None:
                     writer.close()
                     return
                 if not waiting:
-                    _say(f"waiting up to {UPSTREAM_TIMEOUT_S:.0f} s for the model server at {url} ({reason})")
+                    _say(f"waiting up to {UPSTREAM_TIMEOUT_S:.0f} s for the model server at {shown} ({reason})")
                 waiting = True
                 await asyncio.sleep(UPSTREAM_RETRY_S)
     except TimeoutError:
-        raise UserError(f"no model server at {url} ({reason}): start it, or correct --upstream-url") from None
+        raise UserError(f"no model server at {shown} ({reason}): start it, or correct --upstream-url") from None
 
 
 async def _ask(url: str, prompt: str) -> int:

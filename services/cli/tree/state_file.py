@@ -84,9 +84,14 @@ def write_state(tree: RunningTree, folder: Path) -> None:
     Raises:
         UserError: The folder cannot be written, or its disk is full.
     """
-    for path, content in ((_scrape_file(folder), scrape_targets(tree)), (_state_file(folder), asdict(tree))):
+    for path, content, mode in (
+        (_scrape_file(folder), scrape_targets(tree), 0o666),
+        (_state_file(folder), asdict(tree), 0o600),  # the address of Redis may have a password
+    ):
         fresh = path.with_name(f"{path.name}.new")
         try:
+            fresh.unlink(missing_ok=True)  # a killed process may have left one
+            fresh.touch(mode=mode)
             fresh.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
             fresh.replace(path)
         except OSError as error:

@@ -19,7 +19,7 @@ from services.generator.engines import make
 from services.generator.settings import GeneratorSettings
 from services.runtime import run
 from services.runtime.errors import UserError
-from services.runtime.settings import PREFIX, load_settings
+from services.runtime.settings import PREFIX, load_settings, without_login
 from services.worker.engine import EngineError
 
 _SECRET: Final = ("KEY", "TOKEN", "PASSWORD", "SECRET")
@@ -87,9 +87,12 @@ def _since(before: float | None, now: float | None) -> float | None:
 
 
 def settings(env: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment variables ``RAILBUS_*``. The value of a secret is replaced by ``(set)``."""
+    """Return the environment variables ``RAILBUS_*`` without secrets.
+
+    The value of a secret is replaced by ``(set)``. User and password are left out of URLs.
+    """
     return {
-        name: "(set)" if name.endswith(_SECRET) else value
+        name: "(set)" if name.endswith(_SECRET) else without_login(value) if name.endswith("_URL") else value
         for name, value in sorted(env.items())
         if name.startswith(PREFIX)
     }

@@ -41,6 +41,15 @@ def test_the_state_of_a_killed_tree_is_not_that_of_the_next(tmp_path):
             pass
 
 
+def test_only_the_owner_reads_the_state_as_it_may_have_a_password(tmp_path):
+    (tmp_path / "up.json.new").write_text("left by a killed process")
+    with tree_lock(tmp_path):
+        write_state(TREE, tmp_path)
+        modes = [(tmp_path / name).stat().st_mode & 0o077 for name in ("up.json", "scrape.json")]
+    assert modes[0] == 0
+    assert modes[1] & 0o044  # a Prometheus of another user reads it
+
+
 def test_prometheus_finds_every_process_while_the_tree_runs(tmp_path):
     tree = RunningTree(
         pid=1, url="http://127.0.0.1:8080", kafka="k", partitions=4, edges=["http://127.0.0.1:8080", "http://127.0.0.1:81"],

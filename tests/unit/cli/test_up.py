@@ -1,6 +1,7 @@
 import asyncio
 import re
 import signal
+from dataclasses import replace
 
 import pytest
 
@@ -31,6 +32,20 @@ def test_edges_with_a_certificate_speak_https(tmp_path):
     config = make_config(tmp_path, "simulated")
     assert up.edge_urls(config, {}) == up.edge_urls(config, {"RAILBUS_EDGE_TLS_CERT": ""}) == ["http://127.0.0.1:1"]
     assert up.edge_urls(config, {"RAILBUS_EDGE_TLS_CERT": "c.pem"}) == ["https://127.0.0.1:1"]
+
+
+def test_the_password_of_redis_is_not_printed(tmp_path):
+    config = replace(
+        make_config(tmp_path, "simulated"), redis_url="redis://railbus:secret@10.0.0.1:6379/0?password=secret"
+    )
+    assert list(up._describe_tree(config, ["u"])) == ["engine simulated, broker k, Redis redis://10.0.0.1:6379/0"]
+
+
+async def test_the_password_of_the_model_server_is_not_printed(monkeypatch, capsys):
+    monkeypatch.setattr(up, "UPSTREAM_TIMEOUT_S", 0.05)
+    with pytest.raises(UserError, match=r"^no model server at http://127\.0\.0\.1:9 "):
+        await up._check_upstream("http://railbus:secret@127.0.0.1:9")
+    assert "secret" not in capsys.readouterr().err
 
 
 def test_the_next_steps_name_the_page_the_command_and_the_end():

@@ -104,3 +104,5 @@ def test_what_this_process_uses():
 def test_secrets_are_not_repeated():
     told = settings({"RAILBUS_UPSTREAM_KEY": "s3cret", "RAILBUS_MODEL": "m", "HOME": "/x"})
     assert told == {"RAILBUS_MODEL": "m", "RAILBUS_UPSTREAM_KEY": "(set)"}
+    told = settings({"RAILBUS_UPSTREAM_URL": "http://me:secret@host:1/v1"})
+    assert told == {"RAILBUS_UPSTREAM_URL": "http://host:1/v1"}
