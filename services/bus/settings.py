@@ -33,7 +33,7 @@ class BusSettings:
         ssl_cafile: PEM file of the certificate authorities to trust. If it is not set, those of the operating system
             are trusted.
         ssl_certfile: PEM file of the client's certificate, for brokers that require one.
-        ssl_keyfile: PEM file of the client's key.
+        ssl_keyfile: PEM file of the client's key, without a password.
     """
 
     bootstrap: str = setting(
@@ -111,10 +111,17 @@ class BusSettings:
         try:
             context = ssl.create_default_context(cafile=self.ssl_cafile)
             if self.ssl_certfile is not None:
-                context.load_cert_chain(self.ssl_certfile, self.ssl_keyfile)
+                context.load_cert_chain(self.ssl_certfile, self.ssl_keyfile, password=_no_password)
         except (OSError, ssl.SSLError) as error:
-            raise UserError(f"RAILBUS_KAFKA_SSL_CAFILE, _CERTFILE or _KEYFILE cannot be used: {error}") from None
+            raise UserError(
+                f"RAILBUS_KAFKA_SSL_CAFILE, _CERTFILE or _KEYFILE cannot be used: {error}; give PEM files, and a key"
+                " without a password"
+            ) from None
         return context
+
+
+def _no_password() -> str:
+    return ""  # without a password function, OpenSSL would ask for a password on the terminal
 
 
 def _check_addresses(bootstrap: str) -> list[tuple[str, int]]:

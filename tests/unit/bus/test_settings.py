@@ -1,3 +1,5 @@
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -9,6 +11,7 @@ from services.bus import BusSettings
 from services.bus.kafka.clients import common_options
 from services.runtime.errors import UserError
 from services.runtime.settings import load_settings, settings_variables
+from tests.support.certificates import certificate
 
 
 def test_defaults() -> None:
@@ -86,6 +89,25 @@ def test_an_unreadable_certificate_is_named(tmp_path: Path) -> None:
     settings = BusSettings(security_protocol="SSL", ssl_cafile=tmp_path / "missing.pem")
     with pytest.raises(UserError, match="RAILBUS_KAFKA_SSL_CAFILE"):
         settings.ssl_context()
+
+
+def test_a_key_with_a_password_is_not_asked_for_on_the_terminal(tmp_path: Path) -> None:
+    plain, cert = certificate(tmp_path, "client")
+    locked = tmp_path / "locked.key"
+    command = ["openssl", "pkey", "-in", str(plain), "-aes256", "-passout", "pass:hush", "-out", str(locked)]
+    subprocess.run(command, check=True, capture_output=True, timeout=60)
+    program = (
+        "from pathlib import Path; from services.bus import BusSettings; "
+        f"BusSettings(security_protocol='SSL', ssl_certfile=Path({str(cert)!r}), ssl_keyfile=Path({str(locked)!r}))"
+        ".ssl_context()"
+    )
+    on_terminal = f"import pty; pty.spawn([{sys.executable!r}, '-c', {program!r}])"
+    run = subprocess.run(
+        [sys.executable, "-c", on_terminal], stdin=subprocess.DEVNULL, capture_output=True, timeout=20, text=True
+    )
+    assert "_KEYFILE cannot be used" in run.stdout
+    assert "without a password" in run.stdout
+    assert "pass phrase" not in run.stdout
 
 
 def test_the_password_is_not_in_the_repr() -> None:
