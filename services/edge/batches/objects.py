@@ -10,6 +10,7 @@ from services.jobs.job_state import JobState
 from services.jobs.lines import ENDPOINT
 from services.jobs.store import StoredFile
 
+_NUMBER: Final = re.compile(r"[0-9]{1,9}")
 _WINDOW: Final = re.compile(r"([1-9]\d{0,6})([smhd])")
 _UNIT_MS: Final = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 MAX_WINDOW_MS: Final = 30 * 86_400_000
@@ -59,7 +60,7 @@ def page_of(objects: list[dict[str, Any]], query: Mapping[str, str]) -> dict[str
         ApiError: 400, if ``limit`` or ``after`` is not valid.
     """
     limit = query.get("limit", "20")
-    if not limit.isascii() or not limit.isdigit() or not 1 <= int(limit[:9]) <= 10_000:
+    if not _NUMBER.fullmatch(limit) or not 1 <= int(limit) <= 10_000:
         raise ApiError(400, "limit must be a whole number from 1 to 10,000.", code="invalid_value", param="limit")
     after, begin = query.get("after"), 0
     if after:

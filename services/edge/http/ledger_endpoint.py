@@ -13,6 +13,7 @@ from services.edge.ledger.window_reader import WindowReader
 from services.edge.ledger.window_store import SPAN_S
 
 MOST_MINUTES: Final = SPAN_S // 60
+_NUMBER: Final = re.compile(r"[0-9]{1,9}")
 _CLASS: Final = re.compile(r"[a-z][a-z0-9_-]{0,31}")
 _TENANT: Final = re.compile(r"[^\x00-\x1f]{1,256}")
 
@@ -52,7 +53,7 @@ def parse_query(query: Mapping[str, str]) -> Query:
         ApiError: 400, if a parameter is malformed.
     """
     minutes = query.get("minutes", str(MOST_MINUTES))
-    if not minutes.isascii() or not minutes.isdigit() or not 1 <= int(minutes[:9]) <= MOST_MINUTES:
+    if not _NUMBER.fullmatch(minutes) or not 1 <= int(minutes) <= MOST_MINUTES:
         raise _invalid("minutes", f"a whole number between 1 and {MOST_MINUTES}")
     service_class = query.get("class") or None
     if service_class is not None and not _CLASS.fullmatch(service_class):

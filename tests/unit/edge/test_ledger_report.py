@@ -162,7 +162,9 @@ def test_parameters():
 @pytest.mark.parametrize(
     ("name", "text"),
     [("minutes", "0"), ("minutes", "61"), ("minutes", "-1"), ("minutes", "1e1"), ("minutes", "٣"),
-     ("minutes", "9" * 5_000), ("minutes", ""), ("class", "Fast!"), ("tenant", "x" * 257), ("tenant", "a\nb")],
+     ("minutes", "9" * 5_000), ("minutes", "0000000019"),
+     ("minutes", "000000001" + "0" * 5_000), ("minutes", ""), ("class", "Fast!"), ("tenant", "x" * 257),
+     ("tenant", "a\nb")],
 )  # fmt: skip
 def test_a_malformed_parameter_is_named(name, text):
     with pytest.raises(ApiError) as caught:

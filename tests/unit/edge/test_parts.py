@@ -15,6 +15,7 @@ from websockets.protocol import CLIENT, Protocol
 
 from schemas.ids import is_uuid7, time_ms, uuid7
 from services.bus import partition_for
+from services.edge.batches.objects import page_of
 from services.edge.delivery.session import DeliverySession
 from services.edge.encoders.chat_chunks import ChatChunkEncoder
 from services.edge.encoders.completion import CompletionEncoder
@@ -299,3 +300,10 @@ def test_chunks_are_read_back(parts):
 def test_events():
     assert sse_event(b"{}") == b"data: {}\n\n"
     assert sse_event(b"{}", b"1:2:3") == b"id: 1:2:3\ndata: {}\n\n"
+
+
+@pytest.mark.parametrize("limit", ["0", "10001", "", "1e1", "\u0663", "0000000019999", "000000001" + "0" * 5_000])
+def test_a_page_of_a_list_has_a_limit(limit):
+    with pytest.raises(ApiError) as caught:
+        page_of([], {"limit": limit})
+    assert (caught.value.status, caught.value.param) == (400, "limit")
