@@ -5,6 +5,7 @@ import os
 import re
 import secrets
 import shutil
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -18,6 +19,10 @@ from services.runtime.errors import UserError
 from services.runtime.files import sync_folder, write_whole
 
 FilePurpose = Literal["batch", "batch_output"]
+
+ABANDONED_S: Final = 86_400.0
+"""A process that was killed leaves a part of a file. After this many seconds without a write, the part is removed."""
+
 _FILE_ID: Final = re.compile(r"file-[0-9a-z]{1,40}")
 
 
@@ -83,6 +88,7 @@ class FolderStore:
                 each.mkdir(parents=True, exist_ok=True, mode=0o700)
         except OSError as error:
             raise UserError(f"RAILBUS_BATCH_DIR={folder} cannot be used ({error.strerror}): name another") from None
+        self._remove_abandoned()
 
     @contextmanager
     def writing(
@@ -103,6 +109,12 @@ class FolderStore:
             sync_folder(self._files)
         finally:
             fresh.unlink(missing_ok=True)
+
+    def _remove_abandoned(self) -> None:
+        for path in self._files.glob(".*"):
+            with contextlib.suppress(OSError):  # its writer may complete it meanwhile
+                if time.time() - path.stat().st_mtime > ABANDONED_S:
+                    path.unlink(missing_ok=True)
 
     def find(self, file_id: str) -> StoredFile | None:
         if _FILE_ID.fullmatch(file_id) is None or not (self._files / file_id).exists():

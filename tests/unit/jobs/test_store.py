@@ -1,0 +1,38 @@
+"""The folder of the files of jobs."""
+
+import os
+import subprocess
+import sys
+import time
+
+from services.jobs.store import ABANDONED_S, FolderStore
+
+KILLED = """
+import os, sys
+from pathlib import Path
+from services.jobs.store import FolderStore
+with FolderStore(Path(sys.argv[1])).writing("file-1", "acme", "a.jsonl", "batch", 1) as file:
+    file.write(b"a prompt")
+    file.flush()
+    os._exit(9)
+"""
+
+
+def test_what_a_killed_process_left_of_a_file_is_removed(tmp_path):
+    """No tenant sees it, so no tenant could delete it."""
+    subprocess.run([sys.executable, "-c", KILLED, tmp_path], check=False)
+    (part,) = (tmp_path / "files").iterdir()
+    FolderStore(tmp_path)
+    assert part.exists()  # another process may be writing it
+    since = time.time() - ABANDONED_S - 60
+    os.utime(part, (since, since))
+    FolderStore(tmp_path)
+    assert not part.exists()
+
+
+def test_a_complete_file_stays_however_old_it_is(tmp_path):
+    with FolderStore(tmp_path).writing("file-1", "acme", "a.jsonl", "batch", 1) as file:
+        file.write(b"a prompt")
+    for path in (tmp_path / "files").iterdir():
+        os.utime(path, (0, 0))
+    assert [file.file_id for file in FolderStore(tmp_path).files("acme")] == ["file-1"]
