@@ -1,6 +1,7 @@
 """Run the ledger: ``python -m services.ledger``."""
 
 import os
+import re
 import secrets
 import sys
 
@@ -28,7 +29,7 @@ async def main() -> None:
 
     async def ledger(request: web.Request) -> web.Response:
         text = request.query.get("seconds", str(DEFAULT_WINDOW_S))
-        if not text.isdigit() or not 0 < int(text) <= own.ledger_show_s:
+        if not re.fullmatch("[0-9]{1,9}", text) or not 0 < int(text) <= own.ledger_show_s:
             message = f"seconds={text[:20]}: must be a whole number between 1 and {own.ledger_show_s}\n"
             return web.Response(text=message, status=400)
         return web.Response(body=service.report(int(text)), content_type="application/json")

@@ -44,7 +44,10 @@ async def test_the_ledger_answers_publishes_and_stops(lab):
     assert report["total"]["requests"] == 50
     assert report["total"]["sums"]["delivered"] == 50
     async with aiohttp.ClientSession() as client:
-        for path, status in (("/healthz", 200), ("/readyz", 200), ("/metrics", 200), ("/ledger?seconds=x", 400)):
+        for path, status in (
+            ("/healthz", 200), ("/readyz", 200), ("/metrics", 200), ("/ledger?seconds=x", 400),
+            ("/ledger?seconds=%C2%B2", 400), ("/ledger?seconds=" + "9" * 5_000, 400),
+        ):  # fmt: skip
             async with client.get(f"http://127.0.0.1:{lab.port}{path}") as response:
                 assert response.status == status, path
     assert await lab.ledger.stop() == 0
