@@ -146,7 +146,7 @@ def tree_config(args: argparse.Namespace, folder: Path, say: LineSink) -> TreeCo
     edge_port = _edge_port(args.port, say)
     number = counts(args)
     nodes = args.kafka_nodes or 0
-    broker_port = _broker_port(say) if args.kafka is None and not nodes else None
+    broker_port = _broker_port(edge_port, say) if args.kafka is None and not nodes else None
     kafka = ",".join(f"{LOOPBACK}:{port}" for port in _ports_in_a_row(nodes)) if nodes else None
     redis_url, redis_program = os.environ.get("RAILBUS_REDIS_URL"), None
     if redis_url is None and not args.no_redis:
@@ -241,14 +241,14 @@ def _ports_in_a_row(count: int) -> list[int]:
     for _ in range(MAX_TRIES):
         first = free_port()
         ports = list(range(first, first + count))
-        if all(is_free(port) and reserve(port) for port in ports):
+        if all(is_free(port) and reserve(port) for port in ports[1:]):
             return ports
     raise UserError(f"no {count} free ports in a row were found for Apache Kafka: stop other programs")
 
 
-def _broker_port(say: LineSink) -> int:
+def _broker_port(edge_port: int, say: LineSink) -> int:
     port = usual_port(KAFKA_PORT)
-    if port != KAFKA_PORT:
+    if KAFKA_PORT not in {port, edge_port}:
         say(
             f"port {KAFKA_PORT} is in use: the embedded broker takes port {port} instead; to use the broker that"
             f" listens there: --kafka {LOOPBACK}:{KAFKA_PORT}"

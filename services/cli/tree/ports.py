@@ -16,7 +16,7 @@ CANDIDATE_PORTS: Final = range(20_000, 32_768)
 
 MAX_TRIES: Final = 50
 
-_reserved: Final[dict[int, int]] = {}
+_reserved: Final[dict[int, int | None]] = {}
 """Lock file descriptors of the ports that this process has chosen. They stay open until the process ends."""
 
 
@@ -43,17 +43,18 @@ def is_free(port: int) -> bool:
 def reserve(port: int) -> bool:
     """Lock a port against other ``railbus up`` processes and ``infra/kafka/run.py`` until this process ends.
 
-    Return False if another process has locked it already.
+    Return False if this process or another one has locked it already.
     """
     # A lock is needed, because a port is chosen a second or more before its service listens there.
     if port in _reserved:
-        return True
+        return False
     folder = Path(tempfile.gettempdir()) / f"railbus-{os.getuid()}-ports"
     try:
         folder.mkdir(mode=0o700, exist_ok=True)
         lock = os.open(folder / str(port), os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError:
-        return True  # no lock file can be made, so the port is used without a lock
+        _reserved[port] = None  # no lock file can be made, so only this process knows
+        return True
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # the kernel releases the lock however the process ends
     except OSError:
@@ -73,7 +74,7 @@ def port_or_free(wanted: int, flag: str) -> int:
         raise UserError(f"{flag} {wanted}: must be between 1 and {MAX_PORT}, or 0 for any free port")
     if wanted == 0:
         return free_port()
-    if not (is_free(wanted) and reserve(wanted)):
+    if not (is_free(wanted) and (wanted in _reserved or reserve(wanted))):  # `railbus up` asks twice for its port
         raise UserError(
             f"{flag} {wanted}: the port is in use; stop the program that listens there, or choose another with {flag}"
             " (0 = any free port)"

@@ -1,5 +1,6 @@
 """Ports are such as no outgoing connection takes before their service does."""
 
+import os
 import socket
 import subprocess
 import sys
@@ -36,8 +37,24 @@ def test_a_port_that_does_not_exist_is_refused_with_the_flag(port):
         ports.port_or_free(port, "--port")
 
 
+def test_no_port_is_chosen_twice_before_its_service_listens_there(monkeypatch):
+    first, second = ports.free_port(), ports.free_port()
+    draws = iter([first, first, second])
+    for port in (first, second):
+        os.close(ports._reserved.pop(port))
+    monkeypatch.setattr(ports.secrets, "randbelow", lambda _: next(draws) - ports.CANDIDATE_PORTS.start)
+    assert [ports.free_port(), ports.free_port()] == [first, second]
+    assert not ports.reserve(first)
+
+
+def test_the_port_of_a_flag_may_be_asked_for_twice():
+    port = ports.free_port()
+    assert ports.port_or_free(port, "--port") == ports.port_or_free(port, "--port") == port
+
+
 def test_a_usual_port_that_is_taken_is_replaced_by_a_free_one():
     port = ports.free_port()
+    os.close(ports._reserved.pop(port))
     assert ports.usual_port(port) == port
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", port))

@@ -197,6 +197,16 @@ def test_further_edges_take_the_next_ports_if_they_are_free(tmp_path):
     assert made.edge_ports[2] != port + 2
 
 
+@pytest.mark.parametrize("distance", [0, 1])
+def test_the_broker_and_the_edges_never_share_a_port(tmp_path, monkeypatch, distance):
+    port = first_of_free_ports(2)
+    monkeypatch.setattr(config, "KAFKA_PORT", port + distance)
+    said = []
+    made = tree_config(flags("--port", str(port), "--edges", "2"), tmp_path, said.append)
+    assert len({made.broker_port, *made.edge_ports, *made.health_ports.values()}) == 3 + len(made.health_ports)
+    assert not any("in use" in line for line in said)
+
+
 def first_of_free_ports(count):
     """Return the first of ports in a row that no outgoing connection of another program takes meanwhile."""
     return next(
