@@ -83,8 +83,9 @@ class Child:
                 async with asyncio.timeout(within_s):
                     await self._process.wait()
             except TimeoutError:
-                self._say(f"{self.spec.name} did not stop within {within_s:.0f} s: killed")
-                self._process.kill()
+                if self._process.returncode is None:  # after a pause of this program, it may have ended in time
+                    self._say(f"{self.spec.name} did not stop within {within_s:.0f} s: killed")
+                    self._process.kill()
         await self.wait_ended()
 
     async def _pump_stdout(self) -> None:

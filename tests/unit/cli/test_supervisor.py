@@ -9,6 +9,7 @@ import time
 from contextlib import AsyncExitStack
 
 import pytest
+import uvloop
 
 from services.cli.tree.process_specs import ProcessSpec
 from services.cli.tree.restarts import RestartPolicy
@@ -190,6 +191,20 @@ async def test_the_stubborn_are_killed(monkeypatch):
         pass
     assert lines.has("mule did not stop within 0 s: killed")
     assert not alive(supervisor.pids["mule"])
+
+
+def test_a_pause_while_the_processes_stop_is_no_crash(monkeypatch):
+    monkeypatch.setattr("services.cli.tree.supervisor.STOP_S", 0.6)
+    lines = LineCollector()
+    code = "import signal, sys, time; signal.signal(15, lambda *_: (time.sleep(0.4), sys.exit()))\n" + SERVE
+
+    async def serve():
+        async with Supervisor([make_spec("a"), make_spec("b", code, stage=1)], lines).running():
+            asyncio.get_running_loop().call_later(0.2, time.sleep, 1)  # as SIGSTOP does; "b" ends meanwhile
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(serve())
+    assert not lines.has("killed")
 
 
 async def test_what_services_say_is_passed_on_with_their_name_in_bounded_lines():
