@@ -7,7 +7,7 @@ import shutil
 import sys
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final, get_args
 from urllib.parse import urlsplit
@@ -70,8 +70,11 @@ class StatusLines:
 
     def say(self, text: str) -> None:
         if self._held is None:
-            sys.stderr.write(f"{text}\n")
-            sys.stderr.flush()
+            # On a full disk, or after the reader of a pipe has ended, lines are lost. An error here would end the
+            # reading of what a service says, and the service would stand still at a full pipe.
+            with suppress(OSError):
+                sys.stderr.write(f"{text}\n")
+                sys.stderr.flush()
         else:
             self._held.append(text)
 

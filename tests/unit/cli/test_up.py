@@ -1,6 +1,9 @@
 import asyncio
+import errno
+import io
 import re
 import signal
+import sys
 from dataclasses import replace
 
 import pytest
@@ -10,8 +13,10 @@ from services.cli import common
 from services.cli.__main__ import main
 from services.cli.client import edge_client
 from services.cli.commands import up
-from services.cli.tree.process_specs import TreeConfig
+from services.cli.tree.process_specs import ProcessSpec, TreeConfig
+from services.cli.tree.supervisor import Supervisor
 from services.runtime import UserError
+from tests.support.waiting import until
 
 
 def make_config(tmp_path, engine, **options):
@@ -46,6 +51,25 @@ async def test_the_password_of_the_model_server_is_not_printed(monkeypatch, caps
     with pytest.raises(UserError, match=r"^no model server at http://127\.0\.0\.1:9 "):
         await up._check_upstream("http://railbus:secret@127.0.0.1:9")
     assert "secret" not in capsys.readouterr().err
+
+
+async def test_a_full_disk_under_the_output_neither_stops_nor_blocks(monkeypatch):
+    class Output(io.StringIO):
+        full = True
+
+        def write(self, text):
+            if self.full:
+                raise OSError(errno.ENOSPC, "No space left on device")
+            return super().write(text)
+
+    output = Output()
+    monkeypatch.setattr(up.sys, "stderr", output)
+    code = "import sys; print('ready', flush=True)\nwhile True: sys.stderr.write('x' * 1000 + '\\n')"
+    spec = ProcessSpec(name="talker", stage=0, command=(sys.executable, "-c", code), env={})
+    async with Supervisor([spec], up.StatusLines().say).running():
+        await asyncio.sleep(0.1)
+        output.full = False
+        await until(lambda: "talker | x" in output.getvalue())
 
 
 def test_the_next_steps_name_the_page_the_command_and_the_end():
