@@ -50,7 +50,8 @@ def main(argv: Sequence[str] | None = None, interrupt_handler: Any = None) -> in
             return EXIT_USER
         args = parser.parse_args(given)
         command = _module(args.command)
-    os.environ.setdefault(LEVEL_VARIABLE, "WARNING")  # keeps logs away from the answer; services of `up` inherit it
+    if not os.environ.get(LEVEL_VARIABLE, "").strip():
+        os.environ[LEVEL_VARIABLE] = "WARNING"  # keeps logs away from the answer; services of `up` inherit it
     try:
         configure_logging()
         return int(command.run(args))

@@ -28,7 +28,7 @@ def configure_logging(env: Mapping[str, str] = os.environ) -> None:
     Raises:
         UserError: The level is not one of DEBUG, INFO, WARNING, ERROR.
     """
-    level = env.get(LEVEL_VARIABLE, "INFO").upper()
+    level = env.get(LEVEL_VARIABLE, "").strip().upper() or "INFO"
     if level not in LEVELS:
         raise UserError(f"{LEVEL_VARIABLE}={level!r}: must be one of {', '.join(LEVELS)}")
     logging.basicConfig(stream=sys.stderr, level=level, format=_FORMAT, force=True)

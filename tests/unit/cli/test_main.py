@@ -73,8 +73,9 @@ def test_standard_input_that_is_not_text_is_a_mistake(tmp_path, locale):
     assert (done.returncode, done.stderr) == (2, b"railbus ask: standard input is not UTF-8 text\n")
 
 
-def test_an_edge_that_is_not_there_is_said_with_the_remedy(tmp_path):
-    done = railbus("ask", "hi", "--url", "http://127.0.0.1:9", cwd=tmp_path)
+@pytest.mark.parametrize("env", [{}, {"RAILBUS_LOG_LEVEL": ""}])
+def test_an_edge_that_is_not_there_is_said_with_the_remedy(tmp_path, env):
+    done = railbus("ask", "hi", "--url", "http://127.0.0.1:9", cwd=tmp_path, **env)
     assert done.returncode == 1
     assert "no edge at http://127.0.0.1:9" in done.stderr
     assert "railbus up" in done.stderr

@@ -101,6 +101,16 @@ def test_a_cancellation_without_a_signal_is_a_crash() -> None:
     assert "main was cancelled without a signal" in err
 
 
+@pytest.mark.parametrize("text", ["", " ", " info "])
+def test_an_empty_log_level_is_the_default(text: str) -> None:
+    code = "from services.runtime.logging import *; configure_logging(); print(logging.getLogger().level)"
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, env={"RAILBUS_LOG_LEVEL": text}, capture_output=True, text=True,
+        timeout=30, check=False,
+    )  # fmt: skip
+    assert (done.stdout, done.stderr) == ("20\n", "")
+
+
 def test_a_wrong_log_level_is_a_users_mistake() -> None:
     process = subprocess.run(
         [sys.executable, "-c", f"{PRELUDE}\nasync def main(): pass\nrun(main, 'sample')"],
