@@ -148,7 +148,7 @@ def tree_config(args: argparse.Namespace, folder: Path, say: LineSink) -> TreeCo
     nodes = args.kafka_nodes or 0
     broker_port = _broker_port(edge_port, say) if args.kafka is None and not nodes else None
     kafka = ",".join(f"{LOOPBACK}:{port}" for port in _ports_in_a_row(nodes)) if nodes else None
-    redis_url, redis_program = os.environ.get("RAILBUS_REDIS_URL"), None
+    redis_url, redis_program = None if args.no_redis else os.environ.get("RAILBUS_REDIS_URL", "").strip() or None, None
     if redis_url is None and not args.no_redis:
         redis_program = find_redis_program()
         if redis_program is None:

@@ -243,6 +243,7 @@ def _service(service: str, name: str, stage: int, config: TreeConfig, *, edge_po
         "RAILBUS_EDGE_HOST": LOOPBACK,
         "RAILBUS_EDGE_PORT": str(edge_port or config.edge_port),
         "RAILBUS_HEALTH_PORT": str(config.health_ports.get(name, 0)),
+        "RAILBUS_REDIS_URL": config.redis_url or "",  # without one, whatever the environment says
         # The name makes it a static group member, which gets its partitions back at once after a restart.
         f"RAILBUS_{service.upper()}_INSTANCE": name,
         **STOP_SETTINGS,
@@ -253,8 +254,6 @@ def _service(service: str, name: str, stage: int, config: TreeConfig, *, edge_po
     }
     if config.batch_dir is not None and service in {BATCH, "edge"}:
         env["RAILBUS_BATCH_DIR"] = str(config.batch_dir)
-    if config.redis_url is not None:
-        env["RAILBUS_REDIS_URL"] = config.redis_url
     if service != "generator":
         return ProcessSpec(name=name, stage=stage, command=_module(service), env=env, nice=NICENESS.get(service, 0))
     command = _module(service, config.generator_python)

@@ -39,6 +39,24 @@ def test_a_usual_port_that_is_taken_is_reported_with_its_replacement(tmp_path):
     assert f"--kafka 127.0.0.1:{config.KAFKA_PORT}" in lines[1]
 
 
+@pytest.mark.parametrize(
+    ("given", "named", "url"),
+    [
+        ((), "redis://r:6379/0", "redis://r:6379/0"),
+        (("--no-redis",), "redis://r:6379/0", None),
+        ((), "", "redis://127.0.0.1:"),
+        ((), " ", "redis://127.0.0.1:"),
+    ],
+)
+def test_redis_is_named_started_or_left_out(tmp_path, monkeypatch, given, named, url):
+    monkeypatch.setenv("RAILBUS_REDIS_URL", named)
+    monkeypatch.setattr(config, "find_redis_program", lambda: Path("valkey-server"))
+    made = tree_config(flags("--port", "0", *given), tmp_path, lambda _: None)
+    assert (made.redis_url or "").startswith(url or "")
+    assert (made.redis_url is None) == (url is None)
+    assert (made.redis_port is None) == (url is None or url == named)
+
+
 def test_a_collector_is_named_by_flag_or_by_opentelemetrys_variable(tmp_path, monkeypatch):
     monkeypatch.delenv(config.OTLP_ENDPOINT, raising=False)
     plain = tree_config(flags("--port", "0"), tmp_path, lambda _: None)
