@@ -36,7 +36,10 @@ UNITS = {
     "_usd_per_m_output": "US dollars for a million tokens",
     "_ms_per_1000_chars": "milliseconds for 1,000 characters",
     "_tokens": "tokens",
-    "_per_minute": "requests a minute",
+    "_usd_per_engine_s": "US dollars a second",
+    "rate_per_minute": "requests a minute",
+    "tokens_per_minute": "tokens a minute",
+    "resumes_per_minute": "streams a minute",
 }
 
 

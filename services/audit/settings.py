@@ -16,8 +16,8 @@ class Settings:
         audit_anchors: File for the newest checkpoint of each partition. Keep it on another host than the archive.
         audit_seal_keys: SQLite file with the encryption key of each request. Without it, texts are not encrypted.
         audit_flush_ms: Maximum time that a record is buffered before it is written to a file, in milliseconds.
-        audit_file_mb: Size at which a partition's buffered records are written to a file, in megabytes.
-        audit_buffer_mb: Maximum size of all buffered records, in megabytes. When it is reached, reading pauses.
+        audit_file_mb: Size at which a partition's buffered records are written to a file, in MiB.
+        audit_buffer_mb: Maximum size of all buffered records, in MiB. When it is reached, reading pauses.
         audit_instance: Unique name of this archiver. It avoids a rebalance after a quick restart.
     """
 

@@ -31,6 +31,14 @@ def test_every_setting_is_there_and_described() -> None:
     assert settings.named_in_code() - settings.names() - NOT_VARIABLES == set()
 
 
+def test_rates_and_prices_have_the_unit_of_what_they_limit() -> None:
+    units = {one.name: one.unit for group in settings.groups() for one in group.settings}
+    assert units["RAILBUS_RATE_PER_MINUTE"] == "requests a minute"
+    assert units["RAILBUS_TOKENS_PER_MINUTE"] == "tokens a minute"
+    assert units["RAILBUS_RESUMES_PER_MINUTE"] == "streams a minute"
+    assert units["RAILBUS_LEDGER_USD_PER_ENGINE_S"] == "US dollars a second"
+
+
 def test_every_class_of_settings_is_read_by_a_service() -> None:
     assert [group.title for group in settings.groups() if not group.readers] == []
 
