@@ -149,6 +149,8 @@ class EdgeService:
             raise UserError(
                 f"RAILBUS_EDGE_PORT: {host}:{port} cannot be used ({error.strerror}); choose another"
             ) from None
+        except UnicodeError:
+            raise UserError(f"RAILBUS_EDGE_HOST={host!r}: must be a host name or an address") from None
         address = runner.addresses[0]
         shown = f"[{host}]" if ":" in host else host
         return f"{'http' if tls is None else 'https'}://{shown}:{address[1]}"

@@ -67,6 +67,8 @@ async def serve_health(
         except OSError as error:
             where = f"{settings.host}:{settings.port}"
             raise UserError(f"RAILBUS_HEALTH_PORT: {where} cannot be used ({error.strerror}); choose another") from None
+        except UnicodeError:
+            raise UserError(f"RAILBUS_HEALTH_HOST={settings.host!r}: must be a host name or an address") from None
         yield
     finally:
         await runner.cleanup()

@@ -48,3 +48,10 @@ async def test_a_taken_port_is_named() -> None:
         with pytest.raises(UserError, match=f"RAILBUS_HEALTH_PORT: 127.0.0.1:{port}"):
             async with serve_health(HealthSettings(port=port), lambda: True):
                 pass
+
+
+@pytest.mark.parametrize("host", ["a..b", "x" * 70])
+async def test_a_host_that_no_resolver_takes_is_the_users_mistake(host: str) -> None:
+    with pytest.raises(UserError, match=f"^RAILBUS_HEALTH_HOST='{host}': must be a host name or an address$"):
+        async with serve_health(HealthSettings(host=host, port=free_port()), lambda: True):
+            pass
