@@ -3,13 +3,17 @@
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from services.runtime.errors import UserError
 from services.runtime.metrics import READY, render_metrics
 
 if TYPE_CHECKING:  # aiohttp is imported only where a port is opened
     from aiohttp.web import AbstractRouteDef
+
+
+SHUTDOWN_S: Final = 1.0
+"""Maximum time that requests may take to finish when the process ends, in seconds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +63,7 @@ async def serve_health(
 
     app = web.Application()
     app.add_routes([web.get("/healthz", healthz), web.get("/readyz", readyz), web.get("/metrics", metrics), *routes])
-    runner = web.AppRunner(app, access_log=None)
+    runner = web.AppRunner(app, access_log=None, shutdown_timeout=SHUTDOWN_S)
     await runner.setup()
     try:
         try:

@@ -1,4 +1,6 @@
+import asyncio
 import socket
+from contextlib import AsyncExitStack
 
 import aiohttp
 import pytest
@@ -55,3 +57,15 @@ async def test_a_host_that_no_resolver_takes_is_the_users_mistake(host: str) -> 
     with pytest.raises(UserError, match=f"^RAILBUS_HEALTH_HOST='{host}': must be a host name or an address$"):
         async with serve_health(HealthSettings(host=host, port=free_port()), lambda: True):
             pass
+
+
+async def test_a_request_whose_body_never_comes_does_not_delay_the_end() -> None:
+    port = free_port()
+    async with AsyncExitStack() as serving:
+        await serving.enter_async_context(serve_health(HealthSettings(port=port), lambda: True))
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(b"GET /healthz HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\n")
+        assert (await reader.readline()).startswith(b"HTTP/1.1 200")
+        async with asyncio.timeout(5):
+            await serving.aclose()
+    writer.close()
