@@ -19,6 +19,7 @@ from services.policy import Policy
 from services.rails.rail import RailAnswer
 from services.runtime import metrics
 from services.runtime.logging import logger
+from services.runtime.settings import checked_redis_url
 
 WAIT_S: Final = 0.05
 """Maximum seconds to wait for Redis. It is short, because a cached answer saves no more than the classifier's time."""
@@ -78,11 +79,12 @@ class RailCache:
     """The cache of one rails process, in its memory and in Redis. If Redis does not answer, only the memory is used."""
 
     def __init__(self, url: str) -> None:
-        pool = BlockingConnectionPool.from_url(
-            url,
-            max_connections=1, timeout=CONNECT_S, socket_timeout=CONNECT_S, socket_connect_timeout=CONNECT_S,
-            retry=Retry(NoBackoff(), 0),
-        )  # fmt: skip
+        with checked_redis_url(url):
+            pool = BlockingConnectionPool.from_url(
+                url,
+                max_connections=1, timeout=CONNECT_S, socket_timeout=CONNECT_S, socket_connect_timeout=CONNECT_S,
+                retry=Retry(NoBackoff(), 0),
+            )  # fmt: skip
         self._redis: Redis = Redis.from_pool(pool)
         self._local = LocalCache()
         self._connected = False

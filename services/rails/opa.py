@@ -7,6 +7,7 @@ import orjson
 from services.policy import ADMISSION, Admission, AdmissionRequest, RulingError, read_admission
 from services.rails.rail import RailFailed
 from services.runtime import UserError
+from services.runtime.settings import is_http_url
 
 MAX_ANSWER_BYTES: Final = 65_536
 PATH: Final = "/v1/" + ADMISSION.replace(".", "/")
@@ -16,7 +17,7 @@ class OpaClient:
     """A client of an OPA server. It does not repeat a request that failed."""
 
     def __init__(self, url: str) -> None:
-        if not url.startswith(("http://", "https://")):
+        if not is_http_url(url):
             raise UserError(f"RAILBUS_OPA_URL={url[:200]!r}: must be http://HOST:PORT")
         self._url = url.rstrip("/") + PATH
         self._session: aiohttp.ClientSession | None = None

@@ -8,6 +8,7 @@ import ipaddress
 import os
 import types
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import Field, dataclass, fields, is_dataclass
 from dataclasses import field as dataclass_field
 from pathlib import Path
@@ -150,6 +151,21 @@ def without_login(url: str) -> str:
     """Return a URL as messages may show it: without user, password and query."""
     scheme, separator, rest = url.partition("://")
     return scheme + separator + rest.partition("?")[0].rpartition("@")[2]
+
+
+@contextmanager
+def checked_redis_url(url: str) -> Iterator[None]:
+    """Check ``RAILBUS_REDIS_URL`` before the block, in which the client of Redis reads it.
+
+    Raises:
+        UserError: The URL cannot be used. The message does not show it, because it may contain a password.
+    """
+    try:
+        (urlsplit(url).hostname or "").encode("idna")  # the client would do so at each connection only
+        yield
+    except ValueError:
+        allowed = "redis://HOST:PORT, or rediss://HOST:PORT with TLS"
+        raise UserError(f"RAILBUS_REDIS_URL=(hidden): must be {allowed}") from None
 
 
 def is_loopback(host: str) -> bool:

@@ -2,7 +2,6 @@ import asyncio
 import gc
 from collections.abc import Callable
 from typing import Final
-from urllib.parse import urlsplit
 
 from schemas.registry import read_kinds
 from schemas.topics import ACCOUNTS, RECEIPTS
@@ -10,6 +9,7 @@ from services.bus import BusSettings, RecordFilter
 from services.processor import Effect, Processor, ProcessorConfig
 from services.runtime.errors import UserError
 from services.runtime.metrics import TRACER_OPEN, TRACER_UNTRACED
+from services.runtime.settings import is_http_url
 from services.tracer.core import MEMORY_US, ExportTrace, TracerCore
 from services.tracer.exporter import SpanExporter
 from services.tracer.settings import Settings
@@ -38,8 +38,7 @@ class TracerService:
                 "OTEL_EXPORTER_OTLP_ENDPOINT is not set: name a collector that takes OTLP over HTTP, such as"
                 " http://127.0.0.1:4318, or do not start the tracer"
             )
-        parts = urlsplit(settings.endpoint)
-        if parts.scheme not in {"http", "https"} or not parts.netloc:
+        if not is_http_url(settings.endpoint):
             raise UserError(
                 f"OTEL_EXPORTER_OTLP_ENDPOINT={settings.endpoint!r}: must be an address such as http://127.0.0.1:4318"
             )

@@ -16,6 +16,7 @@ from redis.exceptions import RedisError
 
 from services.edge.requests.rate_limit import LocalLimiter, Rate
 from services.runtime.logging import logger
+from services.runtime.settings import checked_redis_url
 
 _log = logger("edge")
 
@@ -175,6 +176,7 @@ def _redis_key(tenant: str, key: str) -> str:
 
 
 def _connect(url: str) -> Any:
-    return Redis.from_url(
-        url, socket_timeout=REDIS_TIMEOUT_S, socket_connect_timeout=REDIS_TIMEOUT_S, retry=Retry(NoBackoff(), 0)
-    )  # fmt: skip
+    with checked_redis_url(url):
+        return Redis.from_url(
+            url, socket_timeout=REDIS_TIMEOUT_S, socket_connect_timeout=REDIS_TIMEOUT_S, retry=Retry(NoBackoff(), 0)
+        )  # fmt: skip

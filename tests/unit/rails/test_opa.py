@@ -88,6 +88,7 @@ async def test_a_slow_server_times_out_and_a_dead_one_breaks(script):
     await dead.close()
 
 
-def test_an_address_of_another_kind_is_a_mistake():
-    with pytest.raises(UserError, match="RAILBUS_OPA_URL='localhost:8181': must be http://HOST:PORT"):
-        OpaClient("localhost:8181")
+@pytest.mark.parametrize("url", ["localhost:8181", "http://", "http://opa:port", "http://a..b:8181"])
+def test_an_address_of_another_kind_is_a_mistake(url):
+    with pytest.raises(UserError, match=f"RAILBUS_OPA_URL='{url}': must be http://HOST:PORT"):
+        OpaClient(url)
