@@ -110,6 +110,8 @@ def _convert(hint: Any, text: str) -> Any:
         except ValueError:
             return None
         return number if abs(number) < float("inf") else None  # infinity and NaN are not allowed
+    if hint is str and any("\ud800" <= char <= "\udfff" for char in text):
+        return None  # Python decodes bytes that are not UTF-8 to surrogates, which no service can encode
     if hint in {str, Path}:
         return hint(text)
     msg = f"a setting cannot be of type {hint}"

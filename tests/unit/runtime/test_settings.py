@@ -80,6 +80,13 @@ def test_a_wrong_value_is_named_with_what_is_allowed(name: str, value: str, allo
     assert str(caught.value) == f"{name}={value!r}: must be {allowed}"
 
 
+def test_a_text_that_is_not_utf_8_is_a_mistake_and_a_path_may_be() -> None:
+    with pytest.raises(UserError) as caught:
+        load_settings(Example, {"RAILBUS_NAME": "x\udcff"})
+    assert str(caught.value) == r"RAILBUS_NAME='x\udcff': must be text"
+    assert load_settings(Example, {"RAILBUS_MODEL": "x\udcff"}).model == Path("x\udcff")
+
+
 def test_a_secret_is_never_repeated() -> None:
     with pytest.raises(UserError) as caught:
         load_settings(Example, {"RAILBUS_SIZE": "hush"})
