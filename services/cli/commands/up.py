@@ -169,6 +169,9 @@ def run(args: argparse.Namespace) -> int:
 
     With ``--once``, return the exit code that ``railbus ask`` has for the same answer, or 130 if there is none because
     of a signal.
+
+    Raises:
+        BrokenPipeError: The program that reads the output has ended. All processes are stopped.
     """
     check_engine_flags(args)
     check_counts(args)
@@ -186,16 +189,22 @@ def run(args: argparse.Namespace) -> int:
     if is_traced(args):
         require_otel()
     code = EXIT_INTERRUPTED if args.once else 0
+    unread: BrokenPipeError | None = None
 
     async def main() -> None:
-        nonlocal code
+        nonlocal code, unread
         folder = state_dir()
         with tree_lock(folder):
-            code = await _serve(args, folder)
+            try:
+                code = await _serve(args, folder)
+            except BrokenPipeError as error:
+                unread = error
 
     try:
         run_process(main, "up")
     except SystemExit as end:
+        if unread is not None:
+            raise unread from None
         return int(end.code or 0) or code
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from services.bus import BusSettings
 from services.cli import common
-from services.cli.__main__ import main
+from services.cli.__main__ import _parser, main
 from services.cli.client import edge_client
 from services.cli.commands import up
 from services.cli.tree.process_specs import ProcessSpec, TreeConfig
@@ -89,6 +89,18 @@ def test_once_is_not_a_success_if_it_is_stopped_before_the_answer(tmp_path, monk
     command = ["up", "--engine", "simulated", "--no-governed", "--no-ledger"]
     assert main(command) == 0
     assert main([*command, "--once"]) == 130
+
+
+def test_a_reader_of_the_output_that_ends_is_no_crash(tmp_path, monkeypatch, capfd):
+    async def unread(*_):
+        raise BrokenPipeError
+
+    monkeypatch.setattr(up, "_serve", unread)
+    monkeypatch.setenv("RAILBUS_STATE_DIR", str(tmp_path))
+    args = _parser(["up"]).parse_args(["up", "--engine", "simulated", "--no-governed", "--no-ledger"])
+    with pytest.raises(BrokenPipeError):  # the program turns it into exit code 0
+        up.run(args)
+    assert capfd.readouterr().err == ""
 
 
 async def test_the_question_at_the_start_is_asked_with_the_key(monkeypatch):
