@@ -32,7 +32,7 @@ GARBAGE_OBJECTS: Final = 2_000
 """Number of new objects after which Python collects garbage. In a burst, a request creates some hundred objects."""
 
 GRACE_S: Final = 30.0
-"""Maximum time from the first signal to the end of the process, in seconds."""
+"""Maximum time from the first signal, or the error that ends ``main``, to the end of the process, in seconds."""
 
 
 def run(main: Callable[[], Coroutine[Any, Any, None]], name: str) -> NoReturn:
@@ -96,14 +96,19 @@ async def _until_stopped(main: Callable[[], Coroutine[Any, Any, None]], name: st
     except asyncio.CancelledError:
         if not asked:
             raise RuntimeError("main was cancelled without a signal") from None
+    except Exception as error:
+        # The process waits for its threads, and one may hang, such as at a storage that does not answer.
+        loop.call_later(GRACE_S, _give_up, name, error)
+        raise
 
 
-def _give_up(name: str) -> None:
+def _give_up(name: str, error: Exception | None = None) -> None:
+    code = EXIT_CRASH if error is None else _report(error, name)
     logger(name).error("did not stop within %.0f s: ending now", GRACE_S)
     logging.shutdown()
     import os
 
-    os._exit(EXIT_CRASH)
+    os._exit(code)
 
 
 def _report(error: Exception, name: str) -> int:

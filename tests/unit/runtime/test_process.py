@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -83,6 +84,25 @@ def test_a_crash_says_where() -> None:
     assert code == 1
     assert "CRITICAL railbus.sample crashed: x" in err
     assert "Traceback" in err
+
+
+@pytest.mark.parametrize(
+    ("error", "code"), [("UserError('its disk is full')", 2), ("ValueError('its disk is full')", 1)]
+)
+def test_a_thread_that_hangs_does_not_keep_a_failed_process(error: str, code: int) -> None:
+    main = f"""
+import time
+from services.runtime import process
+process.GRACE_S = 0.3
+async def main():
+    asyncio.get_running_loop().run_in_executor(None, time.sleep, 20)
+    raise {error}
+"""
+    began = time.monotonic()
+    found, _, err = finish(start(main))
+    assert time.monotonic() - began < 15
+    assert found == code
+    assert "its disk is full" in err
 
 
 def test_a_crash_while_stopping_is_a_crash() -> None:
