@@ -98,8 +98,8 @@ async def run_rails(rails: Mapping[str, Rail], deadlines_s: Mapping[str, float])
     def on_done(name: str, task: asyncio.Task[RailReport]) -> None:
         if name in ended:
             return
-        if task.cancelled():
-            over.cancel()
+        if task.cancelled():  # not by us: what the rail waited for was cancelled, so the rail gave no answer
+            end(no_answer(name, "broke", _ms_since(began), "CancelledError"))
         else:
             end(_in_time(task.result(), deadlines_s[name]))
 

@@ -91,6 +91,14 @@ async def test_whoever_waits_may_give_up():
     assert cancelled == [True]
 
 
+async def test_one_whose_own_work_is_cancelled_breaks():
+    async def stopped():
+        raise asyncio.CancelledError
+
+    reports = await run_all({"a": stopped, "b": says(PASSED)}, PATIENT_S)
+    assert results(reports) == [("a", "broke", "CancelledError"), ("b", "passed", "")]
+
+
 async def test_each_has_its_own_deadline_and_the_others_go_on():
     cancelled, later, stopped = [], asyncio.Event(), asyncio.Event()
 
