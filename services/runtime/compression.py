@@ -17,6 +17,7 @@ _GZIP, _SNAPPY, _LZ4, _ZSTD = 1, 2, 3, 4
 _LENGTH_AT: Final = 8
 _LENGTH_COUNTS_FROM: Final = 12
 _GZIP_WINDOW: Final = 31
+_GZIP_PIECE: Final = 512
 _XERIAL: Final = b"\x82SNAPPY\x00"
 _XERIAL_HEADER_BYTES: Final = 16
 _FIRST_GUESS: Final = 64 * 1024
@@ -56,17 +57,20 @@ def _decompress(codec: int, data: memoryview, limit: int) -> bytes:
 
 
 def _gunzip(data: memoryview, limit: int) -> bytes:
-    parts, room, rest = [], limit, bytes(data)
-    while rest:
-        member = zlib.decompressobj(_GZIP_WINDOW)
-        part = member.decompress(rest, room + 1)
-        room -= len(part)
-        if room < 0:
-            raise _too_large(limit)
-        if not member.eof:
-            raise DecompressionFailed("the gzip data ends too early")
-        parts.append(part)
-        rest = member.unused_data
+    parts, room, at = [], limit, 0
+    while at < len(data):
+        member, size = zlib.decompressobj(_GZIP_WINDOW), _GZIP_PIECE
+        while not member.eof:
+            if at >= len(data):
+                raise DecompressionFailed("the gzip data ends too early")
+            # In pieces, because each member copies what follows it in its input.
+            part = member.decompress(data[at : at + size], room + 1)
+            room -= len(part)
+            if room < 0:
+                raise _too_large(limit)
+            parts.append(part)
+            at = min(at + size, len(data)) - len(member.unused_data)
+            size *= 2
     return b"".join(parts)
 
 

@@ -1,6 +1,7 @@
 """Compressed batches of every codec are read, and none becomes larger than allowed."""
 
 import gzip
+import time
 import tracemalloc
 from contextlib import suppress
 
@@ -54,6 +55,15 @@ def test_several_gzip_members_and_plain_snappy_are_read():
     assert values(batch[:61] + gzip.compress(records[:40]) + gzip.compress(records[40:])) == [b"x" * 100]
     snappy = build([b"x" * 100], compression=2)
     assert values(snappy[:61] + snappy_encode(records, xerial_compatible=False)) == [b"x" * 100]
+
+
+def test_many_empty_gzip_members_take_no_long_time():
+    batch = build([b"x" * 100], compression=1)
+    began_s = time.process_time()
+    assert values(batch[:61] + gzip.compress(b"") * 50_000 + batch[61:]) == [b"x" * 100]
+    assert time.process_time() - began_s < 0.5
+    with pytest.raises(DecompressionFailed, match="too early"):
+        without_compression(batch[:-1])
 
 
 def test_an_unknown_codec_is_refused():
