@@ -6,6 +6,7 @@ The numbers include requests of the server's other clients.
 import asyncio
 import re
 from dataclasses import dataclass
+from math import isfinite
 from typing import Final
 
 import aiohttp
@@ -39,10 +40,12 @@ def parse_draft_totals(exposition: str) -> DraftTotals | None:
     found = False
     for name, value in _LINE.findall(exposition):
         try:
-            totals[name] += float(value)
+            total = float(value)
         except ValueError:
             continue
-        found = True
+        if isfinite(total):
+            totals[name] += total
+            found = True
     return DraftTotals(int(totals["draft"]), int(totals["accepted"])) if found else None
 
 

@@ -39,6 +39,8 @@ def test_classes(status, error_class, retryable):
         json.dumps([SECRET]).encode(),
         SECRET.encode(),
         b"\xff\xfe" + SECRET.encode(),
+        b"[" * 100_000,
+        body(message="maximum context length is " + "9" * 5_000),
     ],
 )
 def test_nothing_of_the_prompt_is_repeated(said):

@@ -21,3 +21,5 @@ def test_who_drafts_nothing_tells_nothing():
     assert parse_draft_totals("vllm:num_requests_running 3.0\n") is None
     assert parse_draft_totals("") is None
     assert parse_draft_totals("vllm:spec_decode_num_draft_tokens_total e+\n") is None
+    assert parse_draft_totals("vllm:spec_decode_num_draft_tokens_total 1e999\n") is None
+    assert parse_draft_totals(TOLD + "vllm:spec_decode_num_draft_tokens_total 1e999\n") == DraftTotals(130, 90)

@@ -12,7 +12,7 @@ from schemas.stream import ErrorClass
 from services.worker.engine import EngineError
 
 _IDENTIFIER: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
-_LIMIT: Final = re.compile(r"maximum (?:context|model) length (?:is|of) (\d+)", re.IGNORECASE)
+_LIMIT: Final = re.compile(r"maximum (?:context|model) length (?:is|of) (\d{1,12})\b", re.IGNORECASE)
 _ASKED: Final = re.compile(r"\b(\d{1,12}) (?:\w+ )?tokens\b", re.IGNORECASE)
 
 # The boolean is True if another attempt could succeed. A wrong request fails in each attempt.
@@ -50,7 +50,7 @@ def upstream_error(status: int | None, body: bytes) -> EngineError:
 def _error_object(body: bytes) -> dict[str, Any]:
     try:
         value = msgspec.json.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return {}
     if isinstance(value, dict) and isinstance(value.get("error"), dict):
         # Some servers put the error object into a field ``error``, and some send it as the whole body.
