@@ -4,7 +4,7 @@ import asyncio
 import hashlib
 import itertools
 import secrets
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from typing import Any, Final
 
@@ -106,21 +106,38 @@ class RequestService:
         await self._charge("requests", client.tenant)
         charged = min(tokens_of(parsed.template), self._settings.tokens_burst)
         await self._charge("tokens", client.tenant, charged)
+        taken = False
+
+        def on_taken() -> None:
+            nonlocal taken
+            taken = True
+            on_posted()
+
         try:
             request, stream = self._new_stream(parsed, client, arrival, charged, place)
             with _end_on_failure(stream):
                 if idempotency_key is None:
-                    return await self._post(request, stream, traceparent, on_posted)
+                    return await self._post(request, stream, traceparent, on_taken)
                 record = IdempotencyRecord(request.request_id, _body_hash(parsed))
-                known = await self._shared_limits.claim(client.tenant, idempotency_key, record, steady_us())
-                if known is None:
-                    try:
-                        return await self._post(request, stream, traceparent, on_posted)
-                    except _NotTaken:
-                        await self._shared_limits.forget(client.tenant, idempotency_key, steady_us())
-                        raise
+                claim = self._shared_limits.claim(client.tenant, idempotency_key, record, steady_us())
+                claiming = asyncio.ensure_future(claim)
+                try:
+                    known = await asyncio.shield(claiming)  # if the client leaves now, Redis may have the key or not
+                    if known is None:
+                        return await self._post(request, stream, traceparent, on_taken)
+                except _NotTaken:
+                    await self._shared_limits.forget(client.tenant, idempotency_key, steady_us())
+                    raise
+                except asyncio.CancelledError:
+                    if not taken:
+                        self._soon(self._forget_claim(claiming, client.tenant, idempotency_key))
+                    raise
         except _NotTaken:
             self._give_back(client.tenant, charged)
+            raise
+        except asyncio.CancelledError:
+            if not taken:
+                self._give_back(client.tenant, charged)
             raise
         stream.end("gone")
         self._give_back(client.tenant, charged)
@@ -154,7 +171,14 @@ class RequestService:
     def _give_back(self, tenant: str, tokens: int) -> None:
         if tokens <= 0 or not self._settings.tokens_per_minute:
             return
-        task = asyncio.create_task(self._shared_limits.give_back("tokens", tenant, steady_us(), tokens))
+        self._soon(self._shared_limits.give_back("tokens", tenant, steady_us(), tokens))
+
+    async def _forget_claim(self, claiming: asyncio.Future[IdempotencyRecord | None], tenant: str, key: str) -> None:
+        if await claiming is None:
+            await self._shared_limits.forget(tenant, key, steady_us())
+
+    def _soon(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
         self._giving_back.add(task)  # keeps a reference; few, because each ends within the time-out of Redis
         task.add_done_callback(self._giving_back.discard)
 

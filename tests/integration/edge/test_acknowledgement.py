@@ -15,6 +15,7 @@ from services.runtime.clock import now_ms
 from tests.integration.edge.lab import ASK, deltas, open_lab
 from tests.integration.edge.test_websocket import socket
 from tests.support.brokers import Broker
+from tests.support.waiting import until
 
 
 @pytest.fixture
@@ -137,3 +138,43 @@ async def test_the_key_of_a_lost_request_is_free_once_it_cannot_come_any_more(la
     request = await lab.answer("x")
     assert (await asking).status == 200
     assert time_ms(request.request_id) <= now_ms()
+
+
+@pytest.mark.parametrize("leaves_during", ["claim", "post"])
+async def test_a_client_that_leaves_before_its_request_is_taken_may_repeat(lab, leaves_during, monkeypatch):
+    url = await lab.edge(tokens_per_minute=60_000)
+    service = lab.edges[url]._sockets._request_service
+    limits, reached, given_back = service._shared_limits, asyncio.Event(), []
+
+    async def claim(*given):
+        known = await type(limits).claim(limits, *given)
+        reached.set()
+        await asyncio.sleep(0.2)
+        return known
+
+    async def post(*_, **__):  # as if the buffer was full
+        reached.set()
+        await asyncio.Event().wait()
+
+    async def give_back(quota, tenant, at_us, units):
+        given_back.append((quota, units))
+
+    once = {"headers": {"Idempotency-Key": leaves_during}, "json": ASK}
+    with monkeypatch.context() as patched:
+        patched.setattr(limits, "give_back", give_back)
+        if leaves_during == "claim":
+            patched.setattr(limits, "claim", claim)
+        else:
+            patched.setattr(service._producer, "post_now", lambda *_, **__: None)
+            patched.setattr(service._producer, "post", post)
+        leaving = asyncio.create_task(lab.http.post(f"{url}/v1/chat/completions", **once))
+        await reached.wait()
+        leaving.cancel()
+        await until(lambda: not len(service._hub), "the stream stays open")
+        await until(lambda: not service._giving_back, "nothing is given back")
+    assert any(quota == "tokens" and units > 0 for quota, units in given_back)
+    asking = asyncio.create_task(lab.http.post(f"{url}/v1/chat/completions", **once))
+    answering = asyncio.create_task(lab.answer("x"))
+    response = await asking
+    answering.cancel()
+    assert response.status == 200
