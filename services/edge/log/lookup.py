@@ -148,7 +148,7 @@ class LogLookup:
         ]
 
     async def end_offset(self, partition: int) -> int:
-        with _in_time():
+        with in_time():
             async with asyncio.timeout(LOOKUP_TIMEOUT_S):
                 return await self._readers[0].tail.end_offset(STREAMS, partition)
 
@@ -220,7 +220,7 @@ class LogLookup:
             raise ApiError(429, "You resume too many streams at once: try again.", code="busy", retry_after_s=1)
         self._under_way[tenant] += 1
         try:
-            with _in_time():
+            with in_time():
                 async with asyncio.timeout(LOOKUP_TIMEOUT_S):
                     yield
         finally:
@@ -230,7 +230,8 @@ class LogLookup:
 
 
 @contextmanager
-def _in_time() -> Iterator[None]:
+def in_time() -> Iterator[None]:
+    """Convert a ``TimeoutError`` to an ``ApiError`` with status 503."""
     try:
         yield
     except TimeoutError:

@@ -20,7 +20,7 @@ from services.edge.delivery.session import DeliverySession
 from services.edge.delivery.subscription import EXPIRY_MARGIN_US, ClientConnection, History, OpenRequest, Subscription
 from services.edge.encoders.encoding import ClientContext
 from services.edge.errors import ApiError
-from services.edge.log.lookup import LATE_MS, LogLookup, is_too_old
+from services.edge.log.lookup import LATE_MS, LOOKUP_TIMEOUT_S, LogLookup, in_time, is_too_old
 from services.edge.log.partition_follower import PartitionFollower, PartitionHold
 from services.edge.log.positions import OpId, parse_op_id
 from services.edge.requests.batch_room import BatchRoom, StreamPlace
@@ -197,7 +197,10 @@ class RequestService:
         log_ms = self._log_ms()
         if found is None or found.event.tenant != client.tenant or is_too_old(found, readable_ms, log_ms):
             raise ApiError(404, "No such request, or it is too old.", code="request_not_found", param="request_id")
-        request, hold = found.event, await self._partitions.hold(partition)
+        request = found.event
+        with in_time():
+            async with asyncio.timeout(LOOKUP_TIMEOUT_S):
+                hold = await self._partitions.hold(partition)
         try:
             self._check_capacity(client.tenant)  # again, because other streams may be open by now
         except ApiError:

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from schemas.ids import time_ms
-from services.bus import EventRejected, NotAcknowledged, Producer
+from services.bus import EventRejected, NotAcknowledged, Producer, partition_for
 from services.edge.requests import request_service
 from services.runtime.clock import now_ms
-from tests.integration.edge.lab import ASK, deltas, open_lab
+from tests.integration.edge.lab import ASK, PARTITIONS, deltas, open_lab
 from tests.integration.edge.test_websocket import socket
 from tests.support.brokers import Broker
 from tests.support.waiting import until
@@ -178,3 +178,31 @@ async def test_a_client_that_leaves_before_its_request_is_taken_may_repeat(lab, 
     response = await asking
     answering.cancel()
     assert response.status == 200
+
+
+async def test_a_resume_whose_broker_goes_away_is_told_so(own_broker, monkeypatch):
+    async with open_lab(own_broker.address) as lab:
+        urls = [await lab.edge(), await lab.edge()]
+        request, _ = await lab.ask(urls[0])
+        partition = partition_for(request.request_id, PARTITIONS)
+        service = lab.edges[urls[1]]._sockets._request_service
+        await until(lambda: partition not in service._partitions._plan.followed, "both edges read the partition")
+        monkeypatch.setattr(request_service, "LOOKUP_TIMEOUT_S", 0.3)
+        find, found = service._lookup.find_request, asyncio.Event()
+
+        async def find_request(*given):
+            result = await find(*given)
+            os.kill(own_broker.pid, signal.SIGSTOP)
+            found.set()
+            return result
+
+        monkeypatch.setattr(service._lookup, "find_request", find_request)
+        resuming = asyncio.create_task(lab.http.get(f"{urls[1]}/v1/chat/completions/{request.request_id}"))
+        try:
+            await found.wait()
+            async with asyncio.timeout(5):
+                response = await resuming
+            assert response.status == 503
+            assert (await response.json())["error"]["code"] == "log_unavailable"
+        finally:
+            os.kill(own_broker.pid, signal.SIGCONT)
