@@ -81,6 +81,9 @@ class StickyNumberAssignor(AbstractPartitionAssignor):  # type: ignore[misc] # a
     Kafka's cooperative protocol. The first rebalance assigns the number to no member. The second rebalance assigns the
     number to another member.
 
+    Args:
+        counts: How many partitions each topic has, as far as this is known.
+
     Attributes:
         handing_over: Partition numbers that a first rebalance took from this member, and that no second rebalance has
             assigned to another member yet.
@@ -93,8 +96,9 @@ class StickyNumberAssignor(AbstractPartitionAssignor):  # type: ignore[misc] # a
     name: str = "range"
     version: Final = 0
 
-    def __init__(self, owned: Callable[[], OwnedPartitions]) -> None:
+    def __init__(self, owned: Callable[[], OwnedPartitions], counts: Mapping[str, int] | None = None) -> None:
         self._owned = owned
+        self._counts = dict(counts or {})  # the last known number of partitions of each topic
         self.handing_over: frozenset[int] = frozenset()
         self.unfinished = False
 
@@ -102,7 +106,10 @@ class StickyNumberAssignor(AbstractPartitionAssignor):  # type: ignore[misc] # a
         self, cluster: Any, members: Mapping[str, ConsumerProtocolMemberMetadata]
     ) -> dict[str, ConsumerProtocolMemberAssignment]:
         topics = sorted({topic for metadata in members.values() for topic in metadata.subscription})
-        counts = {topic: len(cluster.partitions_for_topic(topic) or ()) for topic in topics}
+        # The metadata may lack a topic for a moment, for example while a broker starts. Members that got partitions of
+        # only some of their topics could not work.
+        self._counts |= {topic: len(found) for topic in topics if (found := cluster.partitions_for_topic(topic))}
+        counts = {topic: self._counts.get(topic, 0) for topic in topics}
         owned = {member: _decode(metadata.user_data) for member, metadata in members.items()}
         shares = sticky_assignment(range(max(counts.values(), default=0)), owned)
         moving = handovers(shares, owned)

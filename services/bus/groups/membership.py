@@ -92,7 +92,8 @@ class GroupMembership(ConsumerRebalanceListener):  # type: ignore[misc] # aiokaf
         self._held = held
         self._hands_over = hands_over
         self._session_s = settings.session_timeout_ms / 1_000
-        self._assignor = StickyNumberAssignor(self._owned)
+        topics, known = tuple(topics), cluster.client.cluster.partitions_for_topic
+        self._assignor = StickyNumberAssignor(self._owned, {topic: len(known(topic) or ()) for topic in topics})
         self._failures: set[asyncio.Future[None]] = set()
         self._subscription: Any = SubscriptionState()
         self._subscription.register_fetch_waiters(self._failures)  # the coordinator fails these when it fails

@@ -4,6 +4,7 @@ import gc
 import random
 import time
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 from aiokafka.client import AIOKafkaClient
@@ -21,6 +22,7 @@ from services.bus import (
     TopicPartitions,
     UnreadableRecord,
 )
+from services.bus.groups.assignor import StickyNumberAssignor
 from services.bus.read.fetch_connection import FetchConnection
 from services.bus.read.fetch_wire import FetchAsk
 from services.runtime.errors import UserError
@@ -114,6 +116,36 @@ async def test_members_get_the_same_partitions_of_all_topics(
     for partitions in held:
         first, second = ({p for name, p in partitions if name == topic.name} for topic in topics)
         assert first == second
+
+
+async def test_metadata_that_lacks_a_topic_for_a_moment_takes_nothing_away(
+    settings: BusSettings, new_topic: NewTopic, group: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topics = [await new_topic(), await new_topic()]
+    assign, held = StickyNumberAssignor.assign, [NOTHING, NOTHING]
+
+    class Lacking:
+        def __init__(self, cluster: Any) -> None:
+            self._cluster = cluster
+
+        def partitions_for_topic(self, topic: str) -> Any:
+            return None if topic == topics[1].name else self._cluster.partitions_for_topic(topic)
+
+    monkeypatch.setattr(
+        StickyNumberAssignor, "assign", lambda self, cluster, given: assign(self, Lacking(cluster), given)
+    )
+
+    def member(number: int) -> GroupReader:
+        def assigned(assignment: Assignment) -> None:
+            held[number] = assignment.held
+
+        return GroupReader(settings, topics=topics, group=group, handler=RecordCollector(), on_assigned=assigned)
+
+    async with running_readers(member(0)):
+        await until(lambda: len(held[0]) > 0)
+        assert held[0] == everything(topics[0]) | everything(topics[1])
+        async with running_readers(member(1)):
+            await until(lambda: len(held[1]) == 4 and len(held[0]) == 4)
 
 
 async def test_manual_commits_follow_the_work(

@@ -52,6 +52,17 @@ class Cluster:
         return set(range(1 if topic == "single" else 4))
 
 
+def test_a_topic_that_metadata_lacks_for_a_moment_keeps_its_partitions() -> None:
+    class Lacking:
+        def partitions_for_topic(self, topic: str) -> set[int] | None:
+            return None if topic == "u" else {0, 1, 2, 3}
+
+    assignor = StickyNumberAssignor(lambda: OwnedPartitions(1, frozenset()), {"t": 4, "u": 4})
+    members = {"one": assignor.metadata(["t", "u"])}
+    for _ in range(2):
+        assert assignor.assign(Lacking(), members)["one"].assignment == [("t", [0, 1, 2, 3]), ("u", [0, 1, 2, 3])]
+
+
 def test_a_member_gets_its_numbers_of_every_topic_it_reads() -> None:
     claims = {"one": OwnedPartitions(1, frozenset({3, 0})), "two": OwnedPartitions(1, frozenset({1, 2})), "old": None}
     members = {
