@@ -358,6 +358,8 @@ class _Session:
         held = goal.partitions <= self._partitions.held
         asked_us = self._reader.clock()
         ends = await self.cluster.end_offsets(goal.partitions) if held else {}
+        for other in self._partitions.lower_goals(ends, asked_us):
+            _complete(other, all_read=True)
         if reached.done():
             return
         if not goal.partitions <= self._partitions.held:

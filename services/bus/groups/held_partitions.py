@@ -27,9 +27,9 @@ OnAssigned = Callable[[Assignment], None]
 class HeldPartitions(Generic[Waiter]):
     """The partitions of one reader, each with the next offset to read.
 
-    ``set_goal`` adds a waiter, such as a future, with the offsets that some partitions must reach. ``start_at`` or
-    ``read`` removes and returns the waiter when all these offsets are reached. ``assign`` removes and returns the
-    waiter when one of these partitions is lost.
+    ``set_goal`` adds a waiter, such as a future, with the offsets that some partitions must reach. ``start_at``,
+    ``read`` or ``lower_goals`` removes and returns the waiter when all these offsets are reached. ``assign`` removes
+    and returns the waiter when one of these partitions is lost.
     """
 
     __slots__ = ("_ends", "_goals", "_known_us", "held", "positions")
@@ -39,7 +39,7 @@ class HeldPartitions(Generic[Waiter]):
         """All partitions of the last assignment."""
         self.positions: dict[Partition, int] = {}
         """The next offset to read, for each partition whose start offset is known."""
-        self._goals: dict[Waiter, dict[Partition, int]] = {}
+        self._goals: dict[Waiter, tuple[dict[Partition, int], int]] = {}  # with the time when its ends were asked for
         self._ends: dict[Partition, tuple[int, int]] = {}  # the last known end, and when it was asked for
         self._known_us: dict[Partition, int] = {}
 
@@ -67,7 +67,7 @@ class HeldPartitions(Generic[Waiter]):
             self.positions.pop(partition, None)
             self._ends.pop(partition, None)
             self._known_us.pop(partition, None)
-        missed = [waiter for waiter, goal in self._goals.items() if not lost.isdisjoint(goal)]
+        missed = [waiter for waiter, (goal, _) in self._goals.items() if not lost.isdisjoint(goal)]
         for waiter in missed:
             del self._goals[waiter]
         return Assignment(partitions, partitions - kept, lost), missed
@@ -106,8 +106,18 @@ class HeldPartitions(Generic[Waiter]):
         goal = dict(ends)
         if self._is_reached(goal):
             return True
-        self._goals[waiter] = goal
+        self._goals[waiter] = goal, asked_us
         return False
+
+    def lower_goals(self, ends: Mapping[Partition, int], asked_us: int) -> list[Waiter]:
+        """Lower all goals that lie beyond ``ends``, because the log has lost its end since they were set.
+
+        Goals that were set after ``asked_us`` stay. Remove and return the waiters whose goal is reached now.
+        """
+        for goal, set_us in self._goals.values():
+            if asked_us > set_us:
+                goal.update({p: ends[p] for p, end in goal.items() if ends.get(p, end) < end})
+        return self._take_reached()
 
     def forget_goal(self, waiter: Waiter) -> None:
         self._goals.pop(waiter, None)
@@ -117,7 +127,7 @@ class HeldPartitions(Generic[Waiter]):
         return sum(max(0, end - self.positions.get(p, 0)) for p, (end, _) in self._ends.items() if p in self.held)
 
     def _take_reached(self) -> list[Waiter]:
-        reached = [waiter for waiter, goal in self._goals.items() if self._is_reached(goal)]
+        reached = [waiter for waiter, (goal, _) in self._goals.items() if self._is_reached(goal)]
         for waiter in reached:
             del self._goals[waiter]
         return reached

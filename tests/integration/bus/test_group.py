@@ -17,6 +17,7 @@ from services.bus import (
     BusSettings,
     GroupReader,
     InFlightLimit,
+    Partition,
     Producer,
     Received,
     TopicPartitions,
@@ -329,6 +330,31 @@ async def test_reading_to_the_end_waits_for_the_end_at_the_call_only(
             await got.until_count(held + 1)
         assert await to_end
         assert not await reader.read_to_end(frozenset({("railbus.nowhere", 0)}) | everything(topic))
+
+
+async def test_a_wait_for_an_end_that_the_log_has_lost_is_over(
+    settings: BusSettings, producer: Producer, topic: Topic, group: str
+) -> None:
+    await fill(producer, topic, 2)
+    reader = GroupReader(settings, topics=[topic], group=group, handler=RecordCollector())
+    async with running_readers(reader):
+        await until(lambda: reader.joined)
+        assert reader._session is not None
+        cluster = reader._session.cluster
+        end_offsets = cluster.end_offsets
+
+        async def before_the_loss(partitions: TopicPartitions) -> dict[Partition, int]:
+            return {partition: end + 1 for partition, end in (await end_offsets(partitions)).items()}
+
+        cluster.end_offsets = before_the_loss  # type: ignore[method-assign, assignment]
+        to_end = asyncio.create_task(reader.read_to_end(everything(topic)))
+        await until(lambda: bool(reader._partitions._goals))
+        cluster.end_offsets = end_offsets  # type: ignore[method-assign]
+        await until(lambda: reader._partitions.positions == dict.fromkeys(everything(topic), 2))
+        assert not to_end.done()
+        assert await reader.lag() == 0
+        async with asyncio.timeout(10):
+            assert await to_end
 
 
 async def test_a_kept_partition_is_read_on_while_the_group_is_joined_again(

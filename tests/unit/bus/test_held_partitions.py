@@ -106,3 +106,16 @@ def test_an_end_that_was_reached_tells_when_unread_records_were_appended() -> No
     assert holding.read_up_to_us(ALL[0]) == 200, "the answer to an earlier request may come later"
     holding.assign(frozenset(ALL[:2]), frozenset(ALL[:1]))
     assert holding.read_up_to_us(ALL[0]) == 0
+
+
+def test_a_goal_beyond_the_end_that_a_log_has_lost_is_lowered() -> None:
+    holding = HeldPartitions[str]()
+    holding.assign(frozenset(ALL))
+    holding.start_at(dict.fromkeys(ALL, 3))
+    assert not holding.set_goal("lost", {ALL[0]: 9, ALL[1]: 3}, asked_us=10)
+    assert not holding.set_goal("new", {ALL[0]: 6}, asked_us=30)
+    assert not holding.lower_goals({ALL[0]: 3}, asked_us=5)
+    assert not holding.lower_goals({ALL[0]: 5, ALL[2]: 0}, asked_us=20)
+    assert not holding.read({ALL[0]: 4})
+    assert holding.read({ALL[0]: 5}) == ["lost"]
+    assert holding.lower_goals({ALL[0]: 5}, asked_us=40) == ["new"]
