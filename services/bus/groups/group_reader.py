@@ -8,6 +8,7 @@ if there is none. But if ``rewind_ms`` is set, it begins at the offset that ``re
 """
 
 import asyncio
+import itertools
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
@@ -49,6 +50,13 @@ LAST_COMMIT_S: Final = 3.0
 
 LEAVING_COMMIT_S: Final = 10.0
 """Maximum time in seconds for the last commit of a member that stops. It allows for a short outage of the broker."""
+
+NO_LEADER_TOLD: Final = 5
+"""The number of failed attempts to find leaders after which this is logged."""
+
+LEADERS_CHECK_S: Final = 1.0
+"""While the start offsets of gained partitions are being found, how often to check that all of them still have leaders,
+in seconds."""
 
 
 @dataclass(eq=False)
@@ -316,9 +324,10 @@ class _Session:
             self._assign(held, frozenset(each for each in held if each[1] == partition[1]))
 
     def _assign(self, partitions: TopicPartitions, anew: TopicPartitions, moving: TopicPartitions = NOTHING) -> None:
-        assignment, missed = self._partitions.assign(partitions, anew)
-        for reached in missed:
-            _complete(reached, all_read=False)
+        assignment, _ = self._partitions.assign(partitions, anew)
+        for reached, goal in self._reader._goals.items():  # noqa: SLF001 - also those whose ends are not known yet
+            if not assignment.lost.isdisjoint(goal.partitions):
+                _complete(reached, all_read=False)
         self.fetcher.drop(tuple(assignment.lost))
         self._commits.forget((assignment.lost | assignment.gained) - moving)
         if self._reader.on_assigned is not None:
@@ -331,17 +340,46 @@ class _Session:
             self._partitions_changed.clear()
             if self._reader.handler is None:
                 continue
-            if new := self._partitions.without_position:
-                asked_us = self._reader.clock()
-                ends = await self.cluster.end_offsets(new)
-                newest = {at: record.timestamp for at, record in (await newest_records(self.cluster, ends)).items()}
-                starts = await self._starts(new, newest)
-                self._reader.begin_clocks(new, newest)
-                self._partitions.note_ends(ends, asked_us)
-                for reached in self._partitions.start_at(starts):
-                    _complete(reached, all_read=True)
-            known = self._partitions.positions  # in a new session, also those of kept partitions
-            self.fetcher.start_at({p: at for p, at in known.items() if self.fetcher.position(p) is None})
+            for attempt in itertools.count():
+                if led := self._led(self._partitions.without_position):
+                    await self._begin_while_led(led)
+                known = self._partitions.positions  # in a new session, also those of kept partitions
+                self.fetcher.start_at({p: at for p, at in known.items() if self.fetcher.position(p) is None})
+                if not (left := self._partitions.without_position):
+                    break
+                if attempt == NO_LEADER_TOLD:
+                    names = sorted({f"{topic}[{number}]" for topic, number in left})
+                    _log.warning("group %s: waiting for a leader, to read %s", self._reader.group, ", ".join(names))
+                await asyncio.sleep(backoff_s(attempt))
+                await self.cluster.refresh()
+
+    def _led(self, partitions: TopicPartitions) -> TopicPartitions:
+        # Without the partition numbers of which a partition has no leader. They would delay all others.
+        wanted, progress = set(partitions), self._reader.progress_topic
+        if progress is not None:
+            wanted |= {(progress.name, number) for _, number in partitions}
+        leaderless = {partition[1] for partition in wanted if self.cluster.leader(partition) is None}
+        return frozenset(partition for partition in partitions if partition[1] not in leaderless)
+
+    async def _begin_while_led(self, partitions: TopicPartitions) -> None:
+        beginning = asyncio.ensure_future(self._begin(partitions))
+        try:
+            while not (await asyncio.wait({beginning}, timeout=LEADERS_CHECK_S))[0]:
+                if self._led(partitions & self._partitions.held) != partitions:
+                    return
+            beginning.result()
+        finally:
+            beginning.cancel()
+
+    async def _begin(self, new: TopicPartitions) -> None:
+        asked_us = self._reader.clock()
+        ends = await self.cluster.end_offsets(new)
+        newest = {at: record.timestamp for at, record in (await newest_records(self.cluster, ends)).items()}
+        starts = await self._starts(new, newest)
+        self._reader.begin_clocks(new, newest)
+        self._partitions.note_ends(ends, asked_us)
+        for reached in self._partitions.start_at(starts):
+            _complete(reached, all_read=True)
 
     async def _starts(self, partitions: TopicPartitions, newest: Mapping[Partition, int]) -> dict[Partition, int]:
         if self._reader.rewind_ms is not None:

@@ -24,6 +24,7 @@ from services.bus import (
     UnreadableRecord,
 )
 from services.bus.groups.assignor import StickyNumberAssignor
+from services.bus.kafka.cluster import Cluster
 from services.bus.read.fetch_connection import FetchConnection
 from services.bus.read.fetch_wire import FetchAsk
 from services.runtime.errors import UserError
@@ -355,6 +356,59 @@ async def test_a_wait_for_an_end_that_the_log_has_lost_is_over(
         assert await reader.lag() == 0
         async with asyncio.timeout(10):
             assert await to_end
+
+
+async def test_a_partition_without_a_leader_delays_no_other(
+    settings: BusSettings, producer: Producer, topic: Topic, group: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await fill(producer, topic, 2)
+    leader, leaderless, held = Cluster.leader, {(topic.name, 3)}, [NOTHING, NOTHING]
+    monkeypatch.setattr(
+        Cluster, "leader", lambda self, partition: None if partition in leaderless else leader(self, partition)
+    )
+    got, others = RecordCollector(), RecordCollector()
+    first, second = (
+        GroupReader(
+            settings, topics=[topic], group=group, handler=handler, commit="never", rewind_ms=60_000,
+            on_assigned=lambda assignment, at=at: held.__setitem__(at, assignment.held),  # type: ignore[misc]
+        )
+        for at, handler in enumerate((got, others))
+    )  # fmt: skip
+    async with running_readers(first):
+        async with asyncio.timeout(10):
+            await got.until_count(6)
+        lag = asyncio.create_task(first.lag())
+        async with running_readers(second):
+            await until(lambda: (topic.name, 3) in held[1])
+            async with asyncio.timeout(10):
+                await lag
+                await others.until_count(2)
+            leaderless.clear()
+            await others.until_count(4)
+    assert {partition for partition, _ in got.offsets} == {0, 1, 2}
+
+
+async def test_partitions_begin_although_one_loses_its_leader_meanwhile(
+    settings: BusSettings, producer: Producer, topic: Topic, group: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await fill(producer, topic, 2)
+    leader, end_offsets, leaderless = Cluster.leader, Cluster.end_offsets, set[Partition]()
+    monkeypatch.setattr(
+        Cluster, "leader", lambda self, partition: None if partition in leaderless else leader(self, partition)
+    )
+
+    async def fail_once(self: Cluster, partitions: TopicPartitions) -> dict[Partition, int]:
+        if len(partitions) == 4:
+            leaderless.add((topic.name, 3))
+        return await end_offsets(self, partitions)
+
+    monkeypatch.setattr(Cluster, "end_offsets", fail_once)
+    got = RecordCollector()
+    async with running_readers(GroupReader(settings, topics=[topic], group=group, handler=got)):
+        async with asyncio.timeout(10):
+            await got.until_count(6)
+        leaderless.clear()
+        await got.until_count(8)
 
 
 async def test_a_kept_partition_is_read_on_while_the_group_is_joined_again(
