@@ -25,10 +25,16 @@ class PolicyError(Exception):
 
 
 class BrokenPolicy(PolicyError):
-    """A policy's files have faults. The message has one line for each fault."""
+    """A policy's files have faults. The message has one line for each fault.
 
-    def __init__(self, faults: Sequence[PolicyFault]) -> None:
+    Attributes:
+        passing: Whether the reason may lie in the machine, such as too little memory, so that the same files may be
+            accepted later.
+    """
+
+    def __init__(self, faults: Sequence[PolicyFault], *, passing: bool = False) -> None:
         self.faults = tuple(faults)
+        self.passing = passing
         super().__init__("\n".join(map(str, self.faults)))
 
 
@@ -42,5 +48,6 @@ def broken_by(error: Exception) -> BrokenPolicy:
     if isinstance(error, RecursionError):
         return BrokenPolicy([PolicyFault(".", 0, "a file is nested too deeply; make its structure flatter")])
     return BrokenPolicy(
-        [PolicyFault(".", 0, f"it cannot be used ({type(error).__name__}: {error}); undo the last edit")]
+        [PolicyFault(".", 0, f"it cannot be used ({type(error).__name__}: {error}); undo the last edit")],
+        passing=isinstance(error, OSError),
     )

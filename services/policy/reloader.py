@@ -1,5 +1,7 @@
 import asyncio
 import logging
+import math
+import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Final
@@ -13,6 +15,9 @@ from services.runtime.files import SettledChange
 from services.runtime.metrics import POLICY_REFUSED
 
 WATCH_INTERVAL_S: Final = 1.0
+
+RETRY_S: Final = 60.0
+"""Seconds after which unchanged files are tried again, if the reason why they were refused may have passed."""
 
 _log = logging.getLogger("railbus.policy")
 
@@ -36,6 +41,7 @@ class PolicyReloader:
         try_policy(files)
         self.current: Policy = build(files)
         self.refused: BrokenPolicy | None = None
+        self._again_s = math.inf  # when to try the refused files again, in monotonic seconds
 
     async def watch(self, interval_s: float = WATCH_INTERVAL_S) -> None:
         while True:
@@ -47,7 +53,12 @@ class PolicyReloader:
     def poll(self) -> Policy | None:
         """Return the new policy; None if the files have not changed, or if the policy has faults."""
         # Files are read when they are the same at two successive calls, so an unfinished edit is not read.
-        return self._read() if self._change.poll(fingerprint(self._root)) else None
+        changed = self._change.poll(fingerprint(self._root))
+        again = self._change.settled and time.monotonic() >= self._again_s
+        if not changed and not again:
+            return None
+        self._again_s = math.inf
+        return self._read()
 
     async def _adopt(self, policy: Policy) -> None:
         if self._prepare is not None:
@@ -80,5 +91,7 @@ class PolicyReloader:
     def _refuse(self, broken: BrokenPolicy) -> None:
         POLICY_REFUSED.inc()
         self.refused = broken
+        if broken.passing:
+            self._again_s = time.monotonic() + RETRY_S
         for fault in broken.faults:
             _log.error("policy rejected, %s stays in force: %s", self.current.version, fault)

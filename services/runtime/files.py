@@ -34,11 +34,14 @@ class SettledChange:
 
     Args:
         seen: State of the files at the start, such as their modification times.
+
+    Attributes:
+        settled: Whether the last two calls of ``poll`` got the same state.
     """
 
     def __init__(self, seen: Hashable) -> None:
         self._seen = seen
-        self._settled = True
+        self.settled = True
 
     def poll(self, seen: Hashable) -> bool:
         """Return whether a change has just become complete. So the result is True once for each change.
@@ -46,7 +49,7 @@ class SettledChange:
         A change is complete when two calls in a row get the same state.
         """
         if seen != self._seen:
-            self._seen, self._settled = seen, False
+            self._seen, self.settled = seen, False
             return False
-        was_settled, self._settled = self._settled, True
+        was_settled, self.settled = self.settled, True
         return not was_settled

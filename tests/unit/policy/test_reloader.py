@@ -2,10 +2,12 @@
 
 import asyncio
 import logging
+import subprocess
 
 import pytest
 
 from services.policy import BrokenPolicy, PolicyFault, PolicyReloader
+from services.policy.reloader import RETRY_S
 from tests.support.policies import copy_policy, replace_in_file
 from tests.support.waiting import until
 
@@ -65,6 +67,28 @@ def test_a_broken_policy_is_refused_and_told_and_the_next_good_one_counts(tmp_pa
     replace_in_file(folder, "patterns/pii.toml", "+@", "{1,60}@")
     assert settle(reloader).version != before.version
     assert reloader.refused is None
+
+
+@pytest.mark.parametrize("trouble", ["no process", "busy"])
+def test_a_policy_refused_for_a_passing_reason_is_tried_again(trouble, tmp_path, monkeypatch):
+    folder = copy_policy(tmp_path)
+    reloader = PolicyReloader(folder)
+    replace_in_file(folder, "policy.toml", "max_findings = 64", "max_findings = 65")
+
+    def fail(*_, **__):
+        if trouble == "no process":
+            raise BlockingIOError(11, "Resource temporarily unavailable")
+        raise subprocess.TimeoutExpired("python", 60)
+
+    with monkeypatch.context() as patched:
+        patched.setattr("services.policy.trial.subprocess.run", fail)
+        assert settle(reloader) is None
+    assert reloader.refused is not None
+    assert reloader.poll() is None
+    monkeypatch.setattr(reloader, "_again_s", reloader._again_s - RETRY_S)
+    assert reloader.poll().document.safety.max_findings == 65
+    assert reloader.refused is None
+    assert reloader.poll() is None
 
 
 def test_the_first_policy_must_be_good(tmp_path):
