@@ -32,6 +32,9 @@ from services.stream import AS_STARTED, Governance, Screen
 RETRY_US: Final = 1_000_000
 """Time in microseconds before the first retry of a line. Before each further retry, the time is twice as long."""
 
+LONGEST_RETRY_US: Final = 300_000_000
+"""Maximum time in microseconds before a retry of a line."""
+
 SLICE: Final = 64
 """Maximum number of new lines of one job that one step submits."""
 
@@ -255,7 +258,7 @@ class BatchCore:
         crowded = attempt.closed is not None and attempt.closed.cause in CROWDED_CAUSES
         job.adapt_window(crowded=crowded, submitted_us=attempt.submitted_us, now_us=now_us)
         if decision == "retry":
-            line.retry_us = now_us + RETRY_US * 2 ** (number - 1)
+            line.retry_us = now_us + min(RETRY_US * 2 ** (number - 1), LONGEST_RETRY_US)
             job.waiting.add(place)
             return []
         if result is None:

@@ -98,6 +98,24 @@ def test_a_line_fails_after_so_many_attempts():
     assert world.finished == "completed"
 
 
+def test_no_retry_of_a_line_is_later_than_five_minutes():
+    world = World(1, 1, 100, random.Random(0))
+    waits = []
+    while len(waits) < 15:
+        before = world.now
+        while len(world.submitted) == len(waits):
+            world.now += 1_000_000
+            world.step()
+            while world.effects:
+                world.perform()
+        waits.append(world.now - before)
+        world.answer(well=len(waits) == 15)
+        while world.read():
+            pass
+    assert 15_000_000 < waits[5] < 300_000_000 <= max(waits) < 310_000_000
+    world.run_to_the_end()
+
+
 def test_what_was_open_at_a_takeover_has_its_whole_time_from_then_on():
     world = World(3, 3, 1, random.Random(0))
     for _ in range(3):
