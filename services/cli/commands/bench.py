@@ -4,6 +4,7 @@ import argparse
 import os
 import tempfile
 from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final, get_args
 
@@ -22,6 +23,9 @@ MAX_RUNS: Final = 64
 
 MAX_REPEATS: Final = 32
 """Maximum number of repeats of a closed loop. A larger value of ``--repeats`` is the maximum instead."""
+
+PLOT_TYPES: Final = (".png", ".svg")
+"""File types that ``railbus plan`` can draw."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -52,6 +56,8 @@ def run(args: argparse.Namespace) -> int:
     workload = _workload(args)
     if args.out is not None:
         check_writable("--out", args.out)
+    if args.plot is not None:
+        _check_plot(args.plot)
     flags = {name: getattr(args, name) for name in ("gpu", "target", "draft", "precision", "budget")}
     if args.engine == "llama":
         need_embedded()
@@ -74,6 +80,16 @@ def run(args: argparse.Namespace) -> int:
         options += ["--json"] if args.json else []
         options += ["--plot", str(args.plot)] if args.plot is not None else []
         return run_planner("bench", str(out), *options)
+
+
+def _check_plot(path: Path) -> None:
+    # The planner says the same, but only after the measurement.
+    if path.suffix and path.suffix not in PLOT_TYPES and not path.is_dir():
+        raise UserError(
+            f"--plot {path}: the file must end in {' or '.join(PLOT_TYPES)}; a folder gets one file per panel"
+        )
+    if find_spec("matplotlib") is None:
+        raise UserError("--plot needs matplotlib: pip install 'railbus[plots]', or pip install matplotlib")
 
 
 async def _bring_weights(compared: Sequence[BenchArm]) -> int:

@@ -36,6 +36,7 @@ def railbus(*args, cwd, **env):
         (["tune", "--engine", "simulated", "--out", "/dev/null"], {}, "--out /dev/null/report.md: cannot be written"),
         (["tune", "--margin", "nan"], {}, "argument --margin: 'nan': must be a number"),
         (["bench", "engine", "--out", "/dev/null/x.json"], {}, "--out /dev/null/x.json: cannot be written"),
+        (["bench", "engine", "--plot", "x.gif"], {}, "--plot x.gif: the file must end in .png or .svg"),
         (["bench", "engine", "--rate", "nan"], {}, "argument --rate: 'nan': must be a number"),
         (["topics", "--kafka", "nowhere"], {}, "--kafka 'nowhere': must be HOST:PORT, such as 127.0.0.1:9092"),
         (["topics"], {"RAILBUS_KAFKA_BOOTSTRAP": "nowhere"}, "RAILBUS_KAFKA_BOOTSTRAP='nowhere': must be HOST:PORT"),
