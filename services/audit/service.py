@@ -2,6 +2,7 @@
 
 import asyncio
 import itertools
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -32,6 +33,9 @@ LOOK_S: Final = 0.05
 
 RETRY_S: Final = (0.5, 1.0, 2.0, 5.0)
 """Waits in seconds after failed writes to the store. The last one repeats. Reading pauses when the buffers are full."""
+
+STALE_S: Final = 10.0
+"""An archiver whose store has failed for longer than this many seconds is not ready."""
 
 _log = logger("audit")
 
@@ -69,11 +73,13 @@ class ArchiveService:
         self._buffers: dict[Partition, PartitionBuffer] = {}
         self._writing = 0  # units that were taken out of a buffer and are not on disk yet
         self._anchors: dict[Partition, ChainCheckpoint] = {}
+        self._failing_since_s: dict[str, float] = {}  # what fails at the store -> since when, in monotonic seconds
 
     @property
     def ready(self) -> bool:
-        """Whether the archiver has joined the consumer group and knows where the archive of each partition ends."""
-        return self._group.joined and self._held <= self._buffers.keys()
+        """Whether the archiver has joined the group, knows where each partition's archive ends, and can write."""
+        fails = any(time.monotonic() - since_s > STALE_S for since_s in self._failing_since_s.values())
+        return self._group.joined and self._held <= self._buffers.keys() and not fails
 
     async def run(self) -> None:
         """Archive until cancelled. Then write the buffered records.
@@ -120,7 +126,7 @@ class ArchiveService:
     async def _follow(self, partition: Partition) -> None:
         name, number = partition
         writer = PartitionWriter(self._store, self._signer, name, number)
-        state = await _persistently(writer.open, f"{name}[{number}]: its place in the archive cannot be read")
+        state = await self._persistently(writer.open, f"{name}[{number}]: its place in the archive cannot be read")
         self._writers[partition] = writer
         self._buffers[partition] = PartitionBuffer(state.end)
         begin = await self._tail.follow(TOPIC_NAMED[name], number, state.end)
@@ -160,7 +166,7 @@ class ArchiveService:
             start, records = buffer.take()
             self._writing = before - buffer.units
             try:
-                checkpoint = await _persistently(
+                checkpoint = await self._persistently(
                     partial(self._append, writer, start, records), f"{partition[0]}[{partition[1]}] cannot be archived"
                 )
             except Conflict as conflict:
@@ -195,25 +201,28 @@ class ArchiveService:
             return [ArchivedRecord(record, fields) for record, fields in pairs]
         return seal_all(pairs, self._seal_keys)
 
+    async def _persistently(self, work: Callable[[], T], trouble: str) -> T:
+        try:
+            for attempt in itertools.count():
+                thread = asyncio.ensure_future(asyncio.to_thread(work))
+                try:
+                    return await asyncio.shield(thread)
+                except asyncio.CancelledError:
+                    await asyncio.wait({thread})  # no other task may write to the partition meanwhile
+                    raise
+                except OSError as error:
+                    if attempt == 0:
+                        _log.error("%s: %s; trying again", trouble, error.strerror or error)
+                        self._failing_since_s[trouble] = time.monotonic()
+                    await asyncio.sleep(RETRY_S[min(attempt, len(RETRY_S) - 1)])
+        finally:
+            self._failing_since_s.pop(trouble, None)
+        raise AssertionError("unreachable")
+
     def _count(self) -> None:
         units = self._writing + sum(buffer.units for buffer in self._buffers.values())
         ARCHIVE_BUFFERED.set(units * UNIT_BYTES)
         self._limit.set_in_flight(units)
-
-
-async def _persistently(work: Callable[[], T], trouble: str) -> T:
-    for attempt in itertools.count():
-        thread = asyncio.ensure_future(asyncio.to_thread(work))
-        try:
-            return await asyncio.shield(thread)
-        except asyncio.CancelledError:
-            await asyncio.wait({thread})  # no other task may write to the partition meanwhile
-            raise
-        except OSError as error:
-            if attempt == 0:
-                _log.error("%s: %s; trying again", trouble, error.strerror or error)
-            await asyncio.sleep(RETRY_S[min(attempt, len(RETRY_S) - 1)])
-    raise AssertionError("unreachable")
 
 
 def _with_older(path: Path, checkpoints: Mapping[Partition, ChainCheckpoint]) -> Iterable[ChainCheckpoint]:

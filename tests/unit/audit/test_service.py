@@ -1,0 +1,37 @@
+"""An archiver that cannot write says so."""
+
+import asyncio
+import errno
+from types import SimpleNamespace
+
+import pytest
+
+from services.audit import service as audit_service
+from services.audit.settings import Settings
+from services.bus import BusSettings
+from services.runtime.settings import load_settings
+from tests.support.waiting import until
+
+pytest.importorskip("pyarrow")
+
+
+async def test_an_archiver_that_cannot_write_for_long_is_not_ready(tmp_path, monkeypatch):
+    monkeypatch.setattr(audit_service, "STALE_S", 0.05, raising=False)
+    monkeypatch.setattr(audit_service, "RETRY_S", (0.05,))
+    where = {"RAILBUS_ARCHIVE": str(tmp_path / "archive"), "RAILBUS_AUDIT_KEY": str(tmp_path / "key.pem")}
+    archiver = audit_service.ArchiveService(load_settings(Settings, where), BusSettings(), lambda: None)
+    archiver._group = SimpleNamespace(joined=True)
+    archiver._held = frozenset({("railbus.streams", 0)})
+
+    def full(_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(audit_service.PartitionWriter, "open", full)
+    following = asyncio.create_task(archiver._follow(("railbus.streams", 0)))
+    archiver._buffers = dict.fromkeys(archiver._held)
+    await asyncio.sleep(0)
+    assert archiver.ready
+    await until(lambda: not archiver.ready, "it stays ready", within_s=10)
+    following.cancel()
+    await asyncio.gather(following, return_exceptions=True)
+    assert archiver.ready
