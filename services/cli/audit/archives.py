@@ -24,6 +24,7 @@ from services.cli.audit.find import ArchivedRequest, Wanted, find_in_archive, fi
 from services.cli.audit.rejudge_page import rejudge_page
 from services.cli.audit.sources import archived_records, open_archive
 from services.cli.common import bus_settings, check_request_id, run_coroutine
+from services.cli.program import command
 from services.cli.show.terminal import printable
 from services.cli.time_spec import parse_time_spec
 from services.cli.tree.extras import require_governance
@@ -117,11 +118,11 @@ def rejudge(args: argparse.Namespace) -> int:
     told: list[Any] = []
     status = 0
     for service, own in (("safety", answers), ("rails", without)):
-        command = [sys.executable, "-P", "-m", f"services.{service}.rejudge", *options, *own]
+        program = command(f"services.{service}.rejudge", *options, *own)
         if not as_json:
-            done = subprocess.run(command, check=False)  # noqa: S603 - our own program, no shell
+            done = subprocess.run(program, check=False)  # noqa: S603 - our own program, no shell
         else:
-            done = subprocess.run([*command, "--json"], stdout=subprocess.PIPE, check=False)  # noqa: S603 - likewise
+            done = subprocess.run([*program, "--json"], stdout=subprocess.PIPE, check=False)  # noqa: S603 - likewise
         if done.returncode not in {0, 1}:
             return done.returncode
         told += [orjson.loads(done.stdout)] if as_json else []

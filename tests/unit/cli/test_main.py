@@ -170,7 +170,9 @@ def test_ctrl_c_in_a_program_of_a_subcommand_is_silent(tmp_path):
     assert (done.returncode, done.stdout, done.stderr) == (-signal.SIGINT, b"", b"")
 
 
-@pytest.mark.parametrize("args", [("plan", "latency"), ("simulate", "--runs", "1")])
+@pytest.mark.parametrize(
+    "args", [("plan", "latency"), ("simulate", "--runs", "1"), ("audit", "rejudge", "--policy", "x", "--archive", "y")]
+)
 def test_a_program_of_a_subcommand_is_started_so(monkeypatch, args):
     started = []
     monkeypatch.setattr(subprocess, "run", lambda given, **_: started.append(given) or SimpleNamespace(returncode=0))
