@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any, Final
 
 from aiokafka.errors import (
+    BrokerResponseError,
     ClusterAuthorizationFailedError,
     InvalidTopicError,
     KafkaError,
@@ -18,6 +19,7 @@ from aiokafka.errors import (
     PolicyViolationError,
     RecordListTooLargeError,
     TopicAuthorizationFailedError,
+    kafka_errors,
 )
 
 from schemas.base import AnyEvent
@@ -47,9 +49,19 @@ FLUSH_S: Final = 10.0
 
 _NOTHING: Final[frozenset[type[AnyEvent]]] = frozenset()
 
-_TOO_LARGE: Final = (MessageSizeTooLargeError, RecordListTooLargeError)
+
+class _InvalidRecordError(BrokerResponseError):  # type: ignore[misc] # aiokafka has no types
+    errno = 87  # which aiokafka does not know
+    message = "INVALID_RECORD"
+
+
+kafka_errors.setdefault(_InvalidRecordError.errno, _InvalidRecordError)
+
+_ONE_OF_BATCH: Final = (MessageSizeTooLargeError, RecordListTooLargeError, _InvalidRecordError)
+"""Errors of a batch whose records may be accepted one by one."""
+
 _FOR_GOOD: Final = (
-    *_TOO_LARGE,
+    *_ONE_OF_BATCH,
     ClusterAuthorizationFailedError,
     InvalidTopicError,
     PolicyViolationError,
@@ -218,7 +230,7 @@ class Producer:
         if sent.cancelled() or (error is not None and not isinstance(error, _FOR_GOOD)):
             self._fail(error or KafkaError("batch cancelled"))
             return
-        if isinstance(error, _TOO_LARGE) and len(records) > 1:
+        if isinstance(error, _ONE_OF_BATCH) and len(records) > 1:
             self._outbox.split_batch(target)
             self._fail(error)
             return

@@ -1,10 +1,13 @@
 import asyncio
 import itertools
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from aiokafka import AIOKafkaProducer
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.errors import ClusterAuthorizationFailedError, TopicAuthorizationFailedError
+from aiokafka.producer.sender import SendProduceReqHandler
 
 from schemas.errors import MalformedEvent
 from schemas.ids import uuid7
@@ -176,6 +179,32 @@ async def test_what_the_broker_refuses_for_good_is_told_and_the_rest_goes_on(
     assert [isinstance(result, EventRejected) for result in results] == [False, True, False, False]
     assert (await producer.send(small, closed(first))).partition == 0
     assert any("refuses" in message and "for good" in message for message in caplog.messages)
+
+
+async def test_a_record_that_the_broker_finds_invalid_is_refused_alone(
+    producer: Producer, topic: Topic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a broker does that checks records; aiokafka does not know the error."""
+    handle = SendProduceReqHandler.handle_response
+
+    def check(self: Any, answer: Any) -> None:
+        invalid = any(b"invalid" in batch.get_data_buffer() for batch in self._batches.values())
+        topics = [
+            (name, [(part, 87 if invalid and not code else code, *rest) for part, code, *rest in parts])
+            for name, parts in answer.topics
+        ]
+        handle(self, SimpleNamespace(API_VERSION=answer.API_VERSION, topics=topics))
+
+    monkeypatch.setattr(SendProduceReqHandler, "handle_response", check)
+    request_id = request_in(0)
+    async with asyncio.timeout(30):
+        posted = [
+            await producer.post(topic, event)
+            for event in (closed(request_id), closed(request_id, "invalid"), closed(request_id))
+        ]
+        results = await asyncio.gather(*posted, return_exceptions=True)
+        assert [isinstance(result, EventRejected) for result in results] == [False, True, False]
+        assert (await producer.send(topic, closed(request_id))).partition == 0
 
 
 async def test_a_topic_that_the_user_may_not_see_is_refused(
