@@ -3,13 +3,14 @@
 import asyncio
 import contextlib
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 
 from schemas.errors import MalformedEvent
 from schemas.topics import STREAMS
-from services.bus import BusError
+from services.bus import BusError, EventRejected, NotAcknowledged
 from services.processor.core import RecordPosition, Write
 from services.processor.pending_writes import PendingWrites
 from tests.unit.router.world import closed, request_id
@@ -21,6 +22,7 @@ class SmallProducer:
     def __init__(self, room):
         self.room = room
         self.taken = []
+        self.acks = []
         self.ended = False
         self._more = asyncio.Event()
 
@@ -44,7 +46,8 @@ class SmallProducer:
     def _take(self, event):
         self.room -= 1
         self.taken.append(event)
-        return asyncio.get_running_loop().create_future()
+        self.acks.append(asyncio.get_running_loop().create_future())
+        return self.acks[-1]
 
 
 class Writer:
@@ -52,16 +55,19 @@ class Writer:
 
     def __init__(self, room, held=lambda _: True):
         self.producer = SmallProducer(room)
-        self.finished = []
+        self.finished, self.written, self.not_written, self.sent = [], [], [], 0
         self.pending = PendingWrites(
-            self.producer, group="g", holds=held, on_sent=lambda: None, on_finished=self.finished.append,
-            on_written=None, on_not_written=None,
+            self.producer, group="g", holds=held, on_sent=self._count_sent, on_finished=self.finished.append,
+            on_written=self.written.append, on_not_written=self.not_written.append,
         )  # fmt: skip
         self.sending = asyncio.create_task(self.pending.send())
 
     def append(self, number, reason=""):
         event = structs.replace(closed(rid=request_id(number)), reason=reason)
         self.pending.append(Write(STREAMS, event, done=RecordPosition("t", 0, number)))
+
+    def _count_sent(self):
+        self.sent += 1
 
     @property
     def taken(self):
@@ -117,6 +123,53 @@ async def test_what_is_not_ours_or_too_large_is_finished_and_not_written():
         writer.append(number, reason)
     assert writer.taken == [request_id(0), request_id(3)]
     assert [position.offset for position in writer.finished] == [1, 2]
+    await writer.stop()
+
+
+async def test_what_waits_and_is_lost_is_finished_and_not_written():
+    held = {request_id(0), request_id(1)}
+    writer = Writer(room=0, held=lambda rid: rid in held)
+    writer.append(0)
+    writer.append(1)
+    held.clear()
+    held.add(request_id(0))
+    writer.producer.make_room(2)
+    await let_others_run()
+    assert writer.taken == [request_id(0)]
+    assert [position.offset for position in writer.finished] == [1]
+    assert writer.sent == 2  # each made room for a record to be read
+    await writer.stop()
+
+
+@pytest.mark.parametrize(
+    ("error", "ends", "lost"),
+    [(None, True, False), (EventRejected("no"), True, True), (NotAcknowledged("?"), False, True)],
+)
+async def test_a_record_is_done_when_its_write_is_or_never_will_be(error, ends, lost):
+    """A write of which nothing is known is made again: its record is read again."""
+    writer = Writer(room=1)
+    writer.append(0)
+    assert (len(writer.written), writer.finished, writer.pending.busy) == (1, [], True)
+    [ack] = writer.producer.acks
+    if error is None:
+        ack.set_result(None)
+    else:
+        ack.set_exception(error)
+    await let_others_run()
+    assert [position.offset for position in writer.finished] == [0] * ends
+    assert writer.not_written == writer.written * lost
+    assert not writer.pending.busy
+    await writer.stop()
+
+
+async def test_after_a_queue_was_sent_a_write_is_posted_as_it_is_decided():
+    writer = Writer(room=0)
+    writer.append(0)
+    assert writer.pending.busy
+    writer.producer.make_room(2)
+    await let_others_run()
+    writer.append(1)
+    assert writer.taken == [request_id(0), request_id(1)]
     await writer.stop()
 
 
