@@ -20,8 +20,8 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 # with RAILBUS_RANDOM=1, and more or fewer of them with RAILBUS_TEST_EXAMPLES (10, 0.1).
 # No deadline for one example: how busy the machine is decides nothing.
 settings.register_profile("fixed", derandomize=True, database=None, deadline=None, max_examples=examples(100))
-if os.environ.get("RAILBUS_RANDOM") != "1":
-    settings.load_profile("fixed")
+settings.register_profile("random", deadline=None, max_examples=examples(100))
+settings.load_profile("random" if os.environ.get("RAILBUS_RANDOM") == "1" else "fixed")
 
 
 @pytest.hookimpl(wrapper=True)
