@@ -1,6 +1,7 @@
 """Whatever is killed when: every line has one result, and no request is written twice."""
 
 import random
+from collections import deque
 
 import pytest
 from hypothesis import given
@@ -11,7 +12,7 @@ from schemas.batches import BatchControl, BatchProgress
 from schemas.stream import Closed
 from schemas.topics import STREAMS
 from services.batch.core import CANCEL_GRACE_US, RETRY_US, BatchConfig
-from services.batch.job import CHECKPOINT_US, RecordResult
+from services.batch.job import CHECKPOINT_US, JobCheckpoint, RecordResult
 from services.jobs.result_lines import LineAnswer, LineError
 from tests.unit.batch.world import BATCH_ID, World
 
@@ -258,6 +259,22 @@ def test_an_answer_that_was_half_read_at_a_takeover_is_read_again():
     while world.effects:
         world.perform()
     assert world.core.job(BATCH_ID).totals.completed == 2
+
+
+@pytest.mark.parametrize("noted", [True, False])
+def test_what_never_reached_the_log_is_submitted_at_a_takeover(noted):
+    world = World(3, 3, 1, random.Random(0))
+    world.perform()
+    world.step()
+    kept = [effect for effect in world.effects if isinstance(effect, JobCheckpoint) == noted]
+    world.effects = deque(kept if noted else kept[-1:])
+    while world.effects:
+        world.perform()
+    before = len(world.submitted)
+    world.begin()
+    while world.effects:
+        world.perform()
+    assert (before, len(world.submitted), len(set(world.submitted))) == (0 if noted else 1, 3, 3)
 
 
 def test_a_crowded_request_halves_the_window_and_another_widens_it():
