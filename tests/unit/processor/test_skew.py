@@ -51,3 +51,17 @@ def test_sources_without_number_are_forgotten() -> None:
     for number in range(3 * MAX_SOURCES):
         meter.note(Event(request_id="r", tenant="t", at=T0, source=f"app/{number}"), T0 // 1_000, T0)
     assert len(meter._sources) == MAX_SOURCES
+
+
+def test_the_source_that_was_silent_for_longest_is_forgotten_first() -> None:
+    meter = SkewMeter()
+    for number in (*range(MAX_SOURCES), 0, MAX_SOURCES):
+        meter.note(Event(request_id="r", tenant="t", at=T0, source=f"app/{number}"), T0 // 1_000, T0)
+    assert {"app/0", "app/1"} & meter._sources.keys() == {"app/0"}
+
+
+def test_few_events_and_events_without_a_time_tell_nothing() -> None:
+    assert heard(SkewMeter(), 2_000, [1, 1]) == [None] * 2
+    meter = SkewMeter()
+    assert [meter.note(chunk(n), 0, T0 + n * WINDOW_US) for n in range(4)] == [None] * 4
+    assert meter.worst_ms() == {}
