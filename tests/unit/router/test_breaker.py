@@ -63,6 +63,28 @@ def test_failed_probe_opens_it_again() -> None:
     assert breaker.admits(2 * OPEN_US) == "probe"
 
 
+def test_probes_before_it_opened_again_do_not_help_to_close_it() -> None:
+    breaker = tripped()
+    for served in (True, True, False):
+        assert breaker.admits(OPEN_US) == "probe"
+        breaker.record(OPEN_US, probe=True, served=served)
+    for _ in range(PROBES):
+        assert breaker.state != "closed"
+        assert breaker.admits(2 * OPEN_US) == "probe"
+        breaker.record(2 * OPEN_US, probe=True, served=True)
+    assert breaker.state == "closed"
+
+
+def test_failures_before_it_closed_do_not_open_it_again() -> None:
+    breaker = tripped()
+    for _ in range(PROBES):
+        breaker.admits(OPEN_US)
+    for _ in range(PROBES):
+        breaker.record(OPEN_US, probe=True, served=True)
+    breaker.record(OPEN_US, served=False)
+    assert breaker.state == "closed"
+
+
 def test_probes_that_are_never_recorded_are_followed_by_others() -> None:
     breaker = tripped()
     for _ in range(PROBES):
