@@ -5,6 +5,7 @@ import asyncio
 from services.broker import service
 from services.broker.protocol.error_codes import ErrorCode
 from services.broker.protocol.responses import DeferredResponse
+from tests.support.waiting import until
 from tests.unit.broker import raw
 from tests.unit.broker.batches import build, records
 from tests.unit.broker.raw import connected
@@ -177,8 +178,7 @@ async def test_a_stop_does_not_wait_for_a_client_that_does_not_read(monkeypatch)
             await slow.ask(raw.PRODUCE, 7, raw.produce("t", build([b"x" * 500_000])))
         slow.writer.transport.pause_reading()
         slow.send(raw.FETCH, 4, raw.fetch(("t", 0, 0), max_bytes=20_000_000))
-        await raw.create(broker, "later")
-        assert [connection for connection in broker.connections if connection.unsent_bytes]
+        await until(lambda: any(connection.unsent_bytes for connection in broker.connections))
         async with asyncio.timeout(raw.SOON_S):
             await broker.stop()
         await asyncio.sleep(0)
