@@ -28,8 +28,8 @@ class BrokenPolicy(PolicyError):
     """A policy's files have faults. The message has one line for each fault.
 
     Attributes:
-        passing: Whether the reason may lie in the machine, such as too little memory, so that the same files may be
-            accepted later.
+        passing: Whether the same files may be accepted later, because the machine may be the reason, for example too
+            little memory.
     """
 
     def __init__(self, faults: Sequence[PolicyFault], *, passing: bool = False) -> None:

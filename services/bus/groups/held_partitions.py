@@ -112,7 +112,8 @@ class HeldPartitions(Generic[Waiter]):
     def lower_goals(self, ends: Mapping[Partition, int], asked_us: int) -> list[Waiter]:
         """Lower all goals that lie beyond ``ends``, because the log has lost its end since they were set.
 
-        Goals that were set after ``asked_us`` stay. Remove and return the waiters whose goal is reached now.
+        ``ends`` was asked for at the time ``asked_us``. Later goals stay. Remove and return the waiters whose goal is
+        reached now.
         """
         for goal, set_us in self._goals.values():
             if asked_us > set_us:

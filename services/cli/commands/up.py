@@ -167,8 +167,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Return 0 after a clean stop, 1 after a crash, or 2 for a usage error.
 
-    With ``--once``, return the exit code that ``railbus ask`` has for the same answer, or 130 if there is none because
-    of a signal.
+    With ``--once``, return the exit code that ``railbus ask`` has for the same answer, or 130 if a signal came before
+    the answer.
 
     Raises:
         BrokenPipeError: The program that reads the output has ended. All processes are stopped.
