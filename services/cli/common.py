@@ -56,7 +56,7 @@ def text(given: str) -> str:
 
 
 def is_utf8(given: str) -> bool:
-    """Return whether a text can be encoded as UTF-8. Bytes of an argument that are not UTF-8 become surrogates."""
+    """Return whether a text can be encoded as UTF-8, that is, has no surrogates."""
     return not any("\ud800" <= char <= "\udfff" for char in given)
 
 

@@ -60,8 +60,8 @@ def test_several_gzip_members_and_plain_snappy_are_read():
 def test_many_empty_gzip_members_take_no_long_time():
     batch = build([b"x" * 100], compression=1)
     began_s = time.process_time()
-    assert values(batch[:61] + gzip.compress(b"") * 50_000 + batch[61:]) == [b"x" * 100]
-    assert time.process_time() - began_s < 0.5
+    assert values(batch[:61] + gzip.compress(b"") * 200_000 + batch[61:]) == [b"x" * 100]
+    assert time.process_time() - began_s < 5  # 0.3 s here; 46 s if it grew with the square
     with pytest.raises(DecompressionFailed, match="too early"):
         without_compression(batch[:-1])
 
