@@ -1,6 +1,5 @@
 """`python -m services.broker` as a process."""
 
-import resource
 import signal
 import socket
 import subprocess
@@ -22,9 +21,9 @@ LIMIT_S = 20
 
 
 @contextmanager
-def process(*arguments: str) -> Iterator[subprocess.Popen[str]]:
+def process(*arguments: str, before: tuple[str, ...] = ()) -> Iterator[subprocess.Popen[str]]:
     running = subprocess.Popen(
-        [sys.executable, "-m", "services.broker", *arguments],
+        [*before, sys.executable, "-m", "services.broker", *arguments],
         cwd=ROOT,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -84,18 +83,13 @@ def test_a_port_in_use_is_named(tmp_path):
 
 
 def test_a_low_limit_of_open_files_is_raised_for_many_partitions(tmp_path):
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (64, hard))
-    try:
-        with process("--port", "0", "--data-dir", str(tmp_path)) as running:
-            address = running.stdout.readline().split()[1]
-            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-            connection = Connection(address)
-            create_topic(connection, "t", 100, {})
-            connection.close()
-            fill(address, "t", 100, 100, in_batch=1)
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    few_files = ("sh", "-c", 'ulimit -S -n 64; exec "$@"', "sh")
+    with process("--port", "0", "--data-dir", str(tmp_path), before=few_files) as running:
+        address = running.stdout.readline().split()[1]
+        connection = Connection(address)
+        create_topic(connection, "t", 100, {})
+        connection.close()
+        fill(address, "t", 100, 100, in_batch=1)
 
 
 def test_heartbeats_that_came_while_the_broker_was_paused_count():
