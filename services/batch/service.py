@@ -1,7 +1,6 @@
 """The process of a batch service. One member of the consumer group runs all jobs; the others are standbys."""
 
 import asyncio
-import errno
 import secrets
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -40,6 +39,7 @@ from services.jobs.result_lines import LineAnswer
 from services.jobs.results import write_results
 from services.jobs.store import FolderStore
 from services.runtime.clock import now_ms, now_us, steady_us
+from services.runtime.errors import DISK_FULL
 from services.runtime.logging import logger
 from services.runtime.metrics import BATCH_LINES, BATCH_RETRIES, labelled
 
@@ -54,9 +54,6 @@ IDLE_S: Final = 2.0
 
 RETRY_S: Final = (0.5, 1.0, 2.0, 5.0)
 """Delays before the retries of a disk operation, in seconds. All later retries use the last delay."""
-
-FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
-"""Numbers of the errors of a full disk."""
 
 REPORT_S: Final = 1.0
 """Interval in seconds at which the metrics of the jobs are updated."""
@@ -410,7 +407,7 @@ async def _with_room(work: Callable[[], T]) -> T:
         try:
             return await asyncio.to_thread(work)
         except OSError as error:
-            if error.errno not in FULL:
+            if error.errno not in DISK_FULL:
                 raise
             if attempt == 0:
                 _log.error("the folder of the jobs: %s; trying again", error.strerror)

@@ -57,7 +57,11 @@ def text(given: str) -> str:
 
 def is_utf8(given: str) -> bool:
     """Return whether a text can be encoded as UTF-8, that is, has no surrogates."""
-    return not any("\ud800" <= char <= "\udfff" for char in given)
+    try:
+        given.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def whole_number(given: str) -> int:

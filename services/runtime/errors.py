@@ -1,5 +1,11 @@
 """Errors that end a process with one line and no traceback."""
 
+import errno
+from typing import Final
+
+DISK_FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
+"""Numbers of the errors of a full disk."""
+
 
 class UserError(Exception):
     """A mistake of the user, such as an invalid setting. The message says what is wrong and how to correct it.

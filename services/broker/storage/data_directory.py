@@ -15,7 +15,7 @@ import msgspec
 from services.broker.groups.committed_offsets import CommittedOffset, CommittedOffsets, TopicPartition
 from services.broker.groups.members import StableGroup
 from services.broker.settings import BadSetting
-from services.broker.storage.error_log import DISK_FULL, log_storage_error
+from services.broker.storage.error_log import log_storage_error
 from services.broker.storage.file_segment import OpenSegments, TailBudget
 from services.broker.storage.offset_journal import OffsetJournal
 from services.broker.storage.partition_files import PartitionFiles
@@ -23,6 +23,7 @@ from services.broker.storage.partition_log import PartitionLog
 from services.broker.storage.segment import SegmentStore
 from services.broker.storage.topic_config import InvalidConfig
 from services.broker.storage.topics import Topics, TopicState
+from services.runtime.errors import DISK_FULL
 
 logger = logging.getLogger("railbus.broker")
 

@@ -1,9 +1,10 @@
 """Write storage errors to the process's log, at a limited rate."""
 
-import errno
 import logging
 import time
 from typing import Final, Literal
+
+from services.runtime.errors import DISK_FULL
 
 logger = logging.getLogger("railbus.broker")
 
@@ -13,8 +14,6 @@ REPEAT_S: Final = 60.0
 
 STORAGE_FAILED: Final = "The data directory cannot be written; see the broker's log."
 """Message to the client, where the response has room for one."""
-
-DISK_FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
 class StorageErrorLog:

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Final
 
 from schemas.topics import DEFAULT_PARTITIONS, REQUESTS
-from services.cli.tree.state_file import DISK_FULL, STATE_DIR_VARIABLE
-from services.runtime.errors import UserError
+from services.cli.tree.state_file import STATE_DIR_VARIABLE
+from services.runtime.errors import DISK_FULL, UserError
 
 PROBE_BYTES: Final = 1_048_576
 """Number of bytes written to the log's folder and removed again, to find a full disk. On a full disk a broker would

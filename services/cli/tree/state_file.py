@@ -3,7 +3,6 @@
 Other subcommands read ``up.json``. Prometheus reads ``scrape.json``.
 """
 
-import errno
 import fcntl
 import json
 import os
@@ -14,14 +13,12 @@ from pathlib import Path
 from typing import Any, Final, TextIO
 from urllib.parse import urlsplit
 
-from services.runtime.errors import UserError
+from services.runtime.errors import DISK_FULL, UserError
 
 STATE_DIR_VARIABLE: Final = "RAILBUS_STATE_DIR"
 """Variable with the folder for ``up.json`` and the embedded broker's log, called the state folder."""
 
 DEFAULT_STATE_DIR: Final = ".railbus"
-
-DISK_FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
