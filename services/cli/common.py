@@ -17,7 +17,7 @@ from services.cli.tree.state_file import find_running_tree, state_dir
 from services.runtime.clock import now_ms
 from services.runtime.errors import UserError
 from services.runtime.process import EXIT_INTERRUPTED
-from services.runtime.settings import load_settings
+from services.runtime.settings import is_utf8, load_settings
 from services.runtime.task_groups import first_error
 
 CONNECT_TIMEOUT_S: Final = 15.0
@@ -53,15 +53,6 @@ def text(given: str) -> str:
     if not is_utf8(given):
         raise argparse.ArgumentTypeError("must be UTF-8 text")
     return given
-
-
-def is_utf8(given: str) -> bool:
-    """Return whether a text can be encoded as UTF-8, that is, has no surrogates."""
-    try:
-        given.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def whole_number(given: str) -> int:

@@ -1,7 +1,6 @@
 """Run the ledger: ``python -m services.ledger``."""
 
 import os
-import re
 import secrets
 import sys
 
@@ -29,10 +28,11 @@ async def main() -> None:
 
     async def ledger(request: web.Request) -> web.Response:
         text = request.query.get("seconds", str(DEFAULT_WINDOW_S))
-        if not re.fullmatch("[0-9]{1,9}", text) or not 0 < int(text) <= own.ledger_show_s:
+        seconds = settings.parse_count(text, own.ledger_show_s)
+        if seconds is None:
             message = f"seconds={text[:20]}: must be a whole number between 1 and {own.ledger_show_s}\n"
             return web.Response(text=message, status=400)
-        return web.Response(body=service.report(int(text)), content_type="application/json")
+        return web.Response(body=service.report(seconds), content_type="application/json")
 
     routes = [web.get("/ledger", ledger)]
     async with health.serve_health(own.health, lambda: service.ready, routes):

@@ -6,6 +6,7 @@ The settings of a service are a dataclass. By default, the name of a field's var
 
 import ipaddress
 import os
+import re
 import types
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -28,6 +29,7 @@ PREFIX: Final = "RAILBUS_"
 
 _YES: Final = frozenset({"1", "true", "yes", "on"})
 _NO: Final = frozenset({"0", "false", "no", "off"})
+_COUNT: Final = re.compile("[0-9]{1,9}")  # int() would take other digits, and fail on very many
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +112,7 @@ def _convert(hint: Any, text: str) -> Any:
         except ValueError:
             return None
         return number if abs(number) < float("inf") else None  # infinity and NaN are not allowed
-    if hint is str and any("\ud800" <= char <= "\udfff" for char in text):
+    if hint is str and not is_utf8(text):
         return None  # Python decodes bytes that are not UTF-8 to surrogates, which no service can encode
     if hint in {str, Path}:
         return hint(text)
@@ -137,6 +139,21 @@ def _kind(hint: Any) -> str:
         Path: "a path",
     }
     return names.get(hint, str(hint))
+
+
+def is_utf8(given: str) -> bool:
+    """Return whether a text can be encoded as UTF-8, that is, has no surrogates."""
+    try:
+        given.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def parse_count(text: str, most: int) -> int | None:
+    """Return the whole number that this text is; None if it is no number from 1 to ``most``, or has over 9 digits."""
+    number = int(text) if _COUNT.fullmatch(text) else 0
+    return number if 1 <= number <= most else None
 
 
 def is_http_url(url: str) -> bool:

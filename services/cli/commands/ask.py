@@ -13,7 +13,6 @@ from services.cli.common import (
     add_kafka_option,
     bus_settings,
     edge_url,
-    is_utf8,
     number,
     run_coroutine,
     text,
@@ -21,6 +20,7 @@ from services.cli.common import (
 )
 from services.cli.show.answer_printer import AnswerPrinter, print_answer
 from services.runtime.errors import UserError
+from services.runtime.settings import is_utf8
 
 MAX_STDIN_CHARS: Final = 1_048_576
 """Maximum number of characters that are read from standard input as the prompt."""

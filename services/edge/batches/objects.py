@@ -9,8 +9,8 @@ from services.edge.errors import ApiError
 from services.jobs.job_state import JobState
 from services.jobs.lines import ENDPOINT
 from services.jobs.store import StoredFile
+from services.runtime.settings import parse_count
 
-_NUMBER: Final = re.compile(r"[0-9]{1,9}")
 _WINDOW: Final = re.compile(r"([1-9]\d{0,6})([smhd])")
 _UNIT_MS: Final = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 MAX_WINDOW_MS: Final = 30 * 86_400_000
@@ -59,8 +59,8 @@ def page_of(objects: list[dict[str, Any]], query: Mapping[str, str]) -> dict[str
     Raises:
         ApiError: 400, if ``limit`` or ``after`` is not valid.
     """
-    limit = query.get("limit", "20")
-    if not _NUMBER.fullmatch(limit) or not 1 <= int(limit) <= 10_000:
+    limit = parse_count(query.get("limit", "20"), 10_000)
+    if limit is None:
         raise ApiError(400, "limit must be a whole number from 1 to 10,000.", code="invalid_value", param="limit")
     after, begin = query.get("after"), 0
     if after:
@@ -68,7 +68,7 @@ def page_of(objects: list[dict[str, Any]], query: Mapping[str, str]) -> dict[str
         if not places:
             raise ApiError(400, "after must be an id of this list.", code="invalid_value", param="after")
         begin = places[0] + 1
-    shown = objects[begin : begin + int(limit)]
+    shown = objects[begin : begin + limit]
     return {
         "object": "list",
         "data": shown,

@@ -16,6 +16,7 @@ from services.edge.log.positions import parse_request_id
 from services.edge.requests.choose_class import CLASS_HEADER
 from services.edge.requests.parse import parse_json
 from services.edge.requests.request_service import RequestService
+from services.runtime.settings import is_utf8
 
 IDEMPOTENCY_HEADER: Final = "Idempotency-Key"
 MAX_IDEMPOTENCY_KEY_CHARS: Final = 255
@@ -96,20 +97,12 @@ def _chat_encoding(*, stream: bool, include_usage: bool, on_restart: OnRestart) 
 
 def _idempotency_key(request: web.Request) -> str | None:
     key = request.headers.get(IDEMPOTENCY_HEADER)
-    if key is not None and not (0 < len(key) <= MAX_IDEMPOTENCY_KEY_CHARS and _is_utf8(key)):
+    if key is not None and not (0 < len(key) <= MAX_IDEMPOTENCY_KEY_CHARS and is_utf8(key)):
         raise ApiError(
             400, f"{IDEMPOTENCY_HEADER} must have 1 to {MAX_IDEMPOTENCY_KEY_CHARS} characters in UTF-8.",
             code="invalid_value", param=IDEMPOTENCY_HEADER,
         )  # fmt: skip
     return key
-
-
-def _is_utf8(header: str) -> bool:
-    try:
-        header.encode()
-    except UnicodeEncodeError:  # the web framework decodes bytes that are not UTF-8 to surrogates
-        return False
-    return True
 
 
 def _flag(request: web.Request, name: str, *, default: bool) -> bool:

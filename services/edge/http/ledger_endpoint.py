@@ -11,9 +11,9 @@ from services.edge.http.access.api_keys import ApiKeys
 from services.edge.ledger.report import Query
 from services.edge.ledger.window_reader import WindowReader
 from services.edge.ledger.window_store import SPAN_S
+from services.runtime.settings import parse_count
 
 MOST_MINUTES: Final = SPAN_S // 60
-_NUMBER: Final = re.compile(r"[0-9]{1,9}")
 _CLASS: Final = re.compile(r"[a-z][a-z0-9_-]{0,31}")
 _TENANT: Final = re.compile(r"[^\x00-\x1f]{1,256}")
 
@@ -52,8 +52,8 @@ def parse_query(query: Mapping[str, str]) -> Query:
     Raises:
         ApiError: 400, if a parameter is malformed.
     """
-    minutes = query.get("minutes", str(MOST_MINUTES))
-    if not _NUMBER.fullmatch(minutes) or not 1 <= int(minutes) <= MOST_MINUTES:
+    minutes = parse_count(query.get("minutes", str(MOST_MINUTES)), MOST_MINUTES)
+    if minutes is None:
         raise _invalid("minutes", f"a whole number between 1 and {MOST_MINUTES}")
     service_class = query.get("class") or None
     if service_class is not None and not _CLASS.fullmatch(service_class):
@@ -61,7 +61,7 @@ def parse_query(query: Mapping[str, str]) -> Query:
     tenant = query.get("tenant") or None
     if tenant is not None and not _TENANT.fullmatch(tenant):
         raise _invalid("tenant", "a name of at most 256 characters")
-    return Query(int(minutes), tenant, service_class)
+    return Query(minutes, tenant, service_class)
 
 
 def _invalid(name: str, allowed: str) -> ApiError:
