@@ -6,12 +6,17 @@ import pytest
 
 from tests.chaos.clocks import LATE_TTFT_MS, late_ms, play
 
+SKEW_S = 2.0
+EARLIEST_MS = -100
+"""Far less than the clocks of the hosts are apart. It is not 0, because the broker's own clock may be set back while
+the test runs: by 17 ms on one machine. Until a router notices, it acts so much too early (``log_clock.py``)."""
+
 
 @pytest.mark.slow
 async def test_no_deadline_is_moved_by_the_time_of_day_of_a_host(tmp_path):
-    times, soon, never, wrong = await play(tmp_path, skew_s=2.0, healthy=24, late=8, at_once=2)
+    times, soon, never, wrong = await play(tmp_path, skew_s=SKEW_S, healthy=24, late=8, at_once=2)
     assert Counter(times.closed[request_id] for request_id in soon) == {"completed": 24}
     assert wrong.total() == 0
     late = late_ms(times, never)
     assert len(late) == 8
-    assert late[0] >= -10, f"{LATE_TTFT_MS} ms are counted from when the broker had the request"
+    assert late[0] >= EARLIEST_MS, f"{LATE_TTFT_MS} ms are counted from when the broker had the request"
