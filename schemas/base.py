@@ -1,4 +1,4 @@
-"""The base classes of events, and the types of their fields with limits of length and range."""
+"""The base classes of events, and field types that limit a length or a range."""
 
 from typing import Annotated, Protocol, TypedDict
 

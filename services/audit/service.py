@@ -1,4 +1,4 @@
-"""The archiver process. It commits no offsets: after a restart it continues at the end of the archive."""
+"""The archiver process. It commits no offsets: after a restart, it reads on from the last archived record."""
 
 import asyncio
 import itertools

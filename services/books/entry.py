@@ -15,7 +15,7 @@ STAGES = StageTimes.__struct_fields__
 
 
 class Facts(msgspec.Struct, frozen=True, array_like=True):
-    """The data of an ``Account`` event that the ledger uses. Times are in microseconds."""
+    """The part of an ``Account`` event that the ledger uses. Times are in microseconds."""
 
     at: int
     source: str

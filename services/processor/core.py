@@ -1,4 +1,4 @@
-"""The base class of the objects that make a service's decisions, and the effects that their methods return."""
+"""The base class of cores (the objects that make a service's decisions), and the effects that a core returns."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

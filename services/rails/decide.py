@@ -92,7 +92,10 @@ def _fits(masked: tuple[Message, ...]) -> bool:
 
 
 def mask(messages: tuple[Message, ...], edits: tuple[Edit, ...]) -> tuple[Message, ...]:
-    """Replace the span of each edit. Overlapping spans become one span, with the text of the edit that starts first."""
+    """Replace the span of each edit by the text of the edit.
+
+    Overlapping spans become one span, which is replaced by the text of the edit that starts first.
+    """
     by_message: dict[int, list[Edit]] = {}
     for edit in sorted(edits):
         merged = by_message.setdefault(edit.message, [])

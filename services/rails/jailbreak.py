@@ -80,7 +80,7 @@ class Excerpt(NamedTuple):
 
 
 def choose_excerpts(text: str, spans: Sequence[tuple[int, int]], max_windows: int) -> list[Excerpt]:
-    """Return the excerpts of a text to score: windows, and both ends of a long text.
+    """Return the excerpts to score: windows of the text, and both ends if the text is long.
 
     ``spans`` has the start and the end of each window of the text. At most ``max_windows`` windows are returned; the
     ends do not count as windows. The excerpts are sorted: those in which an attack is most likely are first.

@@ -73,7 +73,7 @@ class JailbreakModel:
     def spans(self, text: str) -> list[tuple[int, int]]:
         """Split a text into windows of at most ``WINDOW_TOKENS`` tokens. Return (start, end) of each, in code points.
 
-        The windows may overlap, and cover the whole text.
+        Together, the windows cover the whole text. They may overlap.
         """
         return list(_spans(self._encode(text, marks=False), len(text)))
 

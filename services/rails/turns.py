@@ -149,8 +149,8 @@ class Turns:
     def turn(self, tenant: str, *, batch: bool = False) -> "_Turn":
         """Return a context manager for one turn: ``async with turns.turn(tenant) as place``.
 
-        A place is the right to run, and has a number. The context manager waits until the tenant gets a place, and
-        frees it at the end.
+        At most ``places`` turns run at the same time. The context manager waits until the tenant may run, and returns
+        the number of the place that its turn takes.
         """
         return _Turn(self, tenant, batch=batch)
 

@@ -89,7 +89,7 @@ def wrong_partition(item: Received, belongs: int) -> UnreadableRecord:
 
 
 def wrong_topic(item: Received) -> UnreadableRecord:
-    """Convert an event that is not allowed on its topic to an ``UnreadableRecord``, for its dead letter."""
+    """Return the ``UnreadableRecord`` to put into the dead letter of an event that is not allowed on its topic."""
     return _as_unread(item, f"{type(item.event).__name__} has no place on {item.topic}")
 
 

@@ -174,7 +174,7 @@ def without_login(url: str) -> str:
 
 @contextmanager
 def checked_redis_url(url: str) -> Iterator[None]:
-    """Check ``RAILBUS_REDIS_URL``, and errors in it that the Redis client finds while the block runs.
+    """Check ``RAILBUS_REDIS_URL``. Also convert the errors in it that the Redis client finds while the block runs.
 
     Raises:
         UserError: The URL cannot be used. The message does not show it, because it may contain a password.

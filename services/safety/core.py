@@ -3,8 +3,8 @@
 ``SafetyCore`` takes events of the stream log, and returns checks to run and events to write. The events to write are
 recalls (which take text back) and clearances (which say that text passed the checks).
 
-The decisions do not depend on time, on how events are batched, or on when checks answer. There are two exceptions: a
-check fails or answers too late, or a request expires or is dropped.
+The decisions do not depend on time, on how events are batched, or on when checks answer. There are two exceptions:
+checks that fail or answer too late, and requests that expire or are dropped.
 """
 
 from collections.abc import Sequence

@@ -94,7 +94,7 @@ class Simulation:
         self.trace(lane, what)
 
     def count(self, *what: int | str) -> None:
-        """Append the current time and the values of ``what`` to the list ``schedule``. ``digest`` covers this list."""
+        """Append an entry to ``schedule``: the current time and the values of ``what``. ``digest`` covers this list."""
         self.schedule.append((self.now_us, *what))
 
     def trace(self, lane: str, what: str) -> None:

@@ -87,7 +87,10 @@ class TracerService:
 
 
 def wanted(ratio: float) -> RecordFilter:
-    """Return a filter for the events that the tracer reads. It accepts only the share ``ratio`` of all requests."""
+    """Return a filter for the events that the tracer reads.
+
+    It accepts the events of a part of all requests. ``ratio`` is the size of this part, from 0 to 1.
+    """
     kinds = read_kinds("tracer", *READ_TOPICS)
     if ratio >= 1:
         return lambda kind, _key: kind in kinds

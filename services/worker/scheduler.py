@@ -314,7 +314,10 @@ class Scheduler:
         return dropped
 
     def stop_all(self, refusal: Refusal) -> list[Ticket]:
-        """Set ``Ticket.stopped`` of all running requests that can be stopped, and return these requests."""
+        """Mark all running requests that can be stopped: set ``Ticket.stopped`` to ``refusal``.
+
+        Return their tickets.
+        """
         # The caller must cancel the tasks of those that have ``begun``.
         stopped = [each for each in self._running.values() if each.stoppable]
         for ticket in stopped:

@@ -110,10 +110,10 @@ class HeldPartitions(Generic[Waiter]):
         return False
 
     def lower_goals(self, ends: Mapping[Partition, int], asked_us: int) -> list[Waiter]:
-        """Lower all goals that lie beyond ``ends``, because the log has lost its end since they were set.
+        """Lower the goals that lie beyond ``ends``, because the log was truncated after they were set.
 
-        ``ends`` was asked for at the time ``asked_us``. Later goals stay. Remove and return the waiters whose goal is
-        reached now.
+        ``ends`` was asked for at the time ``asked_us``. Goals that were set after this time stay. Remove and return the
+        waiters whose goal is reached now.
         """
         for goal, set_us in self._goals.values():
             if asked_us > set_us:

@@ -56,7 +56,8 @@ def rewind_to_ms(now_ms: int, worked_ms: int, rewind_ms: int, since_ms: int | No
 
     The time is found in three steps:
 
-    1. Subtract ``rewind_ms`` from the time of the newest result that the group has written.
+    1. Subtract ``rewind_ms`` from ``worked_ms``, the time of the newest result that the group has written for the
+       partition.
     2. If this time is before the limit ``now_ms - max(LONGEST_OUTAGE_MS, rewind_ms)``, take the limit instead.
     3. If ``since_ms`` is earlier than the time from step 2, take ``since_ms``, but never a time before
        ``limit - LONGEST_WORK_MS``.

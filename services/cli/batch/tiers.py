@@ -31,8 +31,8 @@ class Score(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         json: Path of the score in an answer that is JSON, such as ``rating.total``.
         cel: An expression in the Common Expression Language whose value is the score.
         sample: Number of random lines that each model, except the first, answers before its other lines. From these
-            answers, Railbus learns what a line costs with the model, and how well the model's scores agree with those
-            of the previous model.
+            answers, Railbus learns what a line costs with the model, and how well the scores of its answers agree with
+            the scores of the previous model's answers.
     """
 
     regex: str | None = None

@@ -49,7 +49,7 @@ class AnswerSummary:
 
     @property
     def exit_code(self) -> int:
-        """0 if the answer completed, 3 if it was denied or recalled, else 1."""
+        """0 if the answer completed, 3 if it was denied or withdrawn as a whole, else 1."""
         return EXIT_FAILED if self.close is None else _EXIT_CODES[self.close.outcome]
 
     def closing_line(self) -> str:

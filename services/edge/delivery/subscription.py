@@ -156,11 +156,12 @@ class Subscription:
             self._write()
 
     async def serve(self, writer: ClientWriter | None, keepalive: bytes = b"") -> None:
-        """Send ``history``, then the ops of new events. Return when the stream has ended.
+        """Send ``history``, then the ops of new events, until the stream has ended.
+
+        Without ``writer``, send nothing, but wait for the end.
 
         Args:
-            writer: Writes to the client. If it is None, the caller must send the whole answer after this method
-                returns.
+            writer: Writes to the client; None if the caller sends the whole answer after this method has returned.
             keepalive: The bytes to send after ``KEEPALIVE_S`` without a write; empty for none.
         """
         if writer is not None and self._writer is None:

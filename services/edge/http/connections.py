@@ -294,9 +294,9 @@ class LimitedHandler(web.RequestHandler):
         self._connections.upgrade(self)
 
     def abort_if_client_left(self) -> None:
-        """Abort the connection if the client has left while a request that it sent ahead waits for its turn.
+        """Abort the connection if the client has left while its next, pipelined request waits for its turn.
 
-        Meanwhile nothing is read from the connection, so the event loop does not notice.
+        Meanwhile nothing is read from the connection, so the event loop does not notice that the client has left.
         """
         transport = self.transport
         if transport is None or transport.is_closing() or not self._buffer_paused:

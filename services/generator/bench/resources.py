@@ -26,7 +26,10 @@ def busy_seconds() -> float | None:
 
 
 def peak_mib() -> float | None:
-    """Return the summed peak memory of this process and its descendants in MiB; None if there is no ``/proc``."""
+    """Return the sum of the peak memory of this process and its descendants, each with its own peak, in MiB.
+
+    Return None if there is no ``/proc``.
+    """
     peaks = [_peak_kib(pid) for pid in _tree(os.getpid())]
     return round(sum(peaks) / 1024, 1) if peaks else None
 

@@ -1,4 +1,4 @@
-"""Catalogue of weight precisions: bits per weight, arithmetic, and loss of quality."""
+"""Catalogue of weight precisions: bits per weight, number format of the computation, and loss of quality."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

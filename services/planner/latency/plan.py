@@ -69,7 +69,7 @@ class GovernanceCost:
 
     @property
     def paid(self) -> bool:
-        """Whether the first token is as early as without input rails. The report then calls the rails "paid for"."""
+        """Whether the first token is as early as without input rails. If so, the report calls the rails "paid for"."""
         return self.seen_ms == 0
 
 

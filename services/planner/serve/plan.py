@@ -244,7 +244,9 @@ def plan_serve(kind: EngineKind, demand: Demand) -> ServePlan:
 
 
 def grown(demand: Demand, streams: int, seen: QueueTimes) -> Demand:
-    """Return a copy of ``demand`` with so many users that, on average, ``streams`` answers run at the same time.
+    """Return a copy of ``demand`` with another number of users.
+
+    With this number, ``streams`` answers run at the same time on average.
 
     ``seen`` gives the time that an answer takes.
     """

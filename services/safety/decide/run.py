@@ -105,7 +105,7 @@ class RunCheck:
         return self._text.next_seq - 1
 
     def add(self, chunk: Chunk) -> _Outputs:
-        """Take a chunk, and read at most ``SLICE_CHARS`` of its text. ``read`` reads what remains."""
+        """Take a chunk, and check at most ``SLICE_CHARS`` of its text. Later calls of ``read`` check the rest."""
         size, text = len(chunk.text), self._text
         if size < self._plain and text.take(chunk):  # nearly every chunk
             text.fresh.append(chunk)

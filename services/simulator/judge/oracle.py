@@ -316,7 +316,10 @@ class Oracle:
                 raise Violation("a request of a newer version is kept", f"{topic}[{number}]")
 
     def check_stall(self, stream: "Stream", now_us: int) -> None:
-        """Check that the newest op was sent on a stream, unless a fault or recent activity excuses the delay."""
+        """Check that a stream has got its newest op.
+
+        Do not check it soon after a fault, or soon after the op was due.
+        """
         replay = self.replays.get(stream.request.request_id)
         process, since_us = stream.process, now_us - STALL_US
         if replay is None or stream.reason is not None or not process.reachable or process.slow != 1:
