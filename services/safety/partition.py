@@ -93,7 +93,8 @@ class SafetyPartition:
     def caught_up(self) -> list[tuple[RequestCheck, RunOutput]]:
         """Record that this partition of the log has been read to its end.
 
-        Of the events and checks that were held back, return those that are still needed.
+        Return the outputs that were held back and are still needed (events to write and checks to run), each with its
+        request.
         """
         self.catching_up = False
         for request in list(self.requests.values()):

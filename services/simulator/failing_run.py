@@ -1,4 +1,4 @@
-"""Find the faults that make a simulation fail, and draw a timeline of the simulation as plain text."""
+"""Find which of the injected faults make a simulation fail, and draw a timeline of the simulation as plain text."""
 
 import re
 from collections.abc import Iterator

@@ -37,7 +37,7 @@ async def railbus_output(text: str) -> RailOutcome:  # noqa: ARG001 - NeMo compi
 
 
 class NemoCheck:
-    """The output rails of one policy version.
+    """The checks of answers by one policy version. NeMo Guardrails calls them output rails.
 
     Args:
         engine: A started IORails engine with the policy's output rails.

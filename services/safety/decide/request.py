@@ -112,7 +112,7 @@ class RequestCheck:
         return output.attempt in self._runs if isinstance(output, CheckRequest) else self.new(output)
 
     def new(self, event: Cleared | Recall) -> bool:
-        """Return whether this event must be written. If so, remember that it was written."""
+        """Return whether this event must still be written. If so, count it as written from now on."""
         if isinstance(event, Recall):
             return event.recall_id not in self._recall_ids and self.note(event)
         seq, final = self._cleared.get(event.attempt, (-2, False))
