@@ -130,7 +130,7 @@ def _late_first_token(state: RequestState, known_us: int) -> tuple[CutoverPlan, 
     # Perhaps the earlier attempt is only waiting in a queue, so the retry does not cancel that attempt: the two race.
     plans = []
     if _is_due(fallback_due_us(state), known_us):
-        race = state.request is not None and state.request.fallback == "race" and not state.bypass
+        race = state.request is not None and state.request.fallback == "race" and not _awaits_bypass(state)
         plans.append(CutoverPlan("ttft", "race" if race else "cancel", "vertex", state.screen.last_seq))
     if _is_due(retry_due_us(state), known_us):
         plans.append(CutoverPlan("ttft", "race", "generator", state.screen.last_seq))
@@ -171,7 +171,11 @@ def fallback_due_us(state: RequestState) -> int | None:
     """Return when a request without a first token goes to the cloud; None if there is no such time."""
     if not state.has_cloud_deadline or state.screen.has_spoken or _fallbacks_used_up(state):
         return None
-    return state.attempt_opened_us if state.bypass else ttft_due_us(state)
+    return state.attempt_opened_us if _awaits_bypass(state) else ttft_due_us(state)
+
+
+def _awaits_bypass(state: RequestState) -> bool:
+    return state.bypass and not state.cloud_attempts  # a second attempt in the cloud waits until the first one is late
 
 
 def retry_due_us(state: RequestState) -> int | None:

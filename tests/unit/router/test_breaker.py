@@ -1,5 +1,8 @@
 """The breaker by itself, and what it does to requests."""
 
+from typing import Any
+
+from schemas.requests import Deadlines
 from services.router.config import RouterConfig
 from services.router.state.breaker import MAX_OUTCOMES, OPEN_US, PROBES, STALE_US, Breaker
 from tests.unit.router.world import World, chunk, failed, finished, request, request_id, started
@@ -101,8 +104,8 @@ def test_latecomers_from_before_it_opened_say_nothing() -> None:
     assert breaker.state == "half_open"
 
 
-def sick_world() -> World:
-    world = World(RouterConfig(fallback="vertex"))
+def sick_world(**fields: Any) -> World:
+    world = World(RouterConfig(fallback="vertex", **fields))
     for number in range(TRIP):
         rid = request_id(number)
         world.put(request(rid), failed(rid, at_ms=10))
@@ -116,6 +119,15 @@ def test_request_to_a_sick_path_goes_straight_to_the_cloud() -> None:
     assert world.cutovers(rid) == [(2, "ttft", "cancel", "vertex")]
     assert world.written(type(world.cloud_requests(rid)[0]), rid)
     assert world.cloud_requests(rid)[0].attempt == 2
+
+
+def test_second_cloud_attempt_waits_until_the_first_one_is_late() -> None:
+    world = sick_world(max_fallbacks=2)
+    rid = request_id(100)
+    deadlines = Deadlines(ttft_ms=300)
+    world.put(request(rid, at_ms=20, deadlines=deadlines, fallback="race")).until(310)
+    assert world.cutovers(rid) == [(2, "ttft", "cancel", "vertex")]
+    assert world.until(330).cutovers(rid)[1:] == [(3, "ttft", "race", "vertex")]
 
 
 def test_path_recovers_by_itself_through_probes() -> None:
