@@ -147,6 +147,8 @@ def trigger_times_us(state: RequestState) -> list[int]:
     times = [] if failure is None else [_failure_due_us(state, failure)]
     spoken = state.screen.has_spoken
     silence_us = [stall_due_us(state)] if spoken else [fallback_due_us(state), retry_due_us(state)]
+    if state.bypass and not spoken:
+        silence_us.append(ttft_due_us(state))  # it is due for the cloud earlier, but late only from then on
     return times + [at_us for at_us in silence_us if at_us is not None]
 
 

@@ -111,7 +111,7 @@ def _next_event(
         or overdue(state, known_us)
         or no_masked_prompt(state)
         or cannot_begin(state)
-        or no_attempt_left(state, choice, context.now_us)
+        or no_attempt_left(state, choice, known_us, context.now_us)
     )
     if ending is not None:
         return [_close(state, ending, context)] if state.should_write("closed", known_us, context) else []

@@ -15,6 +15,7 @@ from services.router.decide.cutovers import (
     all_failed,
     egress_objection,
     next_messages,
+    ttft_due_us,
 )
 from services.router.state.request import RequestState
 
@@ -51,7 +52,7 @@ def overdue(state: RequestState, known_us: int) -> CloseDecision | None:
     return None
 
 
-def no_attempt_left(state: RequestState, choice: CutoverChoice, now_us: int) -> CloseDecision | None:
+def no_attempt_left(state: RequestState, choice: CutoverChoice, known_us: int, now_us: int) -> CloseDecision | None:
     """Return how to close a request that cannot get the attempt that it needs; None if the request stays open."""
     against = choice.against
     if choice.trigger is None or not against or Objection.UNREAD in against:
@@ -66,6 +67,8 @@ def no_attempt_left(state: RequestState, choice: CutoverChoice, now_us: int) -> 
         return CloseDecision("attempts_failed", outcome, f"{failure.error_class}: {failure.message[:1_500]}{because}")
     if choice.trigger not in _SILENCE or state.lane == "batch":
         return None
+    if choice.trigger == "ttft" and known_us < ttft_due_us(state):
+        return None  # the breaker refused it, but the engines have it too, and it is not late yet
     # After a late first token, the request stays open, because the token may still come.
     spent = not BUDGETS.isdisjoint(against)
     if state.config.when_spent == "close" if spent else choice.trigger == "stall":

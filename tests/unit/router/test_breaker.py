@@ -3,7 +3,8 @@
 from typing import Any
 
 from schemas.requests import Deadlines
-from services.router.config import RouterConfig
+from schemas.stream import Closed
+from services.router.config import FallbackLimits, RouterConfig
 from services.router.state.breaker import MAX_OUTCOMES, OPEN_US, PROBES, STALE_US, Breaker
 from tests.unit.router.world import World, chunk, failed, finished, request, request_id, started
 
@@ -128,6 +129,17 @@ def test_second_cloud_attempt_waits_until_the_first_one_is_late() -> None:
     world.put(request(rid, at_ms=20, deadlines=deadlines, fallback="race")).until(310)
     assert world.cutovers(rid) == [(2, "ttft", "cancel", "vertex")]
     assert world.until(330).cutovers(rid)[1:] == [(3, "ttft", "race", "vertex")]
+
+
+def test_without_a_budget_for_the_cloud_only_a_late_request_is_closed() -> None:
+    world = sick_world(limits=FallbackLimits(ratio=0.0, free=TRIP), when_spent="close")
+    served, late = request_id(100), request_id(101)
+    world.put(request(served, at_ms=20, deadlines=Deadlines(ttft_ms=300)), started(served, at_ms=21))
+    world.put(chunk(0, served, at_ms=100), finished(0, served, at_ms=101))
+    assert world.endings(served) == ["completed"]
+    world.put(request(late, at_ms=200, deadlines=Deadlines(ttft_ms=300))).until(499)
+    assert world.endings(late) == []
+    assert world.until(500).written(Closed, late)[0].cause == "no_first_token"
 
 
 def test_path_recovers_by_itself_through_probes() -> None:
