@@ -365,7 +365,7 @@ class Processor:
                     lag = await self._reader.lag()
                 self._answered_us = asked_us
                 LAG_RECORDS.labels(group).set(lag)
-                for service, skew_ms in self._skews.worst_ms().items():
+                for service, skew_ms in self._skews.worst_ms(self._clock()).items():
                     CLOCK_SKEW.labels(service).set(skew_ms)
                 LAG_SECONDS.labels(group).set((self._clock() - (self._known_us or began_us)) / 1e6)
                 self._tell_ready()

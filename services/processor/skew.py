@@ -20,14 +20,18 @@ WARN_MS: Final = 500.0
 MAX_SOURCES: Final = 1_000
 """Maximum number of sources remembered. Beyond it, the source that was silent for longest is forgotten."""
 
+SILENT_US: Final = 600_000_000
+"""A source that has been silent for this many microseconds does not count. For example, another process, which has
+another name, has replaced it."""
+
 _SERVICES: Final = frozenset(get_args(RoleName))
 
 
 class _Source:
-    __slots__ = ("began_us", "most_us", "samples", "skew_ms", "warned")
+    __slots__ = ("began_us", "heard_us", "most_us", "samples", "skew_ms", "warned")
 
     def __init__(self, now_us: int) -> None:
-        self.began_us = now_us
+        self.began_us = self.heard_us = now_us
         self.most_us = -(2**63)
         self.samples = 0
         self.skew_ms = 0.0
@@ -58,6 +62,7 @@ class SkewMeter:
             if len(self._sources) > MAX_SOURCES:
                 self._sources.popitem(last=False)
         self._sources.move_to_end(name)
+        source.heard_us = now_us
         source.samples += 1
         source.most_us = max(source.most_us, written_us - timestamp_ms * 1_000)
         if now_us - source.began_us < WINDOW_US or source.samples < LEAST_SAMPLES:
@@ -70,14 +75,15 @@ class SkewMeter:
         source.warned = True
         return name, source.skew_ms
 
-    def worst_ms(self) -> dict[str, float]:
-        """Return the largest skew of each service, in milliseconds."""
+    def worst_ms(self, now_us: int) -> dict[str, float]:
+        """Return the largest skew of each service, in milliseconds; 0 if no source of the service counts any longer."""
         worst: dict[str, float] = {}
         for name, source in self._sources.items():
             service = name.partition("/")[0]
             service = service if service in _SERVICES else "other"
-            if abs(source.skew_ms) >= abs(worst.get(service, 0.0)):
-                worst[service] = source.skew_ms
+            skew_ms = source.skew_ms if now_us - source.heard_us < SILENT_US else 0.0
+            if abs(skew_ms) >= abs(worst.get(service, 0.0)):
+                worst[service] = skew_ms
         return worst
 
 

@@ -1,7 +1,7 @@
 """The clocks of writers against the broker's: measured per source, told once, with bounded memory."""
 
 from schemas.base import Event
-from services.processor.skew import MAX_SOURCES, WINDOW_US, SkewMeter
+from services.processor.skew import MAX_SOURCES, SILENT_US, WINDOW_US, SkewMeter
 from tests.unit.router.world import MS, T0, chunk, request
 
 
@@ -18,14 +18,23 @@ def test_the_quickest_way_tells_how_far_a_clock_is_off() -> None:
         meter = SkewMeter()
         told = heard(meter, skew_ms, [40, 900, 2, 700])
         assert told == [None, None, None, ("test", skew_ms - 2.0)]
-        assert meter.worst_ms() == {"other": skew_ms - 2.0}
+        assert meter.worst_ms(T0 + WINDOW_US) == {"other": skew_ms - 2.0}
 
 
 def test_a_source_is_told_once_and_measured_on() -> None:
     meter = SkewMeter()
     assert heard(meter, 2_000, [1, 1, 1])[-1] is not None
     assert heard(meter, 3_000, [1, 1, 1], now_us=T0 + 2 * WINDOW_US) == [None] * 3
-    assert meter.worst_ms() == {"other": 2_999.0}
+    assert meter.worst_ms(T0 + 3 * WINDOW_US) == {"other": 2_999.0}
+
+
+def test_a_process_that_was_replaced_counts_no_longer() -> None:
+    meter = SkewMeter()
+    heard(meter, 2_000, [1, 1, 1])
+    assert meter.worst_ms(T0 + WINDOW_US + SILENT_US - 1) == {"other": 1_999.0}
+    assert meter.worst_ms(T0 + WINDOW_US + SILENT_US) == {"other": 0.0}
+    heard(meter, 2_000, [1, 1, 1], now_us=T0 + 2 * SILENT_US)
+    assert meter.worst_ms(T0 + 2 * SILENT_US + WINDOW_US) == {"other": 1_999.0}
 
 
 def test_delays_alone_are_no_skew() -> None:
@@ -43,7 +52,7 @@ def test_a_request_that_a_router_wrote_again_says_nothing_about_the_router() -> 
     meter = SkewMeter()
     told = [meter.note(request(at_ms=0, attempt=2), T0 // 1_000 + 9_000, T0 + n * WINDOW_US) for n in range(4)]
     assert told == [None] * 4
-    assert meter.worst_ms() == {}
+    assert meter.worst_ms(T0) == {}
 
 
 def test_sources_without_number_are_forgotten() -> None:
@@ -64,4 +73,4 @@ def test_few_events_and_events_without_a_time_tell_nothing() -> None:
     assert heard(SkewMeter(), 2_000, [1, 1]) == [None] * 2
     meter = SkewMeter()
     assert [meter.note(chunk(n), 0, T0 + n * WINDOW_US) for n in range(4)] == [None] * 4
-    assert meter.worst_ms() == {}
+    assert meter.worst_ms(T0) == {}
