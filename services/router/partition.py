@@ -6,12 +6,12 @@ For example, partition number 3 holds the requests whose events are in partition
 import heapq
 from collections import deque
 from dataclasses import replace
-from typing import Final
+from typing import Final, NamedTuple
 
 from msgspec import structs
 
 from schemas.base import Event
-from schemas.requests import Request
+from schemas.requests import Lane, Request
 from schemas.side_events import Account, Attached, Cancel, Detached
 from schemas.stream import Chunk, Cleared, Closed, Cutover, Failed, Finished, StreamEvent
 from services.bus import Received
@@ -42,6 +42,20 @@ KNOWN_US: Final = 30_000_000
 
 ``Account.open_since`` is never later than the time up to which the log was read. Therefore that time must be recent.
 """
+
+
+class _Done(NamedTuple):
+    """A finished request.
+
+    Attributes:
+        until_us: The request can be forgotten when the log was read up to this time.
+        lane: Lane of the request; None if unknown.
+        uncounted_usd: Cost of its attempts in the cloud, while none of their ``Cutover`` events was read.
+    """
+
+    until_us: int
+    lane: Lane | None
+    uncounted_usd: float
 
 
 class SharedResources:
@@ -79,7 +93,7 @@ class RouterPartition:
         self._shared = shared
         self._known_us = 0  # everything appended before this time was read; no later deadline counts as passed
         self._timers: list[tuple[int, str]] = []  # a heap; a timer that has moved is corrected when it is popped
-        self._done: dict[str, int] = {}
+        self._done: dict[str, _Done] = {}
         self._batch_open = 0
         self._oldest = OldestOpen()
         self._budgets = AttemptBudgets(shared.budget.open(), shared.retry_budget.open(), shared.breaker)
@@ -130,12 +144,12 @@ class RouterPartition:
                 if not state.on_cleared(event, log_ms):
                     return NO_WRITES
             case Request():
-                self._count(event, at_us)
+                self._count_request(event, at_us)
                 self._on_request(state, event, record, at_us, now_us)
             case Attached() | Detached():
                 state.on_receipt(event, at_us)
             case Account():
-                self._finish(state, now_us)
+                self._finish(state, now_us, event)
                 return NO_WRITES
             case Cutover():
                 self._on_cutover(state, event, at_us, log_ms)
@@ -189,16 +203,10 @@ class RouterPartition:
             return self._batch_open >= config.max_batch_open
         return len(self.requests) - self._batch_open > config.max_open  # the request itself is in it already
 
-    def _count(self, event: Event, at_us: int) -> None:
-        if isinstance(event, Request) and event.attempt == 1:
-            if event.lane == "batch":
-                return  # a batch request uses no budget and adds to none
+    def _count_request(self, request: Request, at_us: int) -> None:
+        if request.attempt == 1 and request.lane != "batch":  # a batch request adds to no budget
             self._budgets.cloud.add_request(at_us)
             self._budgets.retries.add_request(at_us)
-        elif isinstance(event, Cutover) and event.target == "vertex":
-            self._budgets.cloud.spend(0.0, at_us)
-        elif isinstance(event, Cutover) and event.trigger != "mask":
-            self._budgets.retries.spend(0.0, at_us)
 
     def _on_request(self, state: RequestState, request: Request, record: Received, at_us: int, now_us: int) -> None:
         if not state.on_request(request, record.traceparent, at_us, record.timestamp_ms):
@@ -206,6 +214,10 @@ class RouterPartition:
         self._oldest.note(state.request_id, record.timestamp_ms * 1_000, at_us)  # another event may have come first
         state.request = request
         self._batch_open += state.lane == "batch"
+        self._count_retries(state, state.lane)
+        for attempt in state.cloud_attempts:  # read before their estimated price was known
+            if not state.record(attempt).ended:
+                self._budgets.cloud.correct(price(state), state.cutover_us[attempt])
         if (state.may_fall_back or state.most_retries) and now_us < state.deadline_us:
             state.prompt_kept = self._shared.take_memory(state.prompt_chars)
             if self.deciding and state.has_cloud_deadline:
@@ -221,8 +233,14 @@ class RouterPartition:
             return
         if cutover.target == "vertex":
             self._budgets.cloud.spend(price(state), at_us)
-        elif cutover.trigger != "mask" and state.lane != "batch":
+        elif cutover.trigger != "mask" and state.lane == "interactive":
             self._budgets.retries.spend(0.0, at_us)
+
+    def _count_retries(self, state: RequestState, lane: Lane | None) -> None:
+        # Those that were read before the lane was known.
+        if lane == "interactive":
+            for attempt in state.retries:
+                self._budgets.retries.spend(0.0, state.cutover_us[attempt])
 
     def _on_end(self, state: RequestState, event: Finished | Failed, at_us: int, log_ms: int) -> None:
         record = state.record(event.attempt)
@@ -267,29 +285,41 @@ class RouterPartition:
         state.timer_us = due_us
         heapq.heappush(self._timers, (due_us, state.request_id))
 
-    def _finish(self, state: RequestState, now_us: int) -> None:
+    def _finish(self, state: RequestState, now_us: int, account: Account | None = None) -> None:
         self._release(state)
+        lane, uncounted_usd = state.lane, 0.0
+        if account is not None:
+            if lane is None:
+                lane = account.lane
+                self._count_retries(state, lane)
+            uncounted_usd = 0.0 if state.cloud_attempts else account.cost_usd
         self._batch_open -= state.lane == "batch"
         del self.requests[state.request_id]
         # More of its events may be read until the log was read beyond this time. That the clock has passed it is not
         # enough, because after an outage a router reads events long after they were appended.
-        self._remember(state.request_id, now_us + state.config.window_us)
+        self._remember(state.request_id, _Done(now_us + state.config.window_us, lane, uncounted_usd))
         while self._done:
             oldest = next(iter(self._done))
-            if self._done[oldest] > self._known_us:
+            if self._done[oldest].until_us > self._known_us:
                 break
             del self._done[oldest]
 
     def _read_late(self, event: Event, at_us: int, now_us: int) -> None:
-        self._count(event, at_us)
+        done = self._done[event.request_id]
         if isinstance(event, Request):
+            self._count_request(event, at_us)
             # An edge that had no answer from the broker wrote it again, and a worker may start it again. So its events
             # may come later than those of the first record.
-            self._remember(event.request_id, now_us + self._shared.config.window_us)
+            self._remember(event.request_id, done._replace(until_us=now_us + self._shared.config.window_us))
+        elif isinstance(event, Cutover) and event.target == "vertex":
+            self._budgets.cloud.spend(done.uncounted_usd, at_us)
+            self._done[event.request_id] = done._replace(uncounted_usd=0.0)
+        elif isinstance(event, Cutover) and event.trigger != "mask" and done.lane != "batch":
+            self._budgets.retries.spend(0.0, at_us)
 
-    def _remember(self, request_id: str, until_us: int) -> None:
+    def _remember(self, request_id: str, done: _Done) -> None:
         self._done.pop(request_id, None)
-        self._done[request_id] = until_us
+        self._done[request_id] = done
 
     def _release(self, state: RequestState) -> None:
         self._budgets.release(state.request_id)

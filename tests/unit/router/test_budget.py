@@ -1,9 +1,13 @@
 """The budget by itself, and folded again."""
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
 
+from schemas.requests import Lane
+from schemas.side_events import Account
+from schemas.topics import ACCOUNTS, STREAMS
 from services.bus import Received, partition_for
 from services.router.config import FallbackLimits, RouterConfig
 from services.router.core import READ_TOPICS, RouterCore
@@ -116,11 +120,45 @@ def test_router_that_folds_topics_in_any_order_counts_alike() -> None:
         world.put(started(rid, attempt=2, run="r2"), finished(-1, rid, attempt=2, run="r2"))
     made = len(world.cloud_requests())
     assert made == 20
-    for order in (READ_TOPICS, READ_TOPICS[::-1]):
-        router = RouterCore(policy, "router/late", PARTITIONS)
+    usd = sum(account.cost_usd for account in world.written(Account))
+    assert usd > 0
+    for router in late_routers(world):
+        totals = [partition._budgets.cloud.totals(T0) for partition in router._partitions.values()]
+        assert (sum(t[0] for t in totals), sum(t[1] for t in totals)) == (40, made)
+        assert sum(t[2] for t in totals) == pytest.approx(usd)
+
+
+@pytest.mark.parametrize(("lane", "counted"), [("interactive", 10), ("batch", 0)])
+def test_router_that_folds_topics_in_any_order_counts_no_batch_retry(lane: Lane, counted: int) -> None:
+    world = World(replace(RouterConfig(), max_retries=1, max_batch_retries=1))
+    for number in range(10):
+        rid = request_id(number)
+        world.put(request(rid, lane=lane), started(rid), failed(rid, error_class="engine_dead"))
+        world.put(started(rid, attempt=2, run="r2"), finished(-1, rid, attempt=2, run="r2"))
+    assert sum(account.retries for account in world.written(Account)) == 10
+    for router in (*world.routers, *late_routers(world)):
+        totals = [partition._budgets.retries.totals(T0) for partition in router._partitions.values()]
+        assert [sum(t[0] for t in totals), sum(t[1] for t in totals)] == [counted, counted]
+
+
+def test_router_that_folds_topics_in_any_order_reserves_the_estimated_price() -> None:
+    world = World(replace(RouterConfig(), fallback="vertex"))
+    world.put(request(), started(), failed())
+    assert len(world.cloud_requests()) == 1
+    usd = sum(partition._budgets.cloud.totals(T0)[2] for partition in world.routers[0]._partitions.values())
+    assert usd > 0
+    for router in late_routers(world):
+        totals = [partition._budgets.cloud.totals(T0) for partition in router._partitions.values()]
+        assert (sum(t[1] for t in totals), sum(t[2] for t in totals)) == (1, pytest.approx(usd))
+
+
+def late_routers(world: World) -> Iterator[RouterCore]:
+    """Routers that read what is on the log, one topic after the other, in different orders."""
+    for order in (READ_TOPICS, READ_TOPICS[::-1], (STREAMS, *READ_TOPICS), (STREAMS, ACCOUNTS, *READ_TOPICS)):
+        router = RouterCore(world.config, "router/late", PARTITIONS)
         for number in range(PARTITIONS):
             router.gained(number)
-        for topic in order:
+        for topic in dict.fromkeys(order):
             for offset, (where, event) in enumerate(world.log):
                 if where is topic:
                     partition = partition_for(event.request_id, PARTITIONS)  # type: ignore[union-attr]
@@ -128,5 +166,4 @@ def test_router_that_folds_topics_in_any_order_counts_alike() -> None:
                     router.read(record, event.at, world.now_us)  # type: ignore[union-attr]
         for number in range(PARTITIONS):
             router.caught_up(number, world.now_us, world.now_us)
-        totals = [partition._budgets.cloud.totals(T0) for partition in router._partitions.values()]
-        assert (sum(t[0] for t in totals), sum(t[1] for t in totals)) == (40, made)
+        yield router
