@@ -79,7 +79,7 @@ def next_alarm_us(state: RequestState, known_us: int) -> int:
     if not state.known:
         return state.opened_us + state.config.window_us
     written_us = state.pending.get("closed")
-    if written_us is not None:
+    if written_us is not None and known_us < written_us + RETRY_US:
         return written_us + RETRY_US
     alarm_us = state.deadline_us
     if state.client_gone_us is not None:
@@ -91,8 +91,10 @@ def next_alarm_us(state: RequestState, known_us: int) -> int:
             alarm_us = due_us
     if state.over_budget:
         alarm_us = min(alarm_us, known_us + BUDGET_RETRY_US)
-    if state.pending:
-        alarm_us = min(alarm_us, min(state.pending.values()) + RETRY_US)
+    for written_us in state.pending.values():
+        # After that, ``decide`` has written it again, or it is no longer wanted.
+        if known_us < written_us + RETRY_US < alarm_us:
+            alarm_us = written_us + RETRY_US
     return alarm_us
 
 

@@ -10,15 +10,18 @@ from schemas.stream import Closed, Cutover, Failed
 from schemas.topics import REQUESTS, REQUESTS_BATCH
 from schemas.wire import decode, encode
 from services.router.config import FallbackLimits, RouterConfig
+from services.router.partition import Writes
 from services.runtime.classes.policy_deadlines import WIDEST_BOUNDS
 from services.runtime.classes.service_classes import ClassSpec, ServiceClasses
 from tests.unit.router.world import (
+    MS,
     RID,
     T0,
     World,
     chunk,
     failed,
     finished,
+    next_alarm_us,
     request,
     request_id,
     started,
@@ -306,3 +309,21 @@ def test_router_that_was_killed_after_the_cutover_is_finished_by_the_next() -> N
     world.log = [entry for entry in world.log if entry[1] not in retried(world)]
     world.restart()
     assert len(retried(world)) == 1
+
+
+class WithoutRight(World):
+    """The broker refuses what routers write to the topic of new requests."""
+
+    def write(self, due: Writes) -> None:
+        super().write([write for write in due if write.topic is not REQUESTS])
+
+
+def test_refused_event_that_is_no_longer_wanted_costs_no_ticks() -> None:
+    world = WithoutRight(BOTH).put(request(), started(), chunk(0)).until(2_300)
+    world.put(started(at_ms=2_310, attempt=3, run="r3"))
+    assert [target for *_, target in world.cutovers()] == ["generator", "vertex"]
+    for seq in range(60):
+        world.put(chunk(seq, at_ms=2_320 + 100 * seq, attempt=3, run="r3"))
+    alarm_us = next_alarm_us(world.routers[0])
+    assert alarm_us is not None
+    assert alarm_us - world.now_us > 1_000 * MS
