@@ -179,6 +179,16 @@ def test_batch_request_goes_to_the_cloud_if_its_class_says_so() -> None:
     assert world.cutovers()[1:] == [(3, "hard_error", "cancel", "vertex")]
 
 
+def test_batch_requests_in_the_cloud_count_in_its_budgets() -> None:
+    classes = ServiceClasses({"night": ClassSpec(lane="batch", cloud=True)}, WIDEST_BOUNDS)
+    world = World(RouterConfig(fallback="vertex", classes=classes, limits=FallbackLimits(ratio=1.0, free=1)))
+    for number in range(2):
+        rid = request_id(number)
+        world.put(request(rid, lane="batch", service_class="night"), started(rid), failed(rid))
+    assert len(world.cloud_requests()) == 1
+    assert [event.reason for event in world.written(Closed)] == ["unavailable: refused (the fallback budget is spent)"]
+
+
 def test_class_may_keep_interactive_requests_out_of_the_cloud() -> None:
     classes = ServiceClasses({"home": ClassSpec(cloud=False)}, WIDEST_BOUNDS)
     asked = request(service_class="home")
