@@ -4,6 +4,7 @@ from typing import Any
 
 from schemas.requests import Deadlines
 from schemas.stream import Closed
+from schemas.topics import STREAMS
 from services.router.config import FallbackLimits, RouterConfig
 from services.router.state.breaker import MAX_OUTCOMES, OPEN_US, PROBES, STALE_US, Breaker
 from tests.unit.router.world import World, chunk, failed, finished, request, request_id, started
@@ -159,6 +160,15 @@ def test_late_first_tokens_open_it_as_well() -> None:
     world = World(RouterConfig(fallback="vertex"))
     world.put(*(request(request_id(number)) for number in range(TRIP))).until(200)
     assert world.routers[0]._shared.breaker.state == "open"
+
+
+def test_late_first_token_that_is_read_before_the_clock_counts_as_late() -> None:
+    """As after a pause of the router: it reads the log to its end before it looks at the clock."""
+    world = World(RouterConfig(fallback="vertex", breaker_trip=1)).put(request(), started())
+    world.now_us += 300_000
+    world.append(STREAMS, chunk(0, at_ms=300))
+    assert world.cutovers() == []
+    assert world.routers[0].breaker_open
 
 
 def test_prompts_at_fault_do_not_open_it() -> None:

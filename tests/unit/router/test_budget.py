@@ -110,6 +110,22 @@ def test_long_log_keeps_the_newest_minute_only() -> None:
     assert tracker.totals(99_999 * S)[0] == WINDOW_S
 
 
+@pytest.mark.parametrize(
+    "policy",
+    [
+        RouterConfig(fallback="vertex", limits=FallbackLimits(ratio=0.0, free=1)),
+        RouterConfig(fallback="vertex", limits=FallbackLimits(usd=RouterConfig().prices.estimate(5, 512))),
+        RouterConfig(max_retries=1, retry_limits=FallbackLimits(ratio=0.0, free=1)),
+    ],
+)
+def test_requests_that_are_late_together_share_what_is_left_of_a_budget(policy: RouterConfig) -> None:
+    world = World(policy)
+    for number in range(4):
+        world.put(request(request_id(number), at_ms=0), started(request_id(number), at_ms=0))
+    world.until(5_000)
+    assert sum(len(world.cutovers(request_id(number))) for number in range(4)) == 1
+
+
 def test_router_that_folds_topics_in_any_order_counts_alike() -> None:
     """An account that is read first ends its request before its ``Request`` and its ``Cutover`` are read."""
     policy = replace(RouterConfig(), fallback="vertex", limits=FallbackLimits(ratio=0.5, free=0))

@@ -213,6 +213,14 @@ def test_verdict_after_the_cutover_still_keeps_the_prompt() -> None:
     assert world.endings() == ["failed"]
 
 
+def test_prompt_whose_mask_came_after_the_cutover_does_not_leave_unmasked() -> None:
+    world = World(CLOUD).put(request(), started())
+    world.routers.clear()
+    world.put(Cutover(**_about(200), attempt=2, trigger="ttft"), verdict("mask", at_ms=210))
+    world.join()
+    assert (world.cloud_requests(), world.endings()) == ([], ["failed"])
+
+
 def test_killed_between_cutover_and_republish_the_next_republishes_once() -> None:
     world = World(CLOUD).put(request(), started())
     world.routers.clear()

@@ -213,6 +213,16 @@ def test_batch_request_begins_again_after_a_failure_that_may_pass(error_class: s
     assert hopeless.endings() == ["failed"]
 
 
+def test_batch_request_waits_at_most_a_minute_for_its_next_attempt() -> None:
+    world = World(replace(ALONE, max_batch_retries=8)).put(request(lane="batch", deadlines=Deadlines(total_ms=500_000)))
+    at_ms = 10
+    for attempt, wait_ms in enumerate((2_000, 4_000, 8_000, 16_000, 32_000, 60_000, 60_000), 1):
+        world.put(started(at_ms=at_ms, attempt=attempt, run="x"), failed(at_ms=at_ms, attempt=attempt, run="x"))
+        at_ms += wait_ms
+        assert len(world.until(at_ms - 1).cutovers()) == attempt - 1
+        assert len(world.until(at_ms).cutovers()) == attempt
+
+
 def test_no_attempt_is_begun_whose_number_no_event_may_have() -> None:
     world = World(replace(ALONE, max_batch_retries=100)).put(request(lane="batch"))
     for number in range(1, 101):
@@ -242,6 +252,12 @@ def test_a_silent_batch_answer_is_retried_at_its_stall_deadline() -> None:
     assert (world.cutovers(), world.endings()) == ([], [])
     assert world.until(20_050).cutovers() == [(2, "stall", "cancel", "generator")]
     assert [event.attempt for topic, event in world.log if topic is REQUESTS_BATCH] == [1, 2]
+
+
+def test_a_batch_answer_may_be_silent_for_ten_seconds() -> None:
+    world = World(ALONE).put(request(lane="batch", deadlines=Deadlines(stall_ms=100)), started(), chunk(0))
+    assert world.until(10_049).cutovers() == []
+    assert world.until(10_050).cutovers() == [(2, "stall", "cancel", "generator")]
 
 
 def test_silence_ends_no_batch_request() -> None:
