@@ -3,6 +3,7 @@
 from typing import Any
 
 from schemas.requests import Deadlines
+from schemas.side_events import Account
 from schemas.stream import Closed
 from schemas.topics import STREAMS
 from services.router.config import FallbackLimits, RouterConfig
@@ -154,6 +155,14 @@ def test_path_recovers_by_itself_through_probes() -> None:
     last = request_id(300)
     assert world.put(request(last, at_ms=2_300)).cutovers(last) == []
     assert world.routers[0]._shared.breaker.state == "closed"
+
+
+def test_account_tells_the_state_of_the_breaker() -> None:
+    world = World(RouterConfig(fallback="vertex", breaker_trip=1))
+    good, bad = request_id(0), request_id(1)
+    world.put(request(good), started(good), chunk(0, good), finished(0, good))
+    world.put(request(bad, at_ms=100), started(bad, at_ms=101), failed(bad, at_ms=102, retryable=False))
+    assert [account.breaker for account in world.until(2_000).written(Account)] == ["closed", "open"]
 
 
 def test_late_first_tokens_open_it_as_well() -> None:

@@ -157,7 +157,7 @@ def test_router_that_folds_topics_in_any_order_counts_no_batch_retry(lane: Lane,
         assert [sum(t[0] for t in totals), sum(t[1] for t in totals)] == [counted, counted]
 
 
-def test_router_that_folds_topics_in_any_order_reserves_the_estimated_price() -> None:
+def test_router_that_folds_topics_in_any_order_has_the_estimated_price() -> None:
     world = World(replace(RouterConfig(), fallback="vertex"))
     world.put(request(), started(), failed())
     assert len(world.cloud_requests()) == 1

@@ -260,6 +260,12 @@ def test_a_batch_answer_may_be_silent_for_ten_seconds() -> None:
     assert world.until(10_050).cutovers() == [(2, "stall", "cancel", "generator")]
 
 
+def test_silence_ends_no_batch_request_whose_prompt_was_not_kept() -> None:
+    world = World(replace(ALONE, prompt_chars=4)).put(request(lane="batch"), started(), chunk(0)).until(59_999)
+    assert (world.cutovers(), world.endings()) == ([], [])
+    assert world.until(60_000).endings() == ["expired"]
+
+
 def test_silence_ends_no_batch_request() -> None:
     world = World(RouterConfig()).put(request(lane="batch"), started(), chunk(0)).until(59_999)
     assert (world.cutovers(), world.endings()) == ([], [])
