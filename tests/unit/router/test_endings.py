@@ -360,3 +360,10 @@ def test_worker_out_of_request_time_does_not_outrun_the_deadline(at_ms: int, out
     world.now_us = T0 + at_ms * MS
     world.append(STREAMS, event)
     assert world.until(1_100).endings() == [outcome]
+
+
+def test_limits_of_interactive_deadlines_do_not_bound_batch_requests() -> None:
+    world = World(RouterConfig(total_max_ms=60_000))
+    asked = request(lane="batch", deadlines=Deadlines(total_ms=600_000))
+    assert world.put(asked, started()).until(599_999).endings() == []
+    assert world.until(600_000).endings() == ["expired"]
