@@ -153,9 +153,12 @@ class CheckExecutor:
             try:
                 return CheckResult(await self._checks_of(check)[check.tier].find(check.text))
             except asyncio.CancelledError:
-                if not self._timeouts.was_overdue(task):
+                if self._timeouts.was_overdue(task):
+                    reason = f"no answer within {windows.timeout_ms} ms"
+                elif task.cancelling():
                     raise
-                reason = f"no answer within {windows.timeout_ms} ms"
+                else:  # what the check waited for was cancelled, not the check
+                    reason = "CancelledError"
             except CheckFailed as error:
                 reason = str(error)
             except Exception as error:  # noqa: BLE001 - whatever a check raises, the text was not checked

@@ -144,3 +144,18 @@ async def test_stopping_ends_what_runs_and_answers_nothing():
     await asyncio.sleep(0)
     await harness.executor.stop()
     assert harness.answers == {}
+
+
+async def test_a_look_whose_own_work_is_cancelled_is_unchecked():
+    async def check(text, _):
+        if text == "cancelled":
+            work = asyncio.get_running_loop().create_future()
+            work.cancel()
+            await work
+        return ()
+
+    harness = Harness(check, retries="1")
+    harness.put("cancelled")
+    harness.put("goes")
+    assert await harness.all(2) == {"goes": CheckResult(()), "cancelled": Unchecked("CancelledError")}
+    assert harness.check.texts.count("cancelled") == 2
