@@ -67,6 +67,9 @@ class TimeoutSweeper:
 
     def end(self, task: asyncio.Task[object]) -> None:
         self._due_s.pop(task, None)
+        if task in self._cancelled:  # the check answered its cancellation with an error of its own, or with a result
+            self._cancelled.discard(task)
+            task.uncancel()
 
     def was_overdue(self, task: asyncio.Task[object]) -> bool:
         """Return whether the time limit alone cancelled the task.

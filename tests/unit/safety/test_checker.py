@@ -159,3 +159,17 @@ async def test_a_look_whose_own_work_is_cancelled_is_unchecked():
     harness.put("goes")
     assert await harness.all(2) == {"goes": CheckResult(()), "cancelled": Unchecked("CancelledError")}
     assert harness.check.texts.count("cancelled") == 2
+
+
+async def test_an_error_at_the_time_limit_does_not_end_the_looks_after_it():
+    async def check(text, tries):
+        try:
+            await asyncio.sleep(3_600)
+        except asyncio.CancelledError:
+            if tries == 1:
+                raise ConnectionError from None
+            raise
+
+    harness = Harness(check, timeout_ms="60", retries="1")
+    harness.put("mixed")
+    assert await harness.all(1) == {"mixed": Unchecked("no answer within 60 ms")}
