@@ -157,10 +157,10 @@ class RequestCheck:
             runs = [run for run in runs if run.key.attempt == event.attempt and run.last_seq <= event.seen_seq]
         else:
             runs = []
-        return self._finish(runs, None)
+        return self._finish(runs, None, closed=self._closed)
 
-    def _finish(self, runs: list[RunCheck], last_seq: int | None) -> list[RunOutput]:
-        outputs = [output for run in runs for output in run.finish(last_seq)]
+    def _finish(self, runs: list[RunCheck], last_seq: int | None, *, closed: bool = False) -> list[RunOutput]:
+        outputs = [output for run in runs for output in run.finish(last_seq, closed=closed)]
         for run in runs:
             self._after(run)
         self._tidy()

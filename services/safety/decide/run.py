@@ -126,12 +126,13 @@ class RunCheck:
             self.unread.append(ready.text)
         return self.read()
 
-    def finish(self, last_seq: int | None) -> _Outputs:
+    def finish(self, last_seq: int | None, *, closed: bool = False) -> _Outputs:
         """Record that the run ends with chunk ``last_seq``. Then read on, as ``read`` does.
 
-        If ``last_seq`` is None, the run ends with the last chunk before the first gap.
+        If ``last_seq`` is None, the run ends with the last chunk before the first gap. With ``closed``, it ends there
+        even if an earlier call named a later chunk, because a chunk that is still missing is never shown.
         """
-        if self._last_seq is None:
+        if self._last_seq is None or closed:
             self._last_seq = self.last_seq if last_seq is None else last_seq
         return self.read()
 

@@ -176,6 +176,18 @@ def test_the_end_waits_for_a_missing_chunk():
     assert recalls(world.said) == {(4, 24, "redact", "pii/email", "email")}
 
 
+def test_a_closed_ends_the_check_of_a_run_that_ended_with_a_gap():
+    """A chunk that the broker did not take never comes, and the text before it is shown."""
+    answer = RunWriter()
+    first, second, _, fourth = answer.chunks(["Ask bob", "@corp.example.com", "!", "!"])
+    for end in (answer.finished(3), answer.failed(3)):
+        world = World(policy(), random.Random(0))
+        assert recalls(world.run([answer.started(), first, second, fourth, end])) == set()
+        assert recalls(world.run([answer.closed("failed", "stalled", seen_seq=1, attempt=1)])) == set()  # perhaps void
+        assert recalls(world.run([answer.closed("expired", "deadline")])) == EMAIL
+        assert clearances(world.said)[-1] == (1, True)
+
+
 def test_duplicates_contradictions_and_strangers_are_not_heard():
     answer, zombie = RunWriter(), RunWriter(run="zombie")
     chunks = answer.chunks(["Hello ", "world."])
