@@ -124,10 +124,11 @@ class RecallBuilder:
         return Cleared(**envelope, seq=seq, final=final, policy_version=self._policy.version)
 
     def _recall(self, ruling: Ruling, span: FoundSpan, tier: int, outputs: list[RunOutput]) -> bool:
-        recall_ids = self._recall_ids[tier]
+        recall_ids, version = self._recall_ids[tier], self._policy.version
         if len(recall_ids) >= self._limit:
+            if _recall_id(self._key, span, version) in recall_ids:
+                return False  # another window had this finding
             ruling, span = STOP, FoundSpan("safety/flood", "flood", span.start, span.end)
-        version = self._policy.version
         event = Recall(
             **run_envelope(self._key, at=self._context.now_us, source=self._context.source),
             recall_id=_recall_id(self._key, span, version),

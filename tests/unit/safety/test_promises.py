@@ -328,6 +328,16 @@ def test_a_flood_of_findings_stops():
     assert (found[-1].category, found[-1].rule) == ("flood", "safety/flood")
 
 
+@pytest.mark.parametrize(("count", "actions"), [(4, ["redact"] * 4), (5, ["redact"] * 4 + ["stop"])])
+def test_a_finding_in_several_windows_counts_once_for_the_flood(count, actions):
+    def find(look):
+        return CheckResult(tuple(FoundSpan("nemo/q", "email", *found.span()) for found in re.finditer("Q", look.text)))
+
+    text = ("." * 29 + "Q") * count + "." * 400
+    said = World(policy(max_findings=4), random.Random(0), find).run(RunWriter().whole([text]))
+    assert [event.action for event in said if isinstance(event, Recall)] == actions
+
+
 def test_flags_are_not_recalls():
     said = World(policy(), random.Random(0)).run(RunWriter().whole(["Server 203.0.113.7 answered."]))
     assert recalls(said) == set()
