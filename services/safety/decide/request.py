@@ -4,7 +4,7 @@ from collections import deque
 from typing import Final, final
 
 from schemas.stream import Chunk, Cleared, Closed, Failed, Finished, Recall, Started, StreamEvent, Verdict
-from services.policy import Policy
+from services.policy import Admission, Policy
 from services.safety.decide.check_types import CheckOutcome, CheckRequest, RunOutput
 from services.safety.decide.recalls import CheckContext, RunKey, immediate_rules
 from services.safety.decide.run import NOTHING, RunCheck
@@ -19,6 +19,9 @@ The check of a run then ends with the run, or when the request expires. Only ``s
 run with its text so far, if no chunk after ``seen_seq`` has come, because that run perhaps never ends. A ``Closed``
 with a cause that is not in this set can be void only after the answer has ended.
 """
+
+_NO_FLOOR: Final = Admission(allow=True)
+"""An answer of ``admission.rego`` that makes no delivery stricter."""
 
 
 @final
@@ -145,7 +148,8 @@ class RequestCheck:
             return
         key = RunKey(request_id=self.request_id, tenant=self.tenant, attempt=event.attempt, run=event.run)
         run = RunCheck(key, self.policy, immediate_rules(self.policy, self.tenant), self._context)
-        run.gated = self._gated or event.delivery.mode == "gated"
+        # The verdict may come after the first text, but the policy's bounds are known before it.
+        run.gated = self._gated or self.policy.tighten(event.delivery, _NO_FLOOR).mode == "gated"
         self._runs[event.attempt] = run
 
     def _on_closed(self, event: Closed) -> list[RunOutput]:

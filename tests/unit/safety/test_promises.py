@@ -238,6 +238,21 @@ def test_a_verdict_may_make_delivery_gated():
     assert gated[0][0] < open_[1][0] or len(gated) < len(open_)
 
 
+def test_a_policy_that_allows_gated_only_is_obeyed_before_the_verdict():
+    """Text before the verdict waits for all tiers, too, because it is shown as soon as the verdict is read."""
+    text = "I have second thoughts about it. " + "word " * 60
+    answer = RunWriter()
+    events = answer.whole([text[at : at + 5] for at in range(0, len(text), 5)])
+    events.insert(30, answer.verdict(delivery=Delivery(mode="gated")))
+    world = World(policy(**CLASSIFIED, modes='["gated"]'), random.Random(0))
+    world.run(events)
+    screen = Screen(answer.head["request_id"])
+    for event in world.log:
+        screen.feed(event)
+        assert "second thoughts" not in screen.visible
+    assert screen.visible.startswith("I have [email address] about it.")
+
+
 def test_prompt_rules_stop_at_the_earliest_character():
     held = policy("strict")
     answer = RunWriter(tenant="local")
