@@ -37,6 +37,8 @@ def catch_up(visible_length: int, ops: Sequence[Op]) -> tuple[Op, ...]:
             case Withdraw() | Refuse() | Restart():
                 held = 0 if isinstance(op, Restart) else len(op.text)
                 unsent, edits = [], []
+                if isinstance(op, Restart):
+                    tail.clear()  # another attempt answers, so the answer is not finished
                 head.append(op)
             case _:
                 (tail if isinstance(op, Finish | Close) else head).append(op)

@@ -325,3 +325,10 @@ def test_catching_up_leaves_out_what_was_redacted():
     assert [op.text for op in sent if isinstance(op, Show | Replace)] == ["call ", "[number]", " now"]
     held = catch_up(6, ops[2:])  # this reader has "call 5" already
     assert [op.text for op in held if isinstance(op, Show)] == [" now"]
+
+
+def test_catching_up_tells_no_end_of_an_attempt_that_was_given_up():
+    _, ops = after(*UNGATED, MASK, cutover(2, "mask"), started(2, "b", gate="off"), chunk(0, 0, "safe", 2, "b"))
+    assert [type(op) for op in ops if isinstance(op, Finish | Restart)] == [Finish, Restart]
+    assert [op for op in catch_up(0, ops) if isinstance(op, Finish)] == []
+    assert catch_up(0, ops)[-1] == Show(text="safe", tokens=1)
