@@ -5,6 +5,7 @@ import pytest
 from schemas.requests import Deadlines, Delivery
 from schemas.stream import Chunk, Cleared, Closed, Cutover, Failed, Finished, Recall, Started, Verdict
 from services.stream import Begin, Close, Finish, Refuse, Replace, Restart, Screen, Show, Withdraw, catch_up
+from services.stream.order import MAX_WAITING, ChunkOrder
 from tests.unit.stream.histories import REQUEST_ID
 
 COMMON = {"request_id": REQUEST_ID, "tenant": "t", "at": 1_000, "source": "test/1"}
@@ -332,3 +333,68 @@ def test_catching_up_tells_no_end_of_an_attempt_that_was_given_up():
     assert [type(op) for op in ops if isinstance(op, Finish | Restart)] == [Finish, Restart]
     assert [op for op in catch_up(0, ops) if isinstance(op, Finish)] == []
     assert catch_up(0, ops)[-1] == Show(text="safe", tokens=1)
+
+
+def test_gated_text_stays_hidden_even_if_nobody_checks_it():
+    screen, _ = after(started(mode="gated", check="off"), allow(), chunk(0, 0, "Hi"))
+    assert screen.visible == ""
+
+
+def test_each_attempt_may_be_late_with_its_first_token():
+    first = (allow(), started(), chunk(0, 0, "x"), cutover(2, "stall", seen_seq=0), started(2, "b"))
+    screen, _ = after(*first, cutover(3, "ttft"), started(3, "c"), chunk(0, 0, "third", 3, "c"))
+    assert screen.visible == "third"
+    assert isinstance(after(*first, closed("no_first_token", seen_attempts=2))[1][-1], Close)
+
+
+def test_a_repeated_mask_does_not_restart_the_masked_answer():
+    masked = (started(), MASK, cutover(2, "mask"), started(2, "b"), chunk(0, 0, "safe", 2, "b"))
+    screen, ops = after(*masked, cutover(3, "mask"))
+    assert (screen.visible, [op.attempt for op in ops if isinstance(op, Restart)]) == ("safe", [2])
+
+
+def test_a_clearance_after_the_final_one_takes_nothing_back():
+    screen, ops = after(started(), allow(), chunk(0, 0, "Hi"), cleared(0, final=True), cleared(0), finished(0))
+    assert (screen.visible, type(ops[-1])) == ("Hi", Finish)
+
+
+def test_an_answer_is_withdrawn_once():
+    screen, _ = after(allow(), started(), chunk(0, 0, "bad"), STOP)
+    assert screen.feed(cleared(0)) == screen.feed(finished(0)) == ()
+
+
+def test_a_redaction_around_another_is_replaced_once():
+    for shown_first in (True, False):
+        text, found = chunk(0, 0, "0123456789"), (recall(3, 5, text="#"), recall(1, 8, text="[x]"))
+        screen, _ = after(allow(), started(), *((text, *found) if shown_first else (*found, text)))
+        assert screen.visible == "0[x]#89"
+
+
+def test_a_redaction_that_ends_where_another_begins_leaves_its_text():
+    screen, _ = after(allow(), started(), chunk(0, 0, "0123456789"), recall(3, 5, text="##"), recall(0, 3, text="-"))
+    assert screen.visible == "-##56789"
+
+
+def test_the_tokens_of_a_chunk_that_a_redaction_cuts_count_once():
+    _, ops = after(allow(), started(), recall(3, 5, text="#"), chunk(0, 0, "0123456789", tokens=4))
+    assert [(op.text, op.tokens) for op in ops if isinstance(op, Show)] == [("012", 4), ("56789", 0)]
+
+
+def test_catching_up_cuts_a_redaction_at_the_end_of_what_was_sent():
+    said = (allow(), started(), chunk(0, 0, "call 5"), chunk(1, 6, "55"), recall(5, 8, text="[number]"))
+    _, ops = after(*said, chunk(2, 8, " now"))
+    edit, rest = catch_up(6, ops[2:])
+    assert (edit.start, edit.end, edit.text, rest.text) == (5, 6, "[number]", " now")
+
+
+def test_catching_up_counts_offsets_anew_after_a_restart():
+    said = (allow(), started(), chunk(0, 0, "long text of old"), cutover(2, "stall", seen_seq=0), started(2, "b"))
+    _, ops = after(*said, chunk(0, 0, "abc bad", 2, "b"), recall(4, 7, attempt=2, run="b"))
+    assert [op.text for op in catch_up(16, ops[2:]) if isinstance(op, Show | Replace)] == ["abc ", "#"]
+
+
+def test_what_waits_behind_a_gap_is_bounded():
+    order = ChunkOrder()
+    for seq in range(1, MAX_WAITING + 10):
+        order.add(chunk(seq, seq, "x"))
+    assert [each.seq for each in order.add(chunk(0, 0, "x"))] == list(range(MAX_WAITING + 1))
