@@ -316,6 +316,18 @@ def test_finding_that_no_window_holds_without_touching_it_is_recalled(regex, lea
     assert any(start <= lead and end >= lead + len("forbidden") for start, end, *_ in recalls(said))
 
 
+@pytest.mark.parametrize(("lead", "tail"), [(90, 0), (400, 100)])
+def test_a_finding_at_the_edge_of_the_last_or_of_two_windows_is_recalled(lead, tail):
+    """The second one ends with a window and begins with the next, so that it touches an edge of both."""
+
+    def find(look):
+        return CheckResult(tuple(FoundSpan("nemo/q", "email", *found.span()) for found in re.finditer("Q+", look.text)))
+
+    size = 10 if tail == 0 else 272  # windows of the default policy end at 672 and 720, and the latter begins at 400
+    said = World(policy(), random.Random(0), find).run(RunWriter().whole(["." * lead + "Q" * size + "." * tail]))
+    assert recalls(said) == {(lead, lead + size, "redact", "nemo/q", "email")}
+
+
 def test_chunks_after_a_gap_are_read_when_it_is_filled():
     answer = RunWriter()
     first, second, third, fourth = answer.chunks(["Ask ", "bob", "@corp.example.com", " now. " + "x " * 40])
