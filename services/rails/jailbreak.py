@@ -138,13 +138,18 @@ class JailbreakClassifier:
         """Load the model. If it cannot be loaded, return the reason. The rail then fails for every request."""
         if self._missing is not None:
             loop = asyncio.get_running_loop()
-            loads = (loop.run_in_executor(pool, jailbreak_model.prepare) for pool in self._pools)
             try:
+                self._pools = self._pools or self._new_pools()
+                loads = [loop.run_in_executor(pool, jailbreak_model.prepare) for pool in self._pools]
                 self._missing = next((reason for reason in await asyncio.gather(*loads) if reason is not None), None)
-            except BrokenProcessPool:
-                self._missing = "the classifier's process ended while it loaded"
+            except (OSError, RuntimeError) as error:  # for example, there are too many processes, threads or open files
+                ended = isinstance(error, BrokenProcessPool)
+                self._missing = (
+                    "the classifier's process ended while it loaded"
+                    if ended
+                    else f"the classifier's process cannot be started: {type(error).__name__}"
+                )
                 self._end_pools()
-                self._pools = self._new_pools()
                 if self._restarting is None or self._restarting.done():
                     self._restarting = loop.create_task(self._restart())
         return self._missing
@@ -254,17 +259,17 @@ class JailbreakClassifier:
             self._missing = "the classifier's process ended and is being started again"
             _log.error("%s", self._missing)
             self._end_pools()
-            self._pools = self._new_pools()
             self._restarting = asyncio.get_running_loop().create_task(self._restart())
 
     async def _restart(self) -> None:
-        # Too little memory, for example, may end the processes again and again.
+        # Too little memory, for example, may end the processes again and again, or keep them from starting.
         while await self.prepare() is not None:  # noqa: ASYNC110 - this polls nothing
             await asyncio.sleep(RESTART_S)
 
     def _end_pools(self) -> None:
         for pool in self._pools:
             pool.shutdown(wait=False, cancel_futures=True)
+        self._pools = []
 
     def _new_pools(self) -> list[ProcessPoolExecutor]:
         context = multiprocessing.get_context("spawn")

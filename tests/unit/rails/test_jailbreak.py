@@ -162,3 +162,30 @@ async def test_processes_that_end_while_they_load_are_started_until_they_stay(mo
         assert await classifier.prepare() is None
     finally:
         classifier.close()
+
+
+async def test_processes_that_cannot_be_started_for_a_while_are_tried_again(monkeypatch):
+    classifier = JailbreakClassifier(1)
+    monkeypatch.setattr(jailbreak, "RESTART_S", 0.001)
+    faults = [BlockingIOError(), OSError(), RuntimeError("can't start new thread")]
+
+    class Startable(Pool):
+        def submit(self, *_):
+            if faults:
+                raise faults.pop()
+            return super().submit()
+
+    def new_pools(_):
+        if len(faults) == 2:
+            raise faults.pop()
+        return [Startable()]
+
+    monkeypatch.setattr(Pool, "faults", 0)
+    monkeypatch.setattr(JailbreakClassifier, "_new_pools", new_pools)
+    try:
+        classifier._missing = None
+        classifier._restart_pool()
+        await until(lambda: classifier._missing is None)
+        assert not faults
+    finally:
+        classifier.close()
