@@ -120,7 +120,7 @@ class RailsService:
             if isinstance(effect, EvaluateRequest):
                 task = asyncio.get_running_loop().create_task(self._evaluate(lane, core, effect))
                 self._tasks.add(task)
-                task.add_done_callback(self._tasks.discard)
+                task.add_done_callback(self._forget)
                 metrics.JUDGING.set(len(self._tasks))
 
         def on_not_written(write: Write) -> None:
@@ -132,6 +132,10 @@ class RailsService:
             on_not_written=on_not_written, on_ready=self._tell_ready,
         )  # fmt: skip
         return lane
+
+    def _forget(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        metrics.JUDGING.set(len(self._tasks))
 
     def _tell_ready(self) -> None:
         if self.ready:
