@@ -8,6 +8,7 @@ from typing import Any, Final, Literal, NamedTuple, Self
 from schemas.requests import Delivery, Egress, Message
 from schemas.stream import RailOutcome, RailResult, Verdict, VerdictDecision
 from services.rails.decide import VerdictContent
+from services.rails.evaluator import ADMISSION
 
 VerdictChange = Literal[
     "denied", "masked", "admitted", "denied by other rails", "other text masked", "egress", "delivery"
@@ -113,6 +114,13 @@ def change_of(
         return None if before.blocked - left_out <= after.blocked else "denied by other rails"
     if before.masked != after.masked:
         return "other text masked"
-    if before.egress != after.egress:
+    if before.egress != after.egress and not (after.egress == "allowed" and _may_have_forbidden(before, left_out)):
         return "egress"
-    return "delivery" if before.delivery is not None and before.delivery != after.delivery else None
+    if before.delivery is None or ADMISSION in left_out:  # admission's part of the delivery is unknown
+        return None
+    return "delivery" if before.delivery != after.delivery else None
+
+
+def _may_have_forbidden(before: JudgedPrompt, left_out: frozenset[str]) -> bool:
+    # A verdict does not say which rail forbade egress. A rail that neither refuses nor masks can do so with a flag.
+    return any(rail == ADMISSION or "flag " in before.details.get(rail, "") for rail in left_out)

@@ -71,3 +71,22 @@ def test_verdicts_of_rails_that_are_not_asked_are_not_compared(before, left_out,
     after = ruling("deny", ["secrets"]) if "secrets" in before.blocked else before
     found.add("r", before, after, frozenset(left_out))
     assert (found.same, found.left_out, found.differences) == (same, 1 - same, [])
+
+
+@pytest.mark.parametrize(
+    ("before", "left_out", "change"),
+    [
+        (ruling(egress="forbidden"), {"admission"}, None),
+        (ruling(delivery=Delivery(mode="gated")), {"admission"}, None),
+        (ruling(egress="forbidden")._replace(details={"pii": "flag pii/ipv4"}), {"pii"}, None),
+        (ruling(egress="forbidden")._replace(details={"pii": "flag pii/ipv4"}), {"jailbreak"}, "egress"),
+        (ruling(egress="forbidden"), {"pii"}, "egress"),
+        (ruling(delivery=Delivery(mode="gated")), {"pii"}, "delivery"),
+    ],
+)
+def test_what_a_rail_that_is_not_asked_may_have_demanded_is_no_difference(before, left_out, change):
+    assert change_of(before, ruling(delivery=Delivery()), frozenset(left_out)) == change
+
+
+def test_egress_that_is_newly_forbidden_differs_whatever_is_left_out():
+    assert change_of(ruling(), ruling(egress="forbidden"), frozenset({"admission"})) == "egress"
