@@ -26,6 +26,11 @@ def yaml_faults(files: Files) -> list[PolicyFault]:
                 faults.append(PolicyFault(name, 0, f"is not YAML: {error}"))
             else:
                 faults += _own_input_rails(name, yaml.compose(files[name], yaml.SafeLoader))
+    if not faults:
+        try:
+            one_side(files, "input")
+        except BrokenPolicy as broken:
+            faults.extend(broken.faults)
     return faults
 
 

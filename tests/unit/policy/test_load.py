@@ -83,6 +83,13 @@ def test_nemo_is_wanted_only_where_it_has_rails_to_run(body, expected):
     assert has_rails({"nemo/config.yml": body.encode()}, "input") is expected
 
 
+@pytest.mark.parametrize("body", ["- a\n", "rails:\n", "rails: [input]\n", "text\n"])
+def test_a_configuration_of_nemo_that_services_refuse_is_a_fault(body, tmp_path):
+    folder = copy_policy(tmp_path)
+    (folder / "nemo/config.yml").write_text(body)
+    assert faults(folder) == (PolicyFault("nemo/config.yml", 1, "must be a mapping with 'rails'"),)
+
+
 def test_all_faults_are_told_at_once(tmp_path):
     folder = copy_policy(tmp_path)
     replace_in_file(folder, "policy.toml", 'stop = "', 'halt = "')
