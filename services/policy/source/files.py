@@ -8,6 +8,7 @@ from typing import Final
 
 from services.policy.errors import BrokenPolicy, PolicyFault
 from services.runtime.classes.policy_deadlines import DEFAULT_POLICY
+from services.runtime.settings import is_utf8
 
 __all__ = ["DEFAULT_POLICY", "Files", "fingerprint", "read_files", "version_of"]
 
@@ -22,13 +23,17 @@ def read_files(root: Path) -> Files:
     """Read every file under the policy's folder.
 
     Raises:
-        BrokenPolicy: The folder does not exist, a file is unreadable or too large, or there are too many files.
+        BrokenPolicy: The folder does not exist, a file is unreadable or too large, a file's name is not UTF-8, or there
+            are too many files.
     """
     if not root.is_dir():
         raise BrokenPolicy([PolicyFault(".", 0, f"{root} is not a folder; name one with a policy.toml")])
     names = sorted(_names(root))
     if len(names) > MAX_FILES:
         raise BrokenPolicy([PolicyFault(".", 0, f"{len(names)} files; the limit is {MAX_FILES}")])
+    for name in names:
+        if not is_utf8(name):
+            raise BrokenPolicy([PolicyFault(ascii(name), 0, "the file's name is not UTF-8; rename the file")])
     return {name: _read(root, name) for name in names}
 
 

@@ -5,7 +5,7 @@ import shutil
 
 import pytest
 
-from services.policy import BrokenPolicy, PolicyFault, load
+from services.policy import BrokenPolicy, PolicyFault, PolicyReloader, load
 from services.policy.lint import lint
 from services.policy.source.files import MAX_FILES, read_files, version_of
 from services.policy.source.nemo_config import has_rails
@@ -112,6 +112,14 @@ def test_what_is_no_text_or_not_there_is_said(tmp_path):
 def test_no_folder_is_said(tmp_path):
     with pytest.raises(BrokenPolicy, match=r"not a folder; name one with a policy.toml"):
         load(tmp_path / "nowhere")
+
+
+def test_a_file_whose_name_is_no_text_is_a_fault_also_at_the_start(tmp_path):
+    folder = copy_policy(tmp_path)
+    (folder / os.fsdecode(b"b\xfccher.txt")).touch()
+    for read in (load, PolicyReloader):
+        with pytest.raises(BrokenPolicy, match=r"'b\\udcfccher.txt':0: the file's name is not UTF-8; rename"):
+            read(folder)
 
 
 def test_too_many_or_too_large_files_are_refused(tmp_path):
