@@ -33,7 +33,11 @@ PAUSE_S: Final = 1.0
 TTL_S: Final = 3_600
 
 MAX_LOCAL: Final = 4_096
-"""Maximum number of prompts whose answers are also kept in the process, about a kilobyte each."""
+"""Maximum number of prompts whose answers are also kept in the process, usually about a kilobyte each."""
+
+MAX_EDITS: Final = 100
+"""Maximum number of masked parts of a prompt whose answers are cached. The longest prompt may have 14,000, which take a
+megabyte or two."""
 
 RULES: Final = 2
 """Part of every key. It must be raised if a rail may now answer otherwise about the same prompt by the same policy.
@@ -107,6 +111,9 @@ class RailCache:
         return answers if found else None
 
     async def keep(self, key: str, answers: Mapping[str, RailAnswer]) -> None:
+        """Cache the answers on a prompt, unless they have more than ``MAX_EDITS`` edits."""
+        if sum(len(answer.edits) for answer in answers.values()) > MAX_EDITS:
+            return
         self._local.keep(key, dict(answers), time.monotonic())
         body = msgspec.json.encode(dict(answers))
         await self._try(lambda: self._redis.set(key, body, ex=TTL_S))

@@ -1,6 +1,7 @@
 import pytest
 
-from services.rails.cache import RailCache
+from services.rails.cache import MAX_EDITS, RailCache
+from services.rails.rail import PASSED, Edit, RailAnswer
 from services.runtime import UserError
 
 
@@ -8,3 +9,11 @@ from services.runtime import UserError
 def test_an_address_that_is_none_is_a_mistake_and_not_repeated(url):
     with pytest.raises(UserError, match=r"^RAILBUS_REDIS_URL=\(hidden\): must be redis://HOST:PORT, or rediss://"):
         RailCache(url)
+
+
+@pytest.mark.parametrize(("edits", "kept"), [(MAX_EDITS, True), (MAX_EDITS + 1, False)])
+async def test_answers_that_take_much_memory_are_not_kept(edits, kept):
+    cache = RailCache("redis://127.0.0.1:6379")  # never opened
+    answers = {"pii": RailAnswer(edits=(Edit(0, 0, 1, "[email address]"),) * edits), "secrets": PASSED}
+    await cache.keep("k", answers)
+    assert await cache.find("k", ("pii", "secrets")) == (answers if kept else None)
