@@ -151,3 +151,9 @@ async def test_away_or_hung_it_costs_one_short_wait_and_is_said_once(
     assert [record.message[:20] for record in caplog.records if "Redis" in record.message] == [
         "Redis is unreachable", "Redis is unreachable",
     ]  # fmt: skip
+
+
+@pytest.mark.usefixtures("patient")
+async def test_redis_forgets_an_answer_after_an_hour(cache):
+    await cache.keep("k", ANSWERS)
+    assert 0 < await cache._redis.ttl("k") <= 3_600

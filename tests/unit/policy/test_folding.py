@@ -56,3 +56,10 @@ def test_spans_are_code_points_of_the_text_as_it_was(before, after):
 @settings(deadline=None)
 def test_folding_twice_changes_nothing_more(text):
     assert fold(fold(text)) == fold(text)
+
+
+def test_words_of_two_rules_that_look_alike_are_found_for_both():
+    words = FoldedWords([("one", "blocklist", "code name heron"), ("two", "secret", "codename her0n")])
+    assert {(found.rule, found.category) for found in words.find("c o d e n a m e heron")} == {
+        ("one", "blocklist"), ("two", "secret"),
+    }  # fmt: skip

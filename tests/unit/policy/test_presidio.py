@@ -16,7 +16,9 @@ from services.policy.engines.presidio import (
     SLICE_CHARS,
     Presidio,
     slices,
+    without_contained,
 )
+from services.policy.rulings import FoundSpan
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 
@@ -76,3 +78,10 @@ async def test_number_is_found_wherever_it_stands_in_digits():
     for before in range(0, DENSE_SLICE_CHARS, 7):
         text = "1995 " * 40 + "." * before + " Ring 020 7946 0958 today. " + "1995 " * 40
         assert "020 7946 0958" in {text[one.start : one.end] for one in await presidio.find(text)}
+
+
+def test_a_number_within_a_longer_one_of_the_same_rule_is_not_told():
+    whole, end, twice = (FoundSpan("presidio/phone_number", "phone", *at) for at in ((5, 20), (8, 20), (5, 20)))
+    other = FoundSpan("presidio/es_nif", "national_id", 8, 17)
+    beside = FoundSpan("presidio/phone_number", "phone", 18, 30)
+    assert list(without_contained([end, beside, whole, other, twice])) == [whole, other, beside]

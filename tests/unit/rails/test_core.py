@@ -4,11 +4,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 
+from schemas.base import envelope
 from schemas.ids import uuid7
 from schemas.requests import Deadlines
-from schemas.topics import REQUESTS
+from schemas.stream import Verdict
+from schemas.topics import REQUESTS, STREAMS
 from services.bus import Received
-from services.processor import RecordDone
+from services.processor import RecordDone, Write
+from services.rails import core as core_module
 from services.rails.core import EvaluateRequest, RailsCore
 from services.rails.decide import CROWDED, deny_unread
 from services.runtime.classes.policy_deadlines import DeadlineBounds
@@ -134,3 +137,37 @@ def test_a_raw_request_gets_no_longer_deadline_than_the_policy_allows():
     late_us = 1_001_000
     assert isinstance(RailsCore(1, classes=lambda: classes).read(raw, 1, late_us)[0], RecordDone)
     assert isinstance(RailsCore(1, classes=lambda: classes).read(raw, 1, 900_000)[0], EvaluateRequest)
+
+
+def test_a_tenant_that_ends_one_of_its_share_begins_one():
+    core = RailsCore(ROOM, MOST_WAITING)
+    begun = [effect for number in range(15) for effect in read(core, number, "much")]
+    assert len(begun) == 6
+    assert [type(effect) for effect in core.evaluated(begun[0], None)] == [RecordDone, EvaluateRequest]
+
+
+def test_a_verdict_is_written_with_its_trace_and_makes_room_for_the_next():
+    core = RailsCore(1)
+    item = record(0, "acme")._replace(traceparent="00-aa-bb-01")
+    (begun,) = core.read(item, NOW_US, NOW_US)
+    assert not read(core, 1, "acme")
+    said = deny_unread(policy(), item.event)
+    verdict = Verdict(**envelope(item.event, at=1, source="rails"), **said._asdict(), policy_version="v", total_ms=1.0)
+    written, following = core.evaluated(begun, verdict)
+    assert written == Write(STREAMS, verdict, "00-aa-bb-01", begun.place)
+    assert following.place.offset == 1
+
+
+def test_a_later_attempt_has_the_verdict_of_the_first():
+    item = record(0, "acme")
+    second = item._replace(event=structs.replace(item.event, attempt=2))
+    assert [type(effect) for effect in RailsCore(ROOM).read(second, NOW_US, NOW_US)] == [RecordDone]
+
+
+def test_the_requests_that_are_remembered_are_the_newest(monkeypatch):
+    monkeypatch.setattr(core_module, "MAX_EVALUATED", 2)
+    core = RailsCore(ROOM)
+    for number in range(3):
+        (begun,) = read(core, number, "acme")
+        core.evaluated(begun, None)
+    assert [type(*read(core, number, "acme")) for number in (2, 1, 0)] == [RecordDone, RecordDone, EvaluateRequest]

@@ -8,10 +8,10 @@ from msgspec import structs
 from schemas.base import envelope
 from schemas.requests import MAX_PROMPT_CHARS
 from schemas.stream import Verdict
-from schemas.wire import encode
+from schemas.wire import MAX_EVENT_BYTES, encode
 from services.policy import Admission
 from services.policy.rulings import DeliveryFloor
-from services.rails.decide import decide, mask
+from services.rails.decide import OTHER_BYTES, decide, mask
 from services.rails.rail import Edit, RailAnswer, no_answer, report
 from tests.unit.rails.world import PII_RAIL, policy, request
 
@@ -103,3 +103,21 @@ def test_delivery_and_egress_are_as_policy_and_request_want_them():
 def test_silence_is_no_answer():
     with pytest.raises(ValueError, match="passed needs an answer"):
         no_answer("pii", "passed", 1.0)
+
+
+def test_two_parts_side_by_side_are_masked_each_with_its_own_text():
+    (masked,) = mask(request("a@b.io+49 30 901820").messages, (Edit(0, 0, 6, "[mail]"), Edit(0, 6, 19, "[phone]")))
+    assert masked.content == "[mail][phone]"
+
+
+def test_a_masked_prompt_leaves_room_for_the_other_fields_of_its_event():
+    asked = request(*["y" * ((MAX_EVENT_BYTES - OTHER_BYTES) // 4 - 100)] * 4)
+    for more, decision in ((0, "mask"), (400, "deny")):
+        answer = RailAnswer(edits=(Edit(0, 0, 1, "y" * (1 + more)),))
+        assert decide(policy(), asked, [report("pii", answer, 1.0)], ALLOWED).decision == decision
+
+
+def test_an_explanation_is_as_long_as_an_event_allows():
+    asked = request()
+    said = decide(policy(), asked, [report("pii", RailAnswer(detail="flag " * 1_000), 1.0)], ALLOWED)
+    assert 0 < len(said.rails[0].detail) <= 2_000

@@ -189,3 +189,48 @@ async def test_processes_that_cannot_be_started_for_a_while_are_tried_again(monk
         assert not faults
     finally:
         classifier.close()
+
+
+async def test_a_text_read_in_part_says_so_and_a_finding_may_forbid_egress(monkeypatch):
+    classifier = JailbreakClassifier(2)
+    text = "Write to the people. " * 9
+    spans = [(at, at + 21) for at in range(0, len(text), 21)]
+
+    async def give_spans(*_):
+        return spans
+
+    async def score(_, excerpt):
+        return 0.99 if "ATTACK" in excerpt else 0.1
+
+    monkeypatch.setattr(classifier, "_spans", give_spans)
+    monkeypatch.setattr(classifier, "_score", score)
+    flagged = policy(
+        ("rego/data.json", '"jailbreak": "deny"', '"jailbreak": "flag"'),
+        ("rego/data.json", '["pay', '["jailbreak", "pay'),
+    )
+    asked = (Message(role="system", content="ATTACK " * 6), Message(role="user", content=text))
+    try:
+        assert (await classifier.evaluate(policy(), SPEC, "acme", asked[1:])).detail == "read 8 of 9 windows"
+        found = await classifier.evaluate(flagged, SPEC, "acme", asked)
+        assert (found.reason, found.egress, found.detail) == (None, "forbidden", "flag jailbreak/classifier")
+    finally:
+        classifier.close()
+
+
+async def test_the_scores_that_are_kept_are_those_last_used(monkeypatch):
+    monkeypatch.setattr(jailbreak, "MAX_CACHED_SCORES", 2)
+    classifier, submitted = JailbreakClassifier(1), []
+
+    def submit(_place, _function, text):
+        score = Future()
+        score.set_result(0.1)
+        submitted.append(text)
+        return score
+
+    monkeypatch.setattr(classifier, "_submit", submit)
+    try:
+        for text in ("a", "b", "a", "c", "a", "b"):
+            assert await classifier._score("acme", text) == 0.1
+        assert submitted == ["a", "b", "c", "b"]
+    finally:
+        classifier.close()

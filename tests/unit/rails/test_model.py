@@ -101,6 +101,12 @@ def test_one_certain_piece_is_enough_and_else_a_third_of_the_windows(windows, en
     assert is_attack(scored, count, 0.8) is attack
 
 
+def test_a_threshold_above_the_certain_score_counts():
+    scored = [(Excerpt("e", is_window=False), 0.96)]
+    assert is_attack(scored, 3, 0.95)
+    assert not is_attack(scored, 3, 0.97)
+
+
 def test_what_is_not_there_is_named(monkeypatch, tmp_path):
     monkeypatch.setenv(MODEL_DIR, str(tmp_path))
     with pytest.raises(ModelUnavailable, match=f"there is no {MODEL_FILE} in that folder"):
