@@ -5,7 +5,7 @@ import shutil
 
 import pytest
 
-from services.policy import BrokenPolicy, PolicyFault, PolicyReloader, load
+from services.policy import BrokenPolicy, PolicyFault, PolicyReloader, RulingError, find_all, load, read_ruling
 from services.policy.lint import lint
 from services.policy.source.files import MAX_FILES, read_files, version_of
 from services.policy.source.nemo_config import has_rails
@@ -207,3 +207,31 @@ def test_a_link_to_a_folder_around_it_is_not_followed_for_ever(tmp_path):
     (folder / "patterns" / "around").symlink_to("..")
     (folder / "rego" / "itself").symlink_to(".")
     assert load(folder).version == load(ROOT / "policies" / "default").version
+
+
+def test_a_match_one_character_longer_than_allowed_is_a_fault(tmp_path):
+    folder = copy_policy(tmp_path)
+    line = replace_in_file(folder, "patterns/pii.toml", "max_chars = 11\n", "max_chars = 10\n") - 1
+    message = "pii/us_ssn: a match can be 11 characters long, above its max_chars = 10"
+    assert faults(folder) == (PolicyFault("patterns/pii.toml", line, message),)
+
+
+def test_a_rail_without_its_own_rule_for_faults_has_that_of_all(tmp_path):
+    folder = copy_policy(tmp_path)
+    replace_in_file(
+        folder, "policy.toml", 'on_broken = "deny"        # likewise', 'on_broken = "allow"        # likewise'
+    )
+    assert load(folder).on_broken("nemo/other") == "allow"
+    assert load(folder).on_broken("pii") == "deny"
+
+
+def test_an_address_at_the_end_of_a_sentence_is_found():
+    policy = load(ROOT / "policies" / "default")
+    for text in ("Mail x@y.io.", "Mail x@y.io-", "Call 415-555-0132."):
+        assert [match.end for match in find_all(policy.automaton, text)] == [len(text) - 1], text
+
+
+@pytest.mark.parametrize(("action", "side"), [("redact", "input"), ("stop", "input"), ("mask", "output")])
+def test_an_action_of_the_other_side_is_none(action, side):
+    with pytest.raises(RulingError, match=f"'{action}' is no action for {side}"):
+        read_ruling({"action": action}, side)
