@@ -7,6 +7,7 @@ import pytest
 
 from services.policy import BrokenPolicy, PolicyFault, PolicyReloader, RulingError, find_all, load, read_ruling
 from services.policy.lint import lint
+from services.policy.source.depth import MAX_DATA_DEPTH, MAX_REGO_DEPTH, data_depth_fault, rego_depth_fault
 from services.policy.source.files import MAX_FILES, read_files, version_of
 from services.policy.source.nemo_config import has_rails
 from tests.support.policies import ROOT, copy_policy, replace_in_file
@@ -235,3 +236,10 @@ def test_an_address_at_the_end_of_a_sentence_is_found():
 def test_an_action_of_the_other_side_is_none(action, side):
     with pytest.raises(RulingError, match=f"'{action}' is no action for {side}"):
         read_ruling({"action": action}, side)
+
+
+def test_brackets_beside_each_other_are_not_too_deep():
+    for fault, most in ((rego_depth_fault, MAX_REGO_DEPTH), (data_depth_fault, MAX_DATA_DEPTH)):
+        assert fault("f", "[" + "[1], " * 100 + "[1]]") is None
+        assert fault("f", "[" * most + "]" * most) is None
+        assert fault("f", "[" * (most + 1) + "]" * (most + 1)) is not None
