@@ -5,7 +5,7 @@
 3. Gate: no model text is shown before the policy allows it.
 4. Delivery: the amount of unchecked text is limited.
 5. Recall: withdrawn text is never shown again.
-6. End: the answer ends when it is finished and checked, and the request ends with ``Closed``.
+6. End: the answer is complete when its run has finished and its text is checked. The request ends with ``Closed``.
 """
 
 from collections.abc import Callable

@@ -99,7 +99,7 @@ class CompletionParser:
         return EngineStep(text=text, tokens=self._tokens(chunk))
 
     def end(self, *, stream_done: bool) -> GenerationResult:
-        """Return the result of the answer. ``stream_done`` says whether the server has sent ``[DONE]``.
+        """Return the result of the generation. ``stream_done`` says whether the server has sent ``[DONE]``.
 
         Raises:
             EngineError: The answer is incomplete. The error class is ``unavailable``.
