@@ -55,7 +55,8 @@ class Signer:
 class Verifier:
     def __init__(self, pems: list[bytes]) -> None:
         serialization = need("cryptography.hazmat.primitives.serialization")
-        self._keys = {key_name(pem): serialization.load_pem_public_key(pem) for pem in pems}
+        keys = map(serialization.load_pem_public_key, pems)
+        self._keys = {key_name(_public_pem(key)): key for key in keys}  # a copy may have other line ends
 
     @classmethod
     def load(cls, paths: list[Path]) -> "Verifier":
