@@ -3,6 +3,8 @@
 import base64
 import hashlib
 import os
+import secrets
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,6 +12,7 @@ from typing import Any
 from services.archive.checkpoint import ChainCheckpoint
 from services.archive.extras import need
 from services.runtime.errors import UserError
+from services.runtime.files import write_whole
 
 
 class Signer:
@@ -40,7 +43,7 @@ class Signer:
             signer = cls(private)
             public = path.with_name(path.name + ".pub")
             if not public.exists():
-                public.write_bytes(signer.public_pem)
+                write_whole(public, signer.public_pem)
         except OSError as error:
             raise UserError(f"RAILBUS_AUDIT_KEY={path}: {error.strerror}") from None
         except (ValueError, TypeError):
@@ -90,19 +93,16 @@ def key_name(pem: bytes) -> str:
 
 
 def _create(path: Path, content: bytes) -> None:
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     try:
-        os.write(descriptor, content)
-        os.fsync(descriptor)
+        with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        with suppress(FileExistsError):
+            os.link(temporary, path)
     finally:
-        os.close(descriptor)
-    try:
-        os.link(temporary, path)
-    except FileExistsError:
-        pass
-    finally:
-        temporary.unlink()
+        temporary.unlink(missing_ok=True)
 
 
 def _public_pem(public: Any) -> bytes:

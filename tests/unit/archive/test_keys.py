@@ -1,13 +1,17 @@
-"""Keys of an archive: which copies of a public key are the same key."""
+"""Keys of an archive: how they are made, and which copies of a public key are the same key."""
+
+import resource
+from contextlib import contextmanager
 
 import pytest
 
 pytest.importorskip("pyarrow")
 
 from schemas.topics import STREAMS
-from services.archive.keys import Verifier
+from services.archive.keys import Signer, Verifier
 from services.archive.verify import verify
 from services.bus import StoredRecord
+from services.runtime import UserError
 from tests.support.archives import BEGIN_MS, make_archive
 
 
@@ -17,3 +21,33 @@ def test_a_copy_of_a_public_key_with_other_line_ends_is_the_same(tmp_path, copie
     copy = tmp_path / "copy.pub"
     copy.write_bytes(copied((tmp_path / "archive.pem.pub").read_bytes()))
     assert verify(archive, Verifier.load([copy])).count == 0
+
+
+@pytest.fixture
+def full_disk():
+    """Let this process write to no file, as on a full disk."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+
+    @contextmanager
+    def full():
+        resource.setrlimit(resource.RLIMIT_FSIZE, (0, hard))
+        try:
+            yield
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+    return full
+
+
+@pytest.mark.parametrize("missing", ["key.pem", "key.pem.pub"])
+def test_after_a_full_disk_the_next_start_makes_the_keys(tmp_path, full_disk, missing):
+    """In a container, each start has the same process id."""
+    key = tmp_path / "key.pem"
+    if missing == "key.pem.pub":
+        Signer.load_or_create(key)
+        (tmp_path / missing).unlink()
+    with full_disk(), pytest.raises(UserError, match="File too large"):
+        Signer.load_or_create(key)
+    signer = Signer.load_or_create(key)
+    assert key.with_name("key.pem.pub").read_bytes() == signer.public_pem
+    assert {path.name for path in tmp_path.iterdir()} == {"key.pem", "key.pem.pub"}
