@@ -29,6 +29,9 @@ ROW_GROUP: Final = 16_384
 
 COMPRESSION: Final = "zstd"
 
+LAST_MS: Final = 253_402_300_799_000
+"""The last second of the year 9999, in milliseconds since the epoch."""
+
 
 class Conflict(Exception):
     """Another archiver has written to this partition of the archive. ``state`` is the new state of the partition."""
@@ -157,8 +160,8 @@ def checkpoint_in(store: Store, name: str) -> ChainCheckpoint | None:
 
 
 def day_of(time_ms: int) -> str:
-    """Return the UTC date of a time, as ``YYYY-MM-DD``."""
-    return datetime.fromtimestamp(time_ms / 1_000, UTC).strftime("%Y-%m-%d")
+    """Return the UTC date of a time, as ``YYYY-MM-DD``. For a time after the year 9999, return that year's last day."""
+    return datetime.fromtimestamp(min(time_ms, LAST_MS) / 1_000, UTC).strftime("%Y-%m-%d")
 
 
 def _parquet(records: Sequence[ArchivedRecord], digests: Sequence[bytes], checkpoint: ChainCheckpoint) -> Any:

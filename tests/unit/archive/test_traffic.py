@@ -1,5 +1,7 @@
 """The events of an archive: all that can be read, in order, or those of some kinds."""
 
+from datetime import UTC, datetime
+
 import pytest
 
 pytest.importorskip("pyarrow")
@@ -45,3 +47,9 @@ def test_a_request_is_wanted_by_its_own_time():
     assert Traffic(archive=None, from_ms=at_ms, to_ms=at_ms + 1).wants(request_id(3))
     assert not Traffic(archive=None, from_ms=at_ms + 1).wants(request_id(3))
     assert not Traffic(archive=None, to_ms=at_ms).wants(request_id(3))
+
+
+async def test_the_end_of_the_range_may_be_the_last_day_of_all(tmp_path):
+    archive = make_archive(tmp_path / "archive", stored(RunWriter().whole(["ab"]), STREAMS.name))
+    end_ms = int(datetime(9999, 12, 31, 23, 59, tzinfo=UTC).timestamp() * 1_000)
+    assert [file async for file in Traffic(archive=archive, to_ms=end_ms).events([STREAMS])]

@@ -68,6 +68,12 @@ def test_find_nothing(archive, capsys):
     assert "no request is like that" in err
 
 
+def test_a_request_of_a_time_that_no_date_has_is_not_found(archive, capsys):
+    code, _, err = railbus(capsys, "show", "ffffffff-ffff-7fff-bfff-ffffffffffff", "--archive", archive[0])
+    assert code == 1
+    assert "no event of request" in err
+
+
 def test_show_and_replay(archive, capsys, tmp_path):
     folder, asked = archive
     code, out, _ = railbus(capsys, "show", asked[1].id, "--archive", folder)
