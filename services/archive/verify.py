@@ -18,6 +18,12 @@ from services.archive.writer import checkpoint_in, day_of
 MAX_FINDINGS: Final = 1_000
 """Maximum number of findings that are kept. Further ones are only counted."""
 
+MAX_OFFSET: Final = 2**63 - 1
+"""The highest offset of a log. A file that somebody put into the archive may have a higher one in its name."""
+
+MAX_DIGITS: Final = 5
+"""Number of digits of the highest partition number that a data file's name can have."""
+
 Place = tuple[str, int]
 
 
@@ -239,7 +245,7 @@ class _Partition:
             return None
 
     def _found(self, offset: int, what: str, file: str) -> None:
-        self._outcome.add(Tampering(*self._place, offset, what, file))
+        self._outcome.add(Tampering(*self._place, min(offset, MAX_OFFSET), what, file))  # JSON takes no larger one
 
 
 def _sentence(change: str, offset: int, after: int | None) -> str:
@@ -262,7 +268,7 @@ def _noted(store: Store) -> dict[Place, dict[int, ChainCheckpoint | None]]:
         try:
             found[topic, partition][int(start)] = read_checkpoint(store.read(name))
         except (OSError, ValueError):
-            found[topic, partition][int(start) if start.isdigit() else 0] = None
+            found[topic, partition][int(start) if start.isdecimal() else 0] = None
     return found
 
 
@@ -270,6 +276,6 @@ def _checkpoint_names(store: Store) -> Iterator[tuple[str, int, str]]:
     for folder in store.names("checkpoints"):
         for inner in store.names(folder):
             number: Any = inner.rpartition("/")[2]
-            if number.isdigit():
+            if number.isdecimal() and len(number) <= MAX_DIGITS:
                 for name in store.names(inner):
                     yield folder.rpartition("/")[2], int(number), name

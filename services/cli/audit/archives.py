@@ -15,6 +15,7 @@ from schemas.topics import TOPICS
 from services.archive.checkpoint import ChainCheckpoint, anchors_json
 from services.archive.keys import Verifier
 from services.archive.live import live_records
+from services.archive.reader import Archive
 from services.archive.sealing import KeyStore
 from services.archive.verify import MAX_FINDINGS, read_anchors
 from services.archive.verify import verify as verify_archive
@@ -66,7 +67,7 @@ def export(args: argparse.Namespace) -> int:
 def verify(args: argparse.Namespace) -> int:
     """Print the changes that were made to an archive after it was written. Return 1 if there are any, else 0."""
     archive = open_archive(args.archive)
-    keys = Verifier.load(args.public_key) if args.public_key else Verifier([archive.public_pem])
+    keys = Verifier.load(args.public_key) if args.public_key else _own_key(archive)
     anchors = [anchor for path in args.anchors or () for anchor in _anchors(path)]
     outcome = verify_archive(archive, keys, anchors)
     if args.write_anchors is not None and not outcome.count:
@@ -169,6 +170,15 @@ def _times(args: argparse.Namespace) -> tuple[int, int]:
             raise UserError(f"{flag} {error}") from None
         found.append(at.time_ms if isinstance(at, AtTime) else 0 if at == "beginning" else END_MS)
     return found[0], found[1]
+
+
+def _own_key(archive: Archive) -> Verifier:
+    try:
+        return Verifier([archive.public_pem])
+    except ValueError:
+        raise UserError(
+            f"the archive {archive.store.location} names no public key any more: give its key with --public-key"
+        ) from None
 
 
 def _anchors(path: Path) -> list[ChainCheckpoint]:

@@ -145,6 +145,34 @@ def test_verify_prints_no_control_characters_of_a_name(archive, capsys, tmp_path
     assert "railbus.\ufffd[8m[0] offset 0: the file cannot be read" in out
 
 
+@pytest.mark.parametrize("name", ["checkpoints/railbus.streams/0/\u00b2.json", "checkpoints/railbus.streams/\u00b2/1"])
+def test_verify_reads_no_digit_that_is_no_number(archive, capsys, tmp_path, name):
+    copy = tmp_path / "archive"
+    shutil.copytree(archive[0], copy)
+    (copy / name).parent.mkdir(exist_ok=True)
+    (copy / name).touch()
+    assert railbus(capsys, "verify", "--archive", copy)[0] in {0, 1}
+
+
+def test_verify_as_json_names_a_file_with_an_impossible_offset(archive, capsys, tmp_path):
+    copy = tmp_path / "archive"
+    shutil.copytree(archive[0], copy)
+    file = next(copy.glob(f"data/topic={STREAMS.name}/*/*.parquet"))
+    shutil.copy(file, file.with_name(f"p00000-o{'9' * 20}.parquet"))
+    code, out, _ = railbus(capsys, "verify", "--archive", copy, "--json")
+    assert code == 1
+    assert f"o{'9' * 20}.parquet" in json.loads(out)["tampering"][-1]["file"]
+
+
+def test_verify_without_a_key_in_the_archive_is_one_sentence(archive, capsys, tmp_path):
+    copy = tmp_path / "archive"
+    shutil.copytree(archive[0], copy)
+    (copy / "archive.json").write_text('{"format": 1, "public_key": "x"}')
+    code, out, err = railbus(capsys, "verify", "--archive", copy)
+    assert (code, out) == (2, "")
+    assert "names no public key any more: give its key with --public-key" in err
+
+
 def test_replay_shows_no_control_characters_on_a_terminal(archive, capsys, monkeypatch):
     folder, asked = archive
     monkeypatch.setattr(requests, "visible_at", lambda *_: "\x1b[2Ja\nb")
