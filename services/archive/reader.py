@@ -1,6 +1,7 @@
 """Read the files and records of an archive."""
 
 from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, Final
 
 import orjson
@@ -44,6 +45,14 @@ def begin_archive(store: Store, public_pem: bytes) -> bool:
     except OSError as error:
         raise UserError(f"the archive {store.location} cannot be written: {error.strerror or error}") from None
     return True
+
+
+class UnreadableFile(UserError):
+    """A file of an archive is damaged, or the store does not give it."""
+
+    def __init__(self, where: str, error: Exception) -> None:
+        reason = " ".join(str(error)[:300].split())
+        super().__init__(f"the archive cannot be read: {where}: {reason}; `railbus audit verify` says what was changed")
 
 
 class Archive:
@@ -95,16 +104,24 @@ class Archive:
         """Read columns of a file as an Arrow table. ``filters`` maps column names to the values that rows must have."""
         pq = need("pyarrow.parquet")
         wanted = [(name, "=", value) for name, value in filters.items()] or None
-        return pq.read_table(
-            self.store.path(file.path), columns=list(columns), filters=wanted, filesystem=self.store.filesystem,
-            partitioning=None,
-        )  # fmt: skip
+        with self._reading(file):
+            return pq.read_table(
+                self.store.path(file.path), columns=list(columns), filters=wanted, filesystem=self.store.filesystem,
+                partitioning=None,
+            )  # fmt: skip
 
     def batches(self, file: DataFile, columns: Sequence[str]) -> Iterator[Any]:
         """Yield a file's rows in order, as Arrow tables of at most ``BATCH_ROWS`` rows."""
         pa, pq = need("pyarrow"), need("pyarrow.parquet")
-        with pq.ParquetFile(self.store.path(file.path), filesystem=self.store.filesystem) as opened:
-            for batch in opened.iter_batches(BATCH_ROWS, columns=list(columns)):
+        with self._reading(file):
+            opened = pq.ParquetFile(self.store.path(file.path), filesystem=self.store.filesystem)
+        with opened:
+            batches = opened.iter_batches(BATCH_ROWS, columns=list(columns))
+            while True:
+                with self._reading(file):
+                    batch = next(batches, None)
+                if batch is None:
+                    return
                 yield pa.Table.from_batches([batch])
 
     def request(self, request_id: str) -> Iterator[StoredRecord]:
@@ -131,13 +148,21 @@ class Archive:
 
     def _has_sealed(self, file: DataFile) -> bool:
         pq = need("pyarrow.parquet")
-        metadata = pq.read_metadata(self.store.path(file.path), filesystem=self.store.filesystem)
+        with self._reading(file):
+            metadata = pq.read_metadata(self.store.path(file.path), filesystem=self.store.filesystem)
         index = metadata.schema.names.index("sealed") if "sealed" in metadata.schema.names else -1
         for number in range(metadata.num_row_groups):
             found = metadata.row_group(number).column(index).statistics
             if found is None or not found.has_min_max or found.max:
                 return True
         return False
+
+    @contextmanager
+    def _reading(self, file: DataFile) -> Iterator[None]:
+        try:
+            yield
+        except (need("pyarrow").ArrowException, OSError) as error:
+            raise UnreadableFile(f"{self.store.location}/{file.path}", error) from None
 
     def _opened(self, topic: str, table: Any) -> Iterator[StoredRecord]:
         columns = [table.column(name).to_pylist() for name in ("sealed", "request_id", "tenant")]

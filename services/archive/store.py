@@ -60,11 +60,21 @@ class Store:
             return bytes(file.read())
 
     def names(self, folder: str, *, recursive: bool = False) -> Iterator[str]:
-        """Yield the paths of the files and folders in a folder, relative to the archive."""
+        """Yield the paths of the files and folders in a folder, relative to the archive.
+
+        Raises:
+            UserError: A name is not UTF-8.
+        """
         fs = need("pyarrow.fs")
         selector = fs.FileSelector(self.path(folder), allow_not_found=True, recursive=recursive)
-        for info in self.filesystem.get_file_info(selector):
-            yield info.path[len(self._root) + 1 :]
+        try:
+            found = [info.path for info in self.filesystem.get_file_info(selector)]
+        except UnicodeDecodeError:
+            raise UserError(
+                f"the archive {self.location}: a file in {folder} has a name that is not UTF-8: remove it"
+            ) from None
+        for path in found:
+            yield path[len(self._root) + 1 :]
 
     def put_new(self, name: str, content: Any) -> None:
         """Create a file atomically and durably.

@@ -10,7 +10,7 @@ from services.archive.chain import ArchivedRecord, breaks, chained, size
 from services.archive.checkpoint import ChainCheckpoint, ChainState, DataFile, read_checkpoint, state_after
 from services.archive.extras import need
 from services.archive.keys import Verifier
-from services.archive.reader import Archive
+from services.archive.reader import Archive, UnreadableFile
 from services.archive.records import archived_records, schema
 from services.archive.store import Store
 from services.archive.writer import checkpoint_in, day_of
@@ -241,7 +241,7 @@ class _Partition:
         try:
             table = self._archive.table(file, schema().names)
             return list(archived_records(file.topic, table))
-        except (pa.ArrowException, OSError, ValueError, LookupError, ArithmeticError, TypeError):
+        except (UnreadableFile, pa.ArrowException, OSError, ValueError, LookupError, ArithmeticError, TypeError):
             return None
 
     def _found(self, offset: int, what: str, file: str) -> None:

@@ -6,7 +6,7 @@ from typing import Any, Final, NamedTuple
 
 from services.archive.chain import ArchivedRecord
 from services.archive.extras import need
-from services.archive.reader import Archive
+from services.archive.reader import Archive, UnreadableFile
 from services.archive.records import query_fields, table_of
 from services.bus import StoredRecord
 
@@ -80,11 +80,14 @@ ORDER BY first_ms, request_id LIMIT $most
 
 def find_in_archive(archive: Archive, wanted: Wanted) -> list[ArchivedRequest]:
     """Search the files of an archive. Encrypted texts are not searched."""
-    dataset = need("pyarrow.dataset")
+    pa, dataset, duckdb = need("pyarrow"), need("pyarrow.dataset"), need("duckdb")
     files = [archive.store.path(file.path) for file in archive.files(from_ms=wanted.from_ms)]
     if not files:
         return []
-    return _run(dataset.dataset(files, filesystem=archive.store.filesystem, format="parquet"), wanted)
+    try:
+        return _run(dataset.dataset(files, filesystem=archive.store.filesystem, format="parquet"), wanted)
+    except (pa.ArrowException, OSError, duckdb.InvalidInputException) as error:
+        raise UnreadableFile(archive.store.location, error) from None
 
 
 def find_in_records(records: Iterable[StoredRecord], wanted: Wanted) -> list[ArchivedRequest]:

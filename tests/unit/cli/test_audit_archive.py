@@ -1,6 +1,7 @@
 """`railbus audit` on an archive: what it prints, and what it says about mistakes."""
 
 import json
+import os
 import shutil
 
 import pytest
@@ -171,6 +172,32 @@ def test_verify_without_a_key_in_the_archive_is_one_sentence(archive, capsys, tm
     code, out, err = railbus(capsys, "verify", "--archive", copy)
     assert (code, out) == (2, "")
     assert "names no public key any more: give its key with --public-key" in err
+
+
+@pytest.mark.parametrize("action", ["find", "show", "export"])
+@pytest.mark.parametrize(
+    "change", [lambda content: content[:100], lambda content: content[:20] + bytes(600) + content[620:]]
+)
+def test_a_damaged_file_is_one_sentence(archive, capsys, tmp_path, action, change):
+    folder, asked = archive
+    copy = tmp_path / "archive"
+    shutil.copytree(folder, copy)
+    for path in copy.glob("data/*/*/*.parquet"):
+        path.write_bytes(change(path.read_bytes()))
+    named = {"find": (), "show": (asked[0].id,), "export": (tmp_path / "all.jsonl",)}[action]
+    code, out, err = railbus(capsys, action, *named, "--archive", copy)
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert f"the archive cannot be read: {copy}" in err
+
+
+@pytest.mark.parametrize("action", ["find", "verify"])
+def test_a_name_that_is_not_utf_8_is_one_sentence(archive, capsys, tmp_path, action):
+    copy = tmp_path / "archive"
+    shutil.copytree(archive[0], copy)
+    (copy / "data" / os.fsdecode(b"\xff")).touch()
+    code, out, err = railbus(capsys, action, "--archive", copy)
+    assert (code, out) == (2, "")
+    assert "a file in data has a name that is not UTF-8: remove it" in err
 
 
 def test_replay_shows_no_control_characters_on_a_terminal(archive, capsys, monkeypatch):
