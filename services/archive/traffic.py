@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Collection, Coroutine, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Final, Self
 
 from schemas.base import AnyEvent
 from schemas.ids import time_ms
@@ -21,6 +21,9 @@ from services.bus import BusSettings
 from services.runtime.errors import UserError
 from services.runtime.settings import load_settings
 from services.runtime.task_groups import first_error
+
+MAX_CLOCK_SKEW_MS: Final = 60_000
+"""How much later the time in a request's id may be than the append time of its first record, in milliseconds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,14 +63,15 @@ class Traffic:
 
         Some events belong to requests outside the time range. The caller must skip them with ``wants``.
         """
+        since_ms = max(0, self.from_ms - MAX_CLOCK_SKEW_MS)
         if self.archive is None:
-            records = await live_records(self._bus, self.from_ms, topics)
+            records = await live_records(self._bus, since_ms, topics)
             for partition, own in groupby(records, key=lambda record: record.partition):
                 events = [event.event for record in own if (event := received(record)) is not None]
                 yield partition, [each for each in events if kinds is None or type(each).__name__ in kinds]
             return
         until_ms = min(int(self.to_ms) + 2 * LONGEST_TOTAL_MS, 2**52)  # when requests may have their last events
-        for file in self.archive.files([topic.name for topic in topics], self.from_ms, until_ms):
+        for file in self.archive.files([topic.name for topic in topics], since_ms, until_ms):
             for found in self.archive.events(file, kinds):
                 yield file.partition, found
 

@@ -6,8 +6,9 @@ import pytest
 
 pytest.importorskip("pyarrow")
 
+from schemas.ids import time_ms
 from schemas.stream import Chunk, Finished
-from schemas.topics import STREAMS
+from schemas.topics import DAY_MS, STREAMS
 from services.archive.reader import received
 from services.archive.traffic import Traffic
 from tests.support.archives import make_archive, stored
@@ -53,3 +54,19 @@ async def test_the_end_of_the_range_may_be_the_last_day_of_all(tmp_path):
     archive = make_archive(tmp_path / "archive", stored(RunWriter().whole(["ab"]), STREAMS.name))
     end_ms = int(datetime(9999, 12, 31, 23, 59, tzinfo=UTC).timestamp() * 1_000)
     assert [file async for file in Traffic(archive=archive, to_ms=end_ms).events([STREAMS])]
+
+
+async def test_a_request_of_an_edge_whose_clock_is_ahead_is_read_whole(tmp_path):
+    """Its id is of the day that was asked for. Its first events are of the day before, by the broker's clock."""
+    at_ms = time_ms(request_id())
+    records = stored(RunWriter().whole(["ab", "cd"]), STREAMS.name, begin_ms=DAY_MS * (at_ms // DAY_MS) - 2)
+    days = [
+        [each for each in records if each.timestamp_ms // DAY_MS == day]
+        for day in (at_ms // DAY_MS - 1, at_ms // DAY_MS)
+    ]
+    assert len(days[0]) == 2
+    for own in days:
+        archive = make_archive(tmp_path / "archive", own)
+    traffic = Traffic(archive=archive, from_ms=DAY_MS * (at_ms // DAY_MS))
+    found = [event async for _, some in traffic.events([STREAMS]) for event in some if traffic.wants(event.request_id)]
+    assert len(found) == len(records)
