@@ -146,16 +146,26 @@ class Archive:
         for table in self.batches(file, EVENT_COLUMNS):
             yield list(events_of(table, kinds))
 
+    def has_requests_before(self, file: DataFile, at_ms: int) -> bool:
+        """Return whether a file may have records of requests whose ids have a time before ``at_ms``."""
+        digits = f"{at_ms:012x}"
+        least = f"{digits[:8]}-{digits[8:]}"  # ids sort by their time
+        return any(
+            found is None or not found.has_min_max or found.min < least
+            for found in self._statistics(file, "request_id")
+        )
+
     def _has_sealed(self, file: DataFile) -> bool:
+        return any(found is None or not found.has_min_max or found.max for found in self._statistics(file, "sealed"))
+
+    def _statistics(self, file: DataFile, column: str) -> Iterator[Any]:
+        """Yield the statistics of a column for each row group; None if there are none."""
         pq = need("pyarrow.parquet")
         with self._reading(file):
             metadata = pq.read_metadata(self.store.path(file.path), filesystem=self.store.filesystem)
-        index = metadata.schema.names.index("sealed") if "sealed" in metadata.schema.names else -1
+        index = metadata.schema.names.index(column) if column in metadata.schema.names else None
         for number in range(metadata.num_row_groups):
-            found = metadata.row_group(number).column(index).statistics
-            if found is None or not found.has_min_max or found.max:
-                return True
-        return False
+            yield None if index is None else metadata.row_group(number).column(index).statistics
 
     @contextmanager
     def _reading(self, file: DataFile) -> Iterator[None]:

@@ -11,8 +11,7 @@ from typing import Any, Final, Self
 
 from schemas.base import AnyEvent
 from schemas.ids import time_ms
-from schemas.requests import LONGEST_TOTAL_MS
-from schemas.topics import Topic
+from schemas.topics import DAY_MS, Topic
 from services.archive.live import live_records
 from services.archive.reader import Archive, received
 from services.archive.sealing import KeyStore
@@ -24,6 +23,10 @@ from services.runtime.task_groups import first_error
 
 MAX_CLOCK_SKEW_MS: Final = 60_000
 """How much later the time in a request's id may be than the append time of its first record, in milliseconds."""
+
+LATEST_MS: Final = 32 * DAY_MS
+"""How much later than the time in its id a request may have its last event, in milliseconds. The ids of the requests of
+a job have the time at which the job was made. It may run for 30 days, and its last request may be open for a day."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,8 +73,10 @@ class Traffic:
                 events = [event.event for record in own if (event := received(record)) is not None]
                 yield partition, [each for each in events if kinds is None or type(each).__name__ in kinds]
             return
-        until_ms = min(int(self.to_ms) + 2 * LONGEST_TOTAL_MS, 2**52)  # when requests may have their last events
+        until_ms = min(int(self.to_ms) + LATEST_MS, 2**52)
         for file in self.archive.files([topic.name for topic in topics], since_ms, until_ms):
+            if not self.archive.has_requests_before(file, self.to_ms):
+                continue
             for found in self.archive.events(file, kinds):
                 yield file.partition, found
 

@@ -70,3 +70,14 @@ async def test_a_request_of_an_edge_whose_clock_is_ahead_is_read_whole(tmp_path)
     traffic = Traffic(archive=archive, from_ms=DAY_MS * (at_ms // DAY_MS))
     found = [event async for _, some in traffic.events([STREAMS]) for event in some if traffic.wants(event.request_id)]
     assert len(found) == len(records)
+
+
+@pytest.mark.parametrize("days", [1, 2, 31])
+async def test_a_request_of_a_job_is_read_days_after_the_time_in_its_id(tmp_path, days):
+    at_ms = time_ms(request_id())
+    records = stored(RunWriter().whole(["ab"]), STREAMS.name, begin_ms=at_ms + days * DAY_MS)
+    archive = make_archive(tmp_path / "archive", records)
+    (file,) = archive.files()
+    assert [some async for _, some in Traffic(archive=archive, to_ms=at_ms + 1).events([STREAMS])]
+    assert archive.has_requests_before(file, at_ms + 1)
+    assert not archive.has_requests_before(file, at_ms)
