@@ -95,7 +95,7 @@ async def _records(args: argparse.Namespace) -> list[Received]:
 
 
 def _moment(text: str, zero_ms: int) -> int:
-    if text.startswith("+") and text[1:].isdigit() and len(text) < 12:
+    if text.startswith("+") and text[1:].isdecimal() and len(text) < 12:
         return zero_ms + int(text[1:])
     try:
         return int(datetime.fromisoformat(text).astimezone(UTC).timestamp() * 1_000)

@@ -228,6 +228,7 @@ def test_replay_shows_no_control_characters_on_a_terminal(archive, capsys, monke
         (("find", "--archive", "{archive}", "--from", "soon"), "--from 'soon' is no moment"),
         (("find", "--archive", "{archive}", "--most", "-1"), "--most -1: must be 1 or more"),
         (("replay", "{id}", "--archive", "{archive}", "--at", "later"), "--at 'later': write +1500"),
+        (("replay", "{id}", "--archive", "{archive}", "--at", "+\u00b2"), "--at '+\u00b2': write +1500"),
         (
             ("replay", "{id}", "--archive", "{archive}", "--at", "9999-12-31T23:59:59-01:00"),
             "--at '9999-12-31T23:59:59-01:00': write +1500",
