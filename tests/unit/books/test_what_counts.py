@@ -66,6 +66,21 @@ def test_the_next_owner_publishes_sealed_windows_again():
     assert [window.requests for window in owner.dirty(10) if window.final] == [1]
 
 
+def test_the_next_owner_deletes_what_the_one_before_did_not():
+    """Otherwise the table would grow with each takeover."""
+    books, table = books_of(), {}
+    for event in (account(number) for number in range(20)):
+        table |= dict(books.take(event, T0_MS))
+    for event in (account(20, 30), detached(20, 30)):
+        table |= dict(books.take(event, LATE_MS))
+    owner = PartitionBooks(0, CONFIG)
+    owner.restore((key, value) for key, value in table.items() if value is not None)
+    for number in range(21, 25):
+        table |= dict(owner.take(account(number, 30), LATE_MS))
+    kept = {key for key, value in table.items() if b"/e/" in key and value is not None}
+    assert kept == {b"0/e/" + account(number, 30).request_id.encode() for number in range(20, 25)}
+
+
 def test_a_receipt_waits_for_its_account_as_long_as_that_may_come():
     early = detached(0)
     books = books_of(early)
@@ -134,8 +149,10 @@ def test_which_outcomes_count_as_failed_and_which_are_judged(outcome, name, judg
 
 def test_fallbacks_retries_and_lost_attempts_have_sums_of_their_own():
     stages = replace(account(0).stages, lost_attempts_ms=7.0)
-    window = window_of(account(0, fallbacks=2, recalls=3, stages=stages), account(1, retries=3))
-    assert (window.sums.fell_back, window.sums.retried, window.sums.recalls, window.sums.lost_ms) == (1, 1, 3, 7.0)
+    window = window_of(
+        account(0, fallbacks=2, recalls=3, stages=stages), *(account(each, retries=3) for each in (1, 2))
+    )
+    assert (window.sums.fell_back, window.sums.retried, window.sums.recalls, window.sums.lost_ms) == (1, 2, 3, 7.0)
 
 
 def test_a_report_has_the_window_in_which_it_begins_and_its_balance():
