@@ -116,7 +116,8 @@ class PendingScore:
 class JailbreakClassifier:
     """Scores texts in separate processes.
 
-    With two or more processes, a tenant cannot take the last free one if another tenant had a turn a short time ago.
+    With two or more processes, a tenant cannot take the last free process if another tenant used a process a short time
+    ago.
     """
 
     # ``first_nice`` and ``nice`` are added to the nice level of the first process and of the others. At 19, a process

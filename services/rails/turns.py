@@ -125,7 +125,7 @@ class Turns:
         places: Maximum number of turns at the same time. Each turn has a place, numbered from 0.
         active: The requests that this process evaluates now.
         credit_s: Seconds by which a tenant may exceed its share of the time. A tenant beyond this limit gets no turns
-            for a while, if there is only one place and other tenants had turns recently.
+            for a while, if ``places`` is 1 and other tenants had turns recently.
     """
 
     # With one place, a turn uses time of this process; with several, the work is done in other processes. The caller

@@ -97,7 +97,9 @@ class CacheSettings:
 
 
 class Progress:
-    """Displays the progress of a download. If the stream is not a terminal, only the start and the end are written.
+    """Displays the progress of a download on standard error.
+
+    If this is not a terminal, only the start and the end are written.
 
     Args:
         what: Description of the download, such as a file name.

@@ -37,7 +37,8 @@ class SafetyService:
     """One safety process.
 
     Args:
-        factories: The functions that build the check of a policy, by tier: 1 for NeMo rails, 2 for classifiers.
+        factories: The functions that build the check of answers that a policy defines, by tier: 1 for NeMo rails, 2 for
+            classifiers.
         on_ready: Called once, when the process has caught up with the log.
     """
 

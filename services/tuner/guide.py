@@ -99,7 +99,7 @@ class CheckedItem:
 
     @property
     def within_claim(self) -> bool | None:
-        """Whether the interval ``speed`` overlaps the range that the guide claims.
+        """Whether the interval ``speed`` and the range that the guide claims have a value in common.
 
         None if there is no claim or no measurement.
         """

@@ -77,9 +77,9 @@ class StickyNumberAssignor(AbstractPartitionAssignor):  # type: ignore[misc] # a
 
     A partition number stands for the partitions with this number in all topics of the group.
 
-    If a member's ``hands_over`` is true, the group takes a partition number from this member in two rebalances, as in
-    Kafka's cooperative protocol. The first rebalance assigns the number to no member. The second rebalance assigns the
-    number to another member.
+    If a member's ``OwnedPartitions.hands_over`` is true, the group takes a partition number from this member in two
+    rebalances, as in Kafka's cooperative protocol. The first rebalance assigns the number to no member. The second
+    rebalance assigns the number to another member.
 
     Args:
         counts: How many partitions each topic has, as far as this is known.
@@ -87,7 +87,7 @@ class StickyNumberAssignor(AbstractPartitionAssignor):  # type: ignore[misc] # a
     Attributes:
         handing_over: Partition numbers that a first rebalance took from this member, and that no second rebalance has
             assigned to another member yet.
-        unfinished: Whether at least one member of the group has numbers in ``handing_over``.
+        unfinished: Whether ``handing_over`` is not empty in at least one member of the group.
     """
 
     # The name of Kafka's range assignor, which members with an older version of Railbus offer. A group uses an assignor

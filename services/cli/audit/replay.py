@@ -12,7 +12,7 @@ LONGEST_WAIT_S: Final = 30.0
 
 
 def visible_at(ops: Sequence[FoldedOp], at_ms: int) -> str:
-    """Return the text that was visible at this time, in milliseconds since the epoch."""
+    """Return the text that was visible at ``at_ms``, in milliseconds since the epoch."""
     visible = ""
     for folded, text in visible_after(ops):
         if folded.at_ms > at_ms:

@@ -19,7 +19,10 @@ def sse_event(data: bytes, event_id: bytes | None = None) -> bytes:
 
 
 class SseEncoder:
-    """Encodes each op as a server-sent event. The event's id is the op's position on the log."""
+    """Encodes each op as a server-sent event.
+
+    The event's id tells the position on the log from which the op was computed.
+    """
 
     buffered: ClassVar[bool] = False
     __slots__ = ("error",)

@@ -19,7 +19,7 @@ class Rate:
     burst: int
 
     def cost_us(self, units: int = 1) -> int:
-        """Return the time in microseconds after which the average rate has allowed this many units."""
+        """Return how many microseconds it takes until the average rate allows this many units."""
         return min(units, self.burst) * 60_000_000 // self.per_minute
 
     @property

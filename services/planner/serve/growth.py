@@ -1,4 +1,4 @@
-"""Estimate the cores, partitions and brokers that a number of simultaneous answers needs."""
+"""Estimate the CPU cores, partitions and brokers that a number of simultaneous answers needs."""
 
 import math
 from dataclasses import dataclass
@@ -49,7 +49,7 @@ class Growth:
 
 
 def growth(streams: int, token_ms: float) -> Growth:
-    """Return the resources for ``streams`` simultaneous answers, each with a chunk every ``token_ms`` milliseconds."""
+    """Return what ``streams`` simultaneous answers need, if each has a chunk every ``token_ms`` milliseconds."""
     chunks = streams * 1e3 / token_ms
     partitions = 2 ** math.ceil(math.log2(max(4.0, chunks / CHUNKS_PER_PARTITION)))
     sent = chunks * CHUNK_BYTES * (READERS + COPIES - 1)

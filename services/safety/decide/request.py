@@ -31,7 +31,7 @@ class RequestCheck:
     Attributes:
         policy: The policy version with which the request began.
         expires_us: Time at which the request is forgotten if it was never closed, in microseconds since the epoch.
-        over: Whether no recall, clearance or check of the request will follow.
+        over: True if no recall, clearance or check will follow for this request.
         unread: Runs with text that the method ``read`` has not processed yet.
     """
 
@@ -59,7 +59,7 @@ class RequestCheck:
 
     @property
     def seems_over(self) -> bool:
-        """Whether the request needs no further check, unless the ``Closed`` that was read is void."""
+        """Whether the request needs no further check, if the ``Closed`` that was read is not void."""
         return self._perhaps_closed and not self._runs
 
     def add(self, event: Chunk) -> list[RunOutput]:
@@ -109,7 +109,7 @@ class RequestCheck:
         return outputs
 
     def is_due(self, output: RunOutput) -> bool:
-        """Return whether a held-back output (a check to run, or an event to write) must still be processed."""
+        """Return whether postponed work (a check to run, or an event to write) must still be done."""
         if self.settled(output.attempt):
             return False
         return output.attempt in self._runs if isinstance(output, CheckRequest) else self.new(output)
