@@ -137,7 +137,8 @@ class ScanTurn:
 class ScanQueue:
     """The unfinished look-ups of all tenants, and the turns in which readers work on these look-ups.
 
-    New turns go to the tenants in rotation. Several turns can run at the same time, but only one for each partition.
+    A turn is a piece of work of one reader. New turns go to the tenants in rotation. Several turns can run at the same
+    time, but only one for each partition.
 
     Args:
         per_tenant: Maximum number of running turns of one tenant.

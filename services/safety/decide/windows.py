@@ -100,7 +100,7 @@ class WindowTracker:
             self.passed += 1
 
     def is_whole_elsewhere(self, pending: PendingCheck, start: int, end: int) -> bool:
-        """Return whether a finding that an edge of this window may cut off is whole in another window.
+        """Return whether a finding that the start or the end of this window may cut off is complete in another window.
 
         That is so unless the finding is longer than the overlap of two windows.
         """
