@@ -75,7 +75,7 @@ class OpenLine(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     Attributes:
         line: Number of the line in the order of submission.
         attempt: Number of requests so far for this line.
-        on_log: Whether the batch service has read this request back from the log.
+        on_log: Whether the batch service has read the newest of these requests back from the log.
     """
 
     line: LineNumber

@@ -180,7 +180,7 @@ class Account(Event, frozen=True, kw_only=True):
         fallbacks: Number of attempts in the cloud.
         retries: Number of further attempts on the self-hosted engines.
         policy_version: Version of the policy that judged the request; None if no policy did.
-        open_since: A time before all events of those requests of the partition that were still open when this one was
+        open_since: A time before every event of any request of the partition that was still open when this request was
             closed. By the broker's clock, in microseconds since the epoch. A router that takes over the partition must
             read the log from this time on. None in accounts by an older router version.
         cause: The reason why the request was closed, as a code for programs.

@@ -76,7 +76,10 @@ class SkewMeter:
         return name, source.skew_ms
 
     def worst_ms(self, now_us: int) -> dict[str, float]:
-        """Return the largest skew of each service, in milliseconds; 0 if no source of the service counts any longer."""
+        """Return the largest skew of each service, in milliseconds.
+
+        It is 0 if all sources of the service have been silent for too long.
+        """
         worst: dict[str, float] = {}
         for name, source in self._sources.items():
             service = name.partition("/")[0]

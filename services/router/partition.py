@@ -50,7 +50,8 @@ class _Done(NamedTuple):
     Attributes:
         until_us: The request can be forgotten when the log was read up to this time.
         lane: Lane of the request; None if unknown.
-        uncounted_usd: Cost of its attempts in the cloud, while none of their ``Cutover`` events was read.
+        uncounted_usd: Cost of its attempts in the cloud, in US dollars, which is not yet in the budget. It is 0 once a
+            ``Cutover`` of such an attempt was read.
     """
 
     until_us: int

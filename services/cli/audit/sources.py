@@ -28,8 +28,8 @@ def open_archive(location: str, keys: Path | None = None) -> "Archive":
     """Open an archive. Without ``keys``, encrypted values are not read.
 
     Raises:
-        UserError: There is no archive, this version of Railbus cannot read its newer format, or the extra ``audit`` is
-            not installed.
+        UserError: There is no archive, the archive's format is too new for this version of Railbus, or the extra
+            ``audit`` is not installed.
     """
     from services.archive.reader import Archive
     from services.archive.sealing import KeyStore

@@ -152,8 +152,7 @@ class RequestState:
     def on_chunk(self, event: Chunk, at_us: int, log_ms: int) -> bool:
         """Apply a chunk. Return whether a decision can be due now.
 
-        A decision can be due only if no text of the answer was valid before this chunk, or if the answer is complete
-        now.
+        A decision can be due only if the voice had no text before this chunk, or if the answer is complete now.
         """
         screen = self.screen
         last_seq, had_spoken = screen.last_seq, screen.has_spoken

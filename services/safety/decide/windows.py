@@ -100,9 +100,10 @@ class WindowTracker:
             self.passed += 1
 
     def is_whole_elsewhere(self, pending: PendingCheck, start: int, end: int) -> bool:
-        """Return whether a finding that the start or the end of this window may cut off is complete in another window.
+        """Return whether another window contains the whole of a finding that this window may cut off.
 
-        That is so unless the finding is longer than the overlap of two windows.
+        It may be cut off at the start or the end of this window. Another window has it whole unless the finding is
+        longer than the overlap of two windows.
         """
         if start == pending.start > 0:
             return end <= pending.before

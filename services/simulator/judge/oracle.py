@@ -318,7 +318,7 @@ class Oracle:
     def check_stall(self, stream: "Stream", now_us: int) -> None:
         """Check that a stream has got its newest op.
 
-        Do not check it soon after a fault, or soon after the op was due.
+        Nothing is checked soon after a fault, or soon after the op was due.
         """
         replay = self.replays.get(stream.request.request_id)
         process, since_us = stream.process, now_us - STALL_US
