@@ -119,7 +119,7 @@ class Totals:
         self.histograms = tuple(Histogram() for _ in HISTOGRAMS)
 
     def add(self, share: Share, sign: int = 1) -> None:
-        """Add the times and costs of one request to the sums. If ``sign`` is -1, subtract them."""
+        """Add the counts, times, tokens and costs of one request. If ``sign`` is -1, subtract them."""
         for index, value in enumerate(share.sums):
             if value:
                 self.sums[index] += sign * value

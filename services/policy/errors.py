@@ -28,8 +28,8 @@ class BrokenPolicy(PolicyError):
     """A policy's files have faults. The message has one line for each fault.
 
     Attributes:
-        passing: Whether the faults may be temporary, because the machine caused them, for example by too little memory.
-            The same files may then be accepted later.
+        passing: Whether the faults may be temporary, because the machine may have caused them, for example by too
+            little memory. The same files may then be accepted later.
     """
 
     def __init__(self, faults: Sequence[PolicyFault], *, passing: bool = False) -> None:

@@ -116,8 +116,7 @@ class PendingScore:
 class JailbreakClassifier:
     """Scores texts in separate processes.
 
-    With two or more processes, a tenant cannot take the last free process if another tenant used a process a short time
-    ago.
+    With two or more processes, a tenant cannot have all of them at once if another tenant used one a short time ago.
     """
 
     # ``first_nice`` and ``nice`` are added to the nice level of the first process and of the others. At 19, a process

@@ -40,7 +40,7 @@ class Encoding:
     def until_closed(self) -> bool:
         """Whether the stream goes on until the op ``close``.
 
-        If False, the stream ends before ``close``, with the op that completes the answer.
+        If False, the stream ends with the first of these ops: ``finish``, ``withdraw``, ``refuse``, ``close``.
         """
         return self.kind in {"op_events", "op_frames"}
 

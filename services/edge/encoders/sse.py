@@ -21,7 +21,8 @@ def sse_event(data: bytes, event_id: bytes | None = None) -> bytes:
 class SseEncoder:
     """Encodes each op as a server-sent event.
 
-    The event's id tells the position on the log from which the op was computed.
+    The event's id is the op's position: the partition and offset of the record, and the op's number among the ops of
+    this record.
     """
 
     buffered: ClassVar[bool] = False

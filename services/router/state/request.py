@@ -152,7 +152,8 @@ class RequestState:
     def on_chunk(self, event: Chunk, at_us: int, log_ms: int) -> bool:
         """Apply a chunk. Return whether a decision can be due now.
 
-        A decision can be due only if the voice had no text before this chunk, or if the answer is complete now.
+        A decision can be due only if the voice had no text before this chunk, or if the answer is over (complete,
+        denied, withdrawn or closed).
         """
         screen = self.screen
         last_seq, had_spoken = screen.last_seq, screen.has_spoken

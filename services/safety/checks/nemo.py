@@ -37,7 +37,7 @@ async def railbus_output(text: str) -> RailOutcome:  # noqa: ARG001 - NeMo compi
 
 
 class NemoCheck:
-    """The checks of answers by one policy version. NeMo Guardrails calls them output rails.
+    """Tier 1 of the checks of answers, for one policy version: the output rails of NeMo Guardrails.
 
     Args:
         engine: A started IORails engine with the policy's output rails.

@@ -318,7 +318,8 @@ class Oracle:
     def check_stall(self, stream: "Stream", now_us: int) -> None:
         """Check that a stream has got its newest op.
 
-        Nothing is checked soon after a fault, or soon after the op was due.
+        Nothing is checked if the stream has ended, if its process is slow or unreachable, or soon after a fault, the
+        opening of the stream, a read by the client, or the newest op itself.
         """
         replay = self.replays.get(stream.request.request_id)
         process, since_us = stream.process, now_us - STALL_US
