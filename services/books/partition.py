@@ -1,6 +1,6 @@
 """The ledger's state for one partition number: an entry for each request, and sums for each window. No I/O.
 
-The state is also kept in a key-value table. The methods return the changes to the table, and the caller writes them.
+The state is also kept in a key-value table. The methods return what changes in this table, and the caller writes it.
 """
 
 import json

@@ -39,7 +39,7 @@ class WindowKey(NamedTuple):
 
 
 def class_of(about: Window | Cell) -> str:
-    """Return the class of the requests in the window or cell ``about``.
+    """Return the class of the requests in a window or a cell.
 
     If no class was recorded, return ``chat`` for interactive requests and ``batch`` for batch requests.
     """

@@ -49,7 +49,10 @@ class Growth:
 
 
 def growth(streams: int, token_ms: float) -> Growth:
-    """Return what ``streams`` simultaneous answers need, if each has a chunk every ``token_ms`` milliseconds."""
+    """Return the CPU cores, partitions and brokers that are needed for ``streams`` simultaneous answers.
+
+    Each answer has a chunk every ``token_ms`` milliseconds.
+    """
     chunks = streams * 1e3 / token_ms
     partitions = 2 ** math.ceil(math.log2(max(4.0, chunks / CHUNKS_PER_PARTITION)))
     sent = chunks * CHUNK_BYTES * (READERS + COPIES - 1)

@@ -109,7 +109,7 @@ class RequestCheck:
         return outputs
 
     def is_due(self, output: RunOutput) -> bool:
-        """Return whether postponed work (a check to run, or an event to write) must still be done."""
+        """Return whether postponed work (a check to run, or an event to write) is still needed."""
         if self.settled(output.attempt):
             return False
         return output.attempt in self._runs if isinstance(output, CheckRequest) else self.new(output)
