@@ -295,7 +295,7 @@ class Window(AnyEvent, frozen=True, kw_only=True):
         wanted_share: Share of the requests that must meet the objectives of their class. None if the class has no
             objectives. An older ledger version always wrote None.
         sums: Numbers of requests by outcome, and further sums.
-        stages: For each part of a request's time until ``Closed``, the sum over the requests.
+        stages: For each stage of a request until ``Closed``, the time in this stage, summed over the requests.
         delivery_ms: Sum of the times from ``Closed`` until the client had the last byte.
         first_text: Histogram of the time to the first text in milliseconds, as pairs of bucket and number of requests.
         between_tokens: Histogram of the mean time between two tokens of each request, in milliseconds.

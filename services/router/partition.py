@@ -50,8 +50,8 @@ class _Done(NamedTuple):
     Attributes:
         until_us: The request can be forgotten when the log was read up to this time.
         lane: Lane of the request; None if unknown.
-        uncounted_usd: Cost of its attempts in the cloud, in US dollars, which is not yet in the budget. It is 0 once a
-            ``Cutover`` of such an attempt was read.
+        uncounted_usd: Cost of its attempts in the cloud, in US dollars, which is not yet in the budget. It is 0 once
+            the ``Cutover`` that started such an attempt was read.
     """
 
     until_us: int

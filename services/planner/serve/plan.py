@@ -132,7 +132,7 @@ class ServePlan:
 
 
 def engine_kind(model: Model, gpu: Gpu, precision: Precision, layout: Layout, demand: Demand) -> EngineKind:
-    """Return the engine that runs the model on a layout of accelerators, with predicted times.
+    """Describe an engine that runs the model on a layout of accelerators, with its predicted times.
 
     Raises:
         ValueError: The model or an answer does not fit into memory, or the layout does not suit the model.

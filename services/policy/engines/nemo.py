@@ -1,6 +1,6 @@
 """Run NeMo Guardrails with a policy's configuration.
 
-The version of nemoguardrails is pinned, because ``add_rail`` uses private names of this package.
+The version of nemoguardrails is pinned, because ``add_rail`` uses private names of nemoguardrails.
 """
 
 import os

@@ -129,8 +129,8 @@ class RunCheck:
     def finish(self, last_seq: int | None, *, closed: bool = False) -> _Outputs:
         """Record that the run ends with chunk ``last_seq``. Then read on, as ``read`` does.
 
-        If ``last_seq`` is None, the run ends with the last chunk before the first gap. With ``closed``, it ends there
-        even if an earlier call named a later chunk, because a chunk that is still missing is never shown.
+        If ``last_seq`` is None, the run ends with the last chunk before the first gap. With ``closed``, this end
+        replaces the end that an earlier call named, because a chunk that is still missing is never shown.
         """
         if self._last_seq is None or closed:
             self._last_seq = self.last_seq if last_seq is None else last_seq
