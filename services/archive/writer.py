@@ -59,7 +59,7 @@ class PartitionWriter:
         self.state = state_after(None, topic, partition)
 
     def open(self) -> ChainState:
-        """Find the end of the archived records, and return it.
+        """Find the end of the archived records, and return the state of the chain there.
 
         Raises:
             UserError: The newest file is not signed with this archiver's key.

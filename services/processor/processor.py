@@ -64,7 +64,8 @@ class ProcessorConfig:
         limit: Maximum number of unprocessed records plus unsent events. When it is reached, reading pauses.
         drain_s: Maximum time to finish work in progress when the processor stops, in seconds.
         least_bytes: Minimum size of a fetch (Kafka's ``fetch.min.bytes``).
-        clock: Returns the time in microseconds since the epoch. Like ``steady_us``, it must never go backwards.
+        clock: Returns the time in microseconds since the epoch. It must never go backwards;
+            ``services.runtime.clock.steady_us`` is such a clock.
     """
 
     group: str

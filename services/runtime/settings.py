@@ -167,7 +167,7 @@ def is_http_url(url: str) -> bool:
 
 
 def without_login(url: str) -> str:
-    """Return a URL as messages may show it: without user, password and query."""
+    """Return a URL in the form that messages may show: without user, password and query."""
     scheme, separator, rest = url.partition("://")
     return scheme + separator + rest.partition("?")[0].rpartition("@")[2]
 

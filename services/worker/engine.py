@@ -122,7 +122,7 @@ class EngineStats:
 
     Attributes:
         running: Number of requests that have a slot.
-        waiting: Number of requests that wait for a slot inside the engine.
+        waiting: Number of requests that the engine has taken and that wait for one of its slots.
     """
 
     running: int

@@ -39,7 +39,7 @@ class FetchConnection:
         self._waiting = False
 
     async def fetch(self, ask: FetchAsk) -> bytes | None:
-        """Send a fetch and return the broker's response. If ``interrupt`` ends the fetch, return None."""
+        """Send a fetch and return the broker's response. If the method ``interrupt`` ends the fetch, return None."""
         before = self._interrupts
         if self._conn is None or not self._conn.connected():
             self._conn = await self._cluster.connect(self._node)

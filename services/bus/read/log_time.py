@@ -1,4 +1,4 @@
-"""Estimate the broker's time from the timestamps of new records."""
+"""Estimate what the broker's clock shows, from the timestamps of new records."""
 
 from typing import Final
 

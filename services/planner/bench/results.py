@@ -134,7 +134,8 @@ class BenchResult(msgspec.Struct, frozen=True):
         workload: The requests to send, which are the same in every run.
         arms: The compared variants of settings, by name. The baseline is called ``plain``.
         runs: The runs in chronological order.
-        catalogue: Input of the performance model, such as the name of the accelerator.
+        catalogue: The names with which the performance model finds its constants in the catalogue, such as the name of
+            the accelerator.
     """
 
     version: int
