@@ -94,7 +94,7 @@ class Simulation:
         self.trace(lane, what)
 
     def count(self, *what: int | str) -> None:
-        """Append an entry to ``schedule``: the current time and the values of ``what``. ``digest`` covers this list."""
+        """Record in the list ``schedule`` that ``what`` happens now. ``digest`` covers this list."""
         self.schedule.append((self.now_us, *what))
 
     def trace(self, lane: str, what: str) -> None:

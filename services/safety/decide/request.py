@@ -59,7 +59,7 @@ class RequestCheck:
 
     @property
     def seems_over(self) -> bool:
-        """Whether the request needs no further check, if the ``Closed`` that was read is not void."""
+        """Whether the request needs no further check. This assumes that the ``Closed`` that was read is not void."""
         return self._perhaps_closed and not self._runs
 
     def add(self, event: Chunk) -> list[RunOutput]:

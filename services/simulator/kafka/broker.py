@@ -240,7 +240,10 @@ class LogReader:
 
     @property
     def since_us(self) -> int:
-        """All records that were appended before this time, by the process's clock, have been read. 0 if unknown."""
+        """A time on the process's clock; 0 if unknown.
+
+        The reader has read all records that were appended before this time.
+        """
         return self._process.steady_at_us(self._whole_us) if self._whole_us else 0
 
     def _wait_on(self) -> None:
