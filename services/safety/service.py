@@ -37,7 +37,7 @@ class SafetyService:
     """One safety process.
 
     Args:
-        factories: The functions that build the check of answers that a policy defines, by tier: 1 for NeMo rails, 2 for
+        factories: For each tier, the function that builds a policy's check of answers. Tier 1 is NeMo rails, tier 2 is
             classifiers.
         on_ready: Called once, when the process has caught up with the log.
     """

@@ -46,7 +46,9 @@ class Driver:
             raise EngineError("internal", f"the first request failed: {record.error}", retryable=False)
 
     async def cells(self, cells: Sequence[ClosedLoop]) -> list[list[Repetition]]:
-        """Run closed loops. Return the repetitions of each loop, in the order of ``cells``.
+        """Run closed loops, each of them several times.
+
+        Return the results of each loop's repetitions, in the order of ``cells``.
 
         After the workload's time limit, no more repetitions start.
         """

@@ -109,8 +109,8 @@ class RecallBuilder:
     def unchecked(self, tracker: WindowTracker, pending: PendingCheck, outputs: list[RunOutput]) -> bool:
         """Add a recall to ``outputs``, if Rego wants a recall for a window that could not be checked.
 
-        Return whether the check's tier (1 for NeMo rails, 2 for classifiers) must stop. A tier that has stopped checks
-        no further windows of the run.
+        Return whether the check's tier (1 for NeMo rails, 2 for classifiers) must stop. After a tier has stopped, it
+        checks no further windows of the run.
         """
         rule = f"safety/tier{tracker.tier}"
         ruling = rule_on(self._policy, self._key.tenant, "unchecked", rule, tracker.tier)

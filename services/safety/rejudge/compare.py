@@ -132,9 +132,9 @@ class Scores:
 
     Attributes:
         rules: The scores, one for each rule and category that has a ``Recall`` event.
-        labels: For each category, the number of labels in the answers that were judged.
+        labels: For each category, the number of labels in answers that the rules checked.
         found: For each category, the number of these labels that overlap a ``Recall`` of the same category.
-        unknown: Number of labels in answers that were not judged.
+        unknown: Number of labels in answers that the rules did not check.
     """
 
     rules: list[RuleScore]
