@@ -30,8 +30,8 @@ class RequestResult(msgspec.Struct, frozen=True):
     """One request of a bench. All times are in milliseconds.
 
     Attributes:
-        due_ms: Planned start of the request, counted from the start of the load test. In a ``RepetitionResult``, it is
-            always 0, because all its requests start at the same time.
+        due_ms: Planned start of the request, counted from the start of the open or closed loop. In a
+            ``RepetitionResult``, it is always 0, because all its requests start at the same time.
         steps: For each received piece of the answer, its time after ``due_ms`` and its number of tokens.
         total_ms: Time from ``due_ms`` to the end of the answer.
     """
