@@ -126,6 +126,9 @@ class RouterCore(Core):
 
     def _reject(self, closed: Closed) -> Writes:
         partition = self._partitions.get(partition_for(closed.request_id, self._count))
-        if partition is None or not partition.deciding or partition.knows(closed.request_id):
+        if partition is not None and not partition.deciding:
+            partition.rejected.append(closed)  # decided when this partition has caught up, too
+            return []
+        if partition is None or partition.knows(closed.request_id):
             return []
         return [Write(STREAMS, closed)]

@@ -118,6 +118,25 @@ def test_rejection_waits_until_the_partition_has_caught_up(meanwhile: list[AnyEv
     assert [type(write.event) for write in writes] == ([] if meanwhile else [Closed])
 
 
+@pytest.mark.parametrize("read_first", [False, True])
+@pytest.mark.parametrize("meanwhile", [[], [started()]])
+def test_foreign_request_is_rejected_when_its_own_partition_caught_up(
+    read_first: bool, meanwhile: list[AnyEvent]
+) -> None:
+    """The record may be read before or after the partition in which it is has caught up."""
+    router = RouterCore(RouterConfig(), "router/late", PARTITIONS)
+    for number in range(PARTITIONS):
+        router.gained(number)
+    foreign = dataclasses.replace(garbage(), partition=1 - HERE)
+    writes = router.read(foreign, T0, T0) if read_first else []
+    writes += router.caught_up(1 - HERE, T0, T0)
+    writes += [] if read_first else router.read(foreign, T0, T0)
+    assert [type(write.event) for write in writes] == [DeadLetter]
+    for event in meanwhile:
+        router.read(Received(STREAMS.name, HERE, 0, 0, event, None), T0, T0)
+    assert [type(write.event) for write in router.caught_up(HERE, T0, T0)] == ([] if meanwhile else [Closed])
+
+
 def test_record_near_the_size_limit_still_fits_into_a_dead_letter() -> None:
     world = World()
     world.unread(garbage(topic=STREAMS.name, value=b"\xff" * 1_000_000, key=b"k" * 40_000))
