@@ -136,7 +136,9 @@ class RouterPartition:
                 state.on_request(event, traceparent, at_us, log_ms)
                 state.request = structs.replace(event, messages=())
                 self._batch_open += state.lane == "batch"
-                return [close_too_many_open(state, EventContext(now_us, self._shared.source))]
+                closing = close_too_many_open(state, EventContext(now_us, self._shared.source))
+                self._set_timer(state, self._due_us(state))  # the broker may refuse the ``Closed``
+                return [closing]
         match event:
             case Chunk():
                 if not state.on_chunk(event, at_us, log_ms):

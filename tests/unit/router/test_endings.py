@@ -2,10 +2,10 @@
 
 import pytest
 
-from schemas.requests import Deadlines
+from schemas.requests import Deadlines, Lane
 from schemas.side_events import Account
 from schemas.stream import Closed
-from schemas.topics import REQUESTS, STREAMS
+from schemas.topics import DAY_MS, REQUESTS, STREAMS
 from schemas.wire import AnyEvent
 from services.bus import Received, partition_for
 from services.router.config import FallbackLimits, RouterConfig
@@ -325,6 +325,17 @@ def test_more_batch_requests_than_may_be_open_are_turned_away() -> None:
     assert world.endings(ids[0]) == ["completed"]
     world.put(request(ids[4], lane="batch"), request(ids[5], lane="batch"))
     assert [world.endings(rid) for rid in ids[4:]] == [[], ["failed"]]
+
+
+@pytest.mark.parametrize("lane", ["interactive", "batch"])
+def test_turned_away_request_is_closed_even_if_the_first_write_fails(lane: Lane) -> None:
+    ids = [rid for n in range(40) if partition_for(rid := request_id(n), PARTITIONS) == 0][:2]
+    world = World(RouterConfig(max_open=1, max_batch_open=1)).put(request(ids[0], lane=lane))
+    record = Received(REQUESTS.name, 0, 9, 0, request(ids[1], lane=lane), None)
+    (refused,) = world.routers[0].read(record, world.now_us, world.now_us)
+    assert isinstance(refused.event, Closed)
+    world.until(2 * DAY_MS)
+    assert world.endings(ids[1]) == ["expired"]
 
 
 def test_turned_away_request_that_was_denied_meanwhile_is_denied() -> None:
