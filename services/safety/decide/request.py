@@ -15,9 +15,10 @@ REFUTABLE_CAUSES: Final = frozenset(
 )
 """Causes of a ``Closed`` that does not end the request's checks, because it may be void while the answer goes on.
 
-The check of a run then ends with the run, or when the request expires. Only ``stalled`` ends the check of the stalled
-run with its text so far, if no chunk after ``seen_seq`` has come, because that run perhaps never ends. A ``Closed``
-with a cause that is not in this set can be void only after the answer has ended.
+The check of a run then ends with the run, or when the request expires. There are two exceptions. ``stalled`` ends the
+check of the stalled run with its text so far, if no chunk after ``seen_seq`` has come, because that run perhaps never
+ends. ``attempts_failed`` ends the checks of failed runs before their first missing chunk. A ``Closed`` with a cause
+that is not in this set can be void only after the answer has ended.
 """
 
 _NO_FLOOR: Final = Admission(allow=True)
@@ -35,7 +36,7 @@ class RequestCheck:
         unread: Runs with text that the method ``read`` has not processed yet.
     """
 
-    __slots__ = ("_cleared", "_closed", "_context", "_denied", "_first_runs", "_gated", "_perhaps_closed",
+    __slots__ = ("_cleared", "_closed", "_context", "_denied", "_failed", "_first_runs", "_gated", "_perhaps_closed",
                  "_recall_ids", "_runs", "expires_us", "over", "policy", "request_id", "tenant", "traceparent",
                  "unread")  # fmt: skip
 
@@ -52,6 +53,7 @@ class RequestCheck:
         self._recall_ids: set[str] = set()  # ids of recalls on the log or being written; bounded as in RecallBuilder
         self._cleared: dict[int, tuple[int, bool]] = {}  # by attempt: (cleared seq, final)
         self.unread: deque[RunCheck] = deque()
+        self._failed: set[int] = set()  # attempts whose run has failed
         self._gated = False
         self._denied = False
         self._closed = False
@@ -88,6 +90,8 @@ class RequestCheck:
             case Finished() | Failed():
                 run = self._runs.get(event.attempt)
                 if run is not None and run.key.run == event.run:
+                    if isinstance(event, Failed):
+                        self._failed.add(event.attempt)
                     return self._finish([run], event.last_seq)
             case _:
                 pass
@@ -159,9 +163,12 @@ class RequestCheck:
             self._closed = True
         elif event.cause == "stalled":  # perhaps this run never ends, but its last text is shown
             runs = [run for run in runs if run.key.attempt == event.attempt and run.last_seq <= event.seen_seq]
+        elif event.cause == "attempts_failed":
+            runs = [run for run in runs if run.key.attempt in self._failed]
         else:
             runs = []
-        return self._finish(runs, None, closed=self._closed)
+        # Even if the ``Closed`` is void, a missing chunk of a failed run is never shown.
+        return self._finish(runs, None, closed=self._closed or all(run.key.attempt in self._failed for run in runs))
 
     def _finish(self, runs: list[RunCheck], last_seq: int | None, *, closed: bool = False) -> list[RunOutput]:
         outputs = [output for run in runs for output in run.finish(last_seq, closed=closed)]

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from schemas.requests import Delivery
-from schemas.stream import Cause, Chunk, Cleared, Recall
+from schemas.stream import Cause, Chunk, Cleared, Failed, Recall
 from services.policy import FoundSpan
 from services.safety.decide.check_types import CheckResult
 from services.safety.decide.request import REFUTABLE_CAUSES
@@ -183,9 +183,32 @@ def test_a_closed_ends_the_check_of_a_run_that_ended_with_a_gap():
     for end in (answer.finished(3), answer.failed(3)):
         world = World(policy(), random.Random(0))
         assert recalls(world.run([answer.started(), first, second, fourth, end])) == set()
-        assert recalls(world.run([answer.closed("failed", "stalled", seen_seq=1, attempt=1)])) == set()  # perhaps void
+        stalled = recalls(world.run([answer.closed("failed", "stalled", seen_seq=1, attempt=1)]))
+        assert stalled == (EMAIL if isinstance(end, Failed) else set())  # after a `Finished`, it is void
         assert recalls(world.run([answer.closed("expired", "deadline")])) == EMAIL
         assert clearances(world.said)[-1] == (1, True)
+
+
+def test_a_failed_run_with_a_gap_is_checked_when_all_attempts_failed():
+    answer, other = RunWriter(), RunWriter(attempt=2, run="r2")
+    first, second, _, fourth = answer.chunks(["Ask bob", "@corp.example.com", "!", "!"])
+    closed = answer.closed("failed", "attempts_failed", seen_seq=1)
+    world = World(policy(), random.Random(0))
+    assert recalls(world.run([answer.started(), first, second, fourth, answer.failed(3)])) == set()
+    assert recalls(world.run([closed])) == EMAIL
+    assert clearances(world.said)[-1] == (1, True)
+    # The `Closed` is void if another attempt was opened, and the text of that attempt is checked.
+    assert clearances(world.run(other.whole(["Hello"])))[-1] == (0, True)
+
+
+def test_a_finished_run_with_a_gap_waits_if_a_closed_is_perhaps_void():
+    answer = RunWriter()
+    first, second, third = answer.chunks(["Ask bob", "@corp.example", ".com!"])
+    world = World(policy(), random.Random(0))
+    closed = answer.closed("failed", "attempts_failed")
+    world.run([answer.started(), first, third, answer.finished(2), closed, second])
+    assert clearances(world.said)[-1] == (2, True)
+    assert recalls(world.said) == EMAIL
 
 
 def test_duplicates_contradictions_and_strangers_are_not_heard():
