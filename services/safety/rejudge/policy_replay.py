@@ -19,7 +19,7 @@ from services.safety.checks.executor import Check
 from services.safety.decide.check_types import CheckOutcome, CheckRequest, CheckResult, RunOutput, Tier, Unchecked
 from services.safety.decide.recalls import CheckContext
 from services.safety.decide.request import RequestCheck
-from services.safety.partition import SafetyPartition
+from services.safety.partition import MAX_OPEN, SafetyPartition
 
 UNCHECKED: Final = "unchecked"
 """The category of a recall that was made because a check gave no answer. It says nothing about the policy."""
@@ -67,7 +67,8 @@ class PolicyReplay:
         self._context = CheckContext("rejudge")
         self._number: int | None = None
         self._partition = SafetyPartition(LONGEST_TOTAL_MS * 1_000, catching_up=False)
-        self._ends: dict[str, int] = {}  # by run, the number of code points of its text so far
+        # By open request and run, the number of code points of the run's text so far.
+        self._ends: dict[str, dict[str, int]] = {}
         self.runs: dict[RunId, JudgedRun] = {}
         self.chunks = 0
         self.requests: set[str] = set()
@@ -77,14 +78,20 @@ class PolicyReplay:
         if partition != self._number:
             self._number = partition
             self._partition = SafetyPartition(LONGEST_TOTAL_MS * 1_000, catching_up=False)
+            self._ends.clear()
         wanted, ends, requests = self._wanted, self._ends, self._partition.requests
+        if len(ends) > 2 * MAX_OPEN:  # the partition has dropped requests that were never over
+            for request_id in ends.keys() - requests.keys():
+                del ends[request_id]
         for event in events:
             if type(event) is Chunk:
                 assert isinstance(event, Chunk)  # noqa: S101 - for the type checker; comparing types is faster
                 request = requests.get(event.request_id)
                 if request is not None:
                     self.chunks += 1
-                    ends[event.run] = event.start + len(event.text)
+                    if (runs := ends.get(event.request_id)) is None:
+                        runs = ends[event.request_id] = {}
+                    runs[event.run] = event.start + len(event.text)
                     if (outputs := request.add(event)) or request.unread:
                         await self._perform(request, outputs)
             elif not isinstance(event, StreamEvent) or not wanted(event.request_id):
@@ -117,9 +124,11 @@ class PolicyReplay:
                 outcome = await _outcome(self._checks[output.tier], output.text)
                 waiting.extend(request.take_outcome(output, outcome))
             elif request.new(output) and isinstance(output, Recall):
-                chars = max(self._ends.get(output.run, 0), output.end)
+                chars = max(self._ends.get(output.request_id, {}).get(output.run, 0), output.end)
                 self._run(output).judged.append((output, chars))
         self._partition.forget_if_over(request)
+        if request.over:
+            self._ends.pop(request.request_id, None)
 
 
 async def _outcome(check: Check, text: str) -> CheckOutcome:
