@@ -4,7 +4,7 @@ from collections import deque
 from typing import Final, final
 
 from schemas.stream import Chunk, Cleared, Closed, Failed, Finished, Recall, Started, StreamEvent, Verdict
-from services.policy import Admission, Policy
+from services.policy import Admission, AdmissionRequest, Policy, RulingError
 from services.safety.decide.check_types import CheckOutcome, CheckRequest, RunOutput
 from services.safety.decide.recalls import CheckContext, RunKey, immediate_rules
 from services.safety.decide.run import NOTHING, RunCheck
@@ -21,8 +21,8 @@ ends. ``attempts_failed`` ends the checks of failed runs before their first miss
 that is not in this set can be void only after the answer has ended.
 """
 
-_NO_FLOOR: Final = Admission(allow=True)
-"""An answer of ``admission.rego`` that makes no delivery stricter."""
+_ADMISSION_RAIL: Final = "admission"
+"""Without this rail, ``admission.rego`` has no effect."""
 
 
 @final
@@ -152,8 +152,7 @@ class RequestCheck:
             return
         key = RunKey(request_id=self.request_id, tenant=self.tenant, attempt=event.attempt, run=event.run)
         run = RunCheck(key, self.policy, immediate_rules(self.policy, self.tenant), self._context)
-        # The verdict may come after the first text, but the policy's bounds are known before it.
-        run.gated = self._gated or self.policy.tighten(event.delivery, _NO_FLOOR).mode == "gated"
+        run.gated = self._gated or _may_become_gated(self.policy, event)
         self._runs[event.attempt] = run
 
     def _on_closed(self, event: Closed) -> list[RunOutput]:
@@ -196,3 +195,21 @@ class RequestCheck:
         for attempt in [attempt for attempt, run in self._runs.items() if run.done]:
             del self._runs[attempt]
         self.over = self._closed and not self._runs
+
+
+def _may_become_gated(policy: Policy, started: Started) -> bool:
+    """Return whether the policy makes an answer's delivery gated, as far as this can be known without the verdict.
+
+    The verdict may come after the first text, and this text is then shown as far as it is cleared.
+    """
+    admission = Admission(allow=True)
+    if any(rail.name == _ADMISSION_RAIL for rail in policy.document.rails.rail):
+        question = AdmissionRequest(
+            tenant=started.tenant, model=started.model, lane="interactive", attempt=started.attempt, prompt_chars=0,
+            max_tokens=1, mode=started.delivery.mode, egress="allowed",
+        )  # fmt: skip
+        try:
+            admission = policy.admit(question)
+        except RulingError:
+            return True
+    return policy.tighten(started.delivery, admission).mode == "gated"

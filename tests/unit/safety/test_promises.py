@@ -261,19 +261,30 @@ def test_a_verdict_may_make_delivery_gated():
     assert gated[0][0] < open_[1][0] or len(gated) < len(open_)
 
 
-def test_a_policy_that_allows_gated_only_is_obeyed_before_the_verdict():
+@pytest.mark.parametrize(("tenant", "modes"), [("acme", '["gated"]'), ("clinic", '["optimistic", "gated"]')])
+def test_a_policy_that_makes_delivery_gated_is_obeyed_before_the_verdict(tenant, modes):
     """Text before the verdict waits for all tiers, too, because it is shown as soon as the verdict is read."""
     text = "I have second thoughts about it. " + "word " * 60
-    answer = RunWriter()
+    answer = RunWriter(tenant=tenant)
     events = answer.whole([text[at : at + 5] for at in range(0, len(text), 5)])
     events.insert(30, answer.verdict(delivery=Delivery(mode="gated")))
-    world = World(policy(**CLASSIFIED, modes='["gated"]'), random.Random(0))
+    world = World(policy(**CLASSIFIED, modes=modes), random.Random(0))
     world.run(events)
     screen = Screen(answer.head["request_id"])
     for event in world.log:
         screen.feed(event)
         assert "second thoughts" not in screen.visible
     assert screen.visible.startswith("I have [email address] about it.")
+
+
+def test_text_of_other_tenants_is_cleared_without_the_classifiers():
+    text = ["word " * 4] * 20
+    plain, classified = (
+        clearances(World(held, random.Random(0)).run(RunWriter().whole(text)))
+        for held in (policy(), policy(**CLASSIFIED))
+    )
+    gated = clearances(World(policy(**CLASSIFIED), random.Random(0)).run(RunWriter(tenant="clinic").whole(text)))
+    assert classified == plain != gated
 
 
 def test_prompt_rules_stop_at_the_earliest_character():
