@@ -24,6 +24,7 @@ from services.router.decide.endings import (
     CloseDecision,
     answered,
     cannot_begin,
+    never_cleared,
     no_attempt_left,
     no_masked_prompt,
     overdue,
@@ -112,6 +113,7 @@ def _next_event(
         answered(state, conclusion)
         or overdue(state, known_us)
         or no_masked_prompt(state)
+        or never_cleared(state)
         or cannot_begin(state)
         or no_attempt_left(state, choice, known_us, context.now_us)
     )

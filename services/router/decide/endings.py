@@ -21,9 +21,12 @@ from services.router.state.request import RequestState
 
 
 class CloseDecision(NamedTuple):
-    """How a request should be closed. ``cause`` is a code for programs, and ``reason`` is text for people."""
+    """How a request should be closed. ``cause`` is a code for programs, and ``reason`` is text for people.
 
-    cause: Cause
+    Without a ``cause``, the ``Closed`` is never void.
+    """
+
+    cause: Cause | None
     outcome: Outcome
     reason: str
 
@@ -99,6 +102,21 @@ def no_masked_prompt(state: RequestState) -> CloseDecision | None:
     return CloseDecision(
         "no_masked_prompt", "failed", "policy wants the prompt masked, but its verdict holds no masked prompt"
     )
+
+
+def never_cleared(state: RequestState) -> CloseDecision | None:
+    """Return how to close a request whose text must be checked, although no safety service runs."""
+    screen = state.screen
+    verdict, voice, finished = screen.verdict, screen.voice, screen.finished
+    if verdict is None or verdict.delivery is None or voice is None or not screen.gate_open:
+        return None
+    mode = verdict.delivery.mode
+    if mode == "optimistic" or "on" in (voice.output_check, state.config.output_check):
+        return None
+    if mode == "windowed" and (finished is None or screen.last_seq < finished.last_seq):
+        return None  # a short answer can be complete without a check
+    # It has no cause of its own, because older edges could not read a new one.
+    return CloseDecision(None, "failed", f"policy makes delivery {mode}, but no safety service checks the answer")
 
 
 def _why_late(state: RequestState) -> str:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from schemas.requests import Deadlines, Lane
+from schemas.requests import Deadlines, Delivery, Lane, Message
 from schemas.side_events import Account
 from schemas.stream import Closed
 from schemas.topics import DAY_MS, REQUESTS, STREAMS
@@ -297,6 +297,43 @@ def test_unreadable_closed_request_is_accounted_for_and_cancels_nothing() -> Non
     world = World().put(closed("rejected"))
     assert world.account().outcome == "rejected"
     assert world.cancels() == []
+
+
+@pytest.mark.parametrize("verdict_first", [False, True])
+def test_gated_delivery_that_nobody_clears_ends_at_once(verdict_first: bool) -> None:
+    """The worker refuses a request for gated delivery, but it does not know the verdict."""
+    judged = verdict(delivery=Delivery(mode="gated"))
+    events = [judged, started()] if verdict_first else [started(), judged]
+    world = World().put(request(), *events).until(2_000)
+    assert world.endings() == ["failed"]
+    (event,) = world.written(Closed)
+    assert event.reason == "policy makes delivery gated, but no safety service checks the answer"
+    assert world.cancels() == [("expired", None)]
+    assert world.account().outcome == "failed"
+
+
+@pytest.mark.parametrize(("exposure", "outcome"), [(2, "completed"), (1, "failed")])
+def test_windowed_delivery_that_nobody_clears_ends_with_the_answer(exposure: int, outcome: str) -> None:
+    judged = verdict(delivery=Delivery(mode="windowed", max_exposure_tokens=exposure))
+    world = World().put(request(), started(), judged, chunk(0), chunk(1))
+    assert world.endings() == []
+    assert world.put(finished(1)).endings() == [outcome]
+
+
+@pytest.mark.parametrize("checker", ["worker", "router", "nobody"])
+def test_delivery_that_somebody_clears_or_that_is_optimistic_goes_on(checker: str) -> None:
+    judged = verdict(delivery=Delivery(mode="optimistic" if checker == "nobody" else "gated"))
+    config = RouterConfig(output_check="on" if checker == "router" else "off")
+    world = World(config).put(request(), started(output_check="on" if checker == "worker" else "off"), judged)
+    assert world.endings() == []
+
+
+def test_a_mask_comes_before_the_end_of_delivery_that_nobody_clears() -> None:
+    masked = (Message(role="user", content="[name]"),)
+    judged = verdict("mask", masked=masked, delivery=Delivery(mode="gated"))
+    world = World(RouterConfig(input_gate="hold")).put(request(), started(input_gate="hold"), judged)
+    assert world.endings() == []
+    assert world.put(started(attempt=2, run="r2")).endings() == ["failed"]
 
 
 def test_more_requests_than_may_be_open_are_turned_away() -> None:
