@@ -10,7 +10,7 @@ from schemas.topics import DAY_MS, DEAD, STREAMS, TOPICS
 from services.bus import Received, UnreadableRecord, partition_for
 from services.processor import Core, Write
 from services.router.config import RouterConfig
-from services.router.dead_letters import dead_letter, rejection, wrong_partition, wrong_topic
+from services.router.dead_letters import dead_letter, rejection, unread_record, wrong_partition, wrong_topic
 from services.router.partition import NO_WRITES, RouterPartition, SharedResources, Writes
 
 _KINDS_BY_TOPIC: Final = reads("router")
@@ -95,8 +95,24 @@ class RouterCore(Core):
                 return self._unreadable(wrong_partition(item, belongs), now_us)
         return partition.read(item, event, at_us, now_us)
 
-    def on_dead_letter(self, letter: DeadLetter, log_ms: int) -> None:
-        """Remember a dead letter, which was appended at ``log_ms`` by the broker's clock."""
+    def on_dead_letter(self, letter: DeadLetter, log_ms: int, now_us: int) -> Writes:
+        """Remember a dead letter, which was appended at ``log_ms`` by the broker's clock.
+
+        If another router found the record in a wrong partition, perhaps only this router can reject the request. So
+        return the rejection, unless the letter is so old that the request may have been forgotten.
+        """
+        self._remember(letter, log_ms)
+        shared = self._shared
+        old = log_ms * 1_000 < now_us - shared.config.window_us
+        if letter.source == shared.source or letter.topic not in _REQUEST_TOPICS or old:
+            return []
+        record = unread_record(letter, log_ms)
+        closed = None if record is None else rejection(record, now_us, shared.source)
+        if closed is None or partition_for(closed.request_id, self._count) == letter.partition:
+            return []
+        return self._reject(closed)
+
+    def _remember(self, letter: DeadLetter, log_ms: int) -> None:
         self._dead_letters[letter.topic, letter.partition, letter.offset] = log_ms
         while self._dead_letters:
             oldest = next(iter(self._dead_letters))

@@ -79,6 +79,19 @@ def rejection(unread: UnreadableRecord, now_us: int, source: str) -> Closed | No
     )  # fmt: skip
 
 
+def unread_record(letter: DeadLetter, log_ms: int) -> UnreadableRecord | None:
+    """Return the record of a dead letter, which was appended at ``log_ms``; None if the letter's bytes are invalid."""
+    try:
+        key, value = (None if text is None else base64.b64decode(text) for text in (letter.key_b64, letter.value_b64))
+        headers = tuple((name, base64.b64decode(text)) for name, text in letter.headers)
+    except ValueError:
+        return None
+    kind = dict(headers).get(KIND_HEADER)
+    is_unknown = kind is not None and kind.decode("utf-8", "replace") not in KINDS
+    error = UnknownKind(letter.reason) if is_unknown else MalformedEvent(letter.reason)
+    return UnreadableRecord(letter.topic, letter.partition, letter.offset, log_ms, key, value, headers, error)
+
+
 def wrong_partition(item: Received, belongs: int) -> UnreadableRecord:
     """Convert an event in a wrong partition to an ``UnreadableRecord``. ``belongs`` is the right partition."""
     reason = (

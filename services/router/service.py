@@ -57,6 +57,7 @@ class RouterService:
         clock: Callable[[], int] = steady_us,
     ) -> None:
         self._settings = settings
+        self._clock = clock
         self._classes = ClassReloader(settings.policy, GROUP, self._use)
         config = settings.config(self._classes.current)
         self._total_max_ms = config.total_max_ms
@@ -111,7 +112,9 @@ class RouterService:
     def _on_dead_letters(self, records: Sequence[Received | UnreadableRecord]) -> None:
         for record in records:
             if isinstance(record, Received) and isinstance(record.event, DeadLetter):
-                self._core.on_dead_letter(record.event, record.timestamp_ms)
+                writes = self._core.on_dead_letter(record.event, record.timestamp_ms, self._clock())
+                if writes:
+                    self._processor.perform_all(writes)
 
     def _count(self, write: Write) -> None:
         match write.event:

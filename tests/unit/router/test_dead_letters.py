@@ -137,6 +137,66 @@ def test_foreign_request_is_rejected_when_its_own_partition_caught_up(
     assert [type(write.event) for write in router.caught_up(HERE, T0, T0)] == ([] if meanwhile else [Closed])
 
 
+class TwoRouters:
+    """One router holds the right partition, the other has found an unreadable request in the wrong partition."""
+
+    def __init__(self, found: UnreadableRecord) -> None:
+        self.finder, self.owner = (RouterCore(RouterConfig(), f"router/{name}", PARTITIONS) for name in "fo")
+        self.finder.gained(1 - HERE)
+        self.finder.caught_up(1 - HERE, T0, T0)
+        self.owner.gained(HERE)
+        (write,) = self.finder.read(found, T0, T0)
+        assert isinstance(write.event, DeadLetter)
+        self.letter = write.event
+
+    def take(self, letter: DeadLetter, now_us: int = T0) -> list[AnyEvent]:
+        return [write.event for write in self.owner.on_dead_letter(letter, T0 // 1_000, now_us)]
+
+
+FOREIGN = dataclasses.replace(garbage(value=b'{"tenant": "acme"}'), partition=1 - HERE)
+
+
+def test_owner_of_the_right_partition_rejects_what_another_router_found() -> None:
+    routers = TwoRouters(FOREIGN)
+    assert routers.take(routers.letter) == []
+    (write,) = routers.owner.caught_up(HERE, T0, T0)
+    (event,) = routers.take(structs.replace(routers.letter, offset=8))
+    for closed in (write.event, event):
+        assert isinstance(closed, Closed)
+        assert (closed.request_id, closed.tenant, closed.outcome) == (RID, "acme", "rejected")
+        assert closed.reason == "the request could not be read: Request: cut off"
+    assert routers.finder.on_dead_letter(routers.letter, T0 // 1_000, T0) == []
+
+
+def test_owner_of_the_right_partition_rejects_no_request_that_it_knows() -> None:
+    routers = TwoRouters(FOREIGN)
+    routers.owner.caught_up(HERE, T0, T0)
+    routers.owner.read(Received(STREAMS.name, HERE, 0, 0, started(), None), T0, T0)
+    assert routers.take(routers.letter) == []
+
+
+@pytest.mark.parametrize(
+    "found",
+    [
+        dataclasses.replace(FOREIGN, error=UnknownKind("Hologram"), headers=(("kind", b"Hologram"),)),
+        dataclasses.replace(FOREIGN, topic=STREAMS.name),
+        dataclasses.replace(FOREIGN, key=b"x"),
+    ],
+)
+def test_other_letters_of_another_router_reject_nothing(found: UnreadableRecord) -> None:
+    routers = TwoRouters(found)
+    routers.owner.caught_up(HERE, T0, T0)
+    assert routers.take(routers.letter) == []
+
+
+def test_old_and_damaged_letters_reject_nothing() -> None:
+    routers = TwoRouters(FOREIGN)
+    routers.owner.caught_up(HERE, T0, T0)
+    assert routers.take(routers.letter, T0 + RouterConfig().window_us + 1) == []
+    assert routers.take(structs.replace(routers.letter, offset=8, key_b64="A")) == []
+    assert routers.take(structs.replace(routers.letter, offset=9, partition=HERE)) == []
+
+
 def test_record_near_the_size_limit_still_fits_into_a_dead_letter() -> None:
     world = World()
     world.unread(garbage(topic=STREAMS.name, value=b"\xff" * 1_000_000, key=b"k" * 40_000))

@@ -220,8 +220,7 @@ class World:
 
     def _show(self, router: RouterCore, topic: Topic, event: AnyEvent, offset: int) -> Writes:
         if topic is DEAD:
-            router.on_dead_letter(event, self.now_us // 1_000)  # type: ignore[arg-type]
-            return []
+            return router.on_dead_letter(event, self.now_us // 1_000, self.now_us)  # type: ignore[arg-type]
         partition = partition_for(event.request_id, PARTITIONS) if isinstance(event, Event) else 0
         record = Received(topic.name, partition, offset, (self.now_us + self.broker_ahead_us) // 1_000, event, None)
         return router.read(record, self.now_us, self.now_us + self.late_us)
