@@ -63,6 +63,24 @@ async def test_malformed_records_become_dead_letters_across_restarts(lab: Router
     assert len(lab.written(Closed)) == 2
 
 
+async def test_unreadable_requests_in_wrong_partitions_are_closed_by_two_routers(lab: RouterLab) -> None:
+    for _ in range(2):
+        await lab.run()
+    people = [RequestEvents() for _ in range(12)]
+    client = AIOKafkaProducer(bootstrap_servers=lab.bus.bootstrap)
+    await client.start()
+    for number, person in enumerate(people):
+        right = partition_for(person.id, RouterLab.partitions)
+        wrong = (right + 1 + number % (RouterLab.partitions - 1)) % RouterLab.partitions
+        await client.send_and_wait(
+            REQUESTS.name, b"{}", person.id.encode(), wrong, headers=[("kind", b"Request"), ("v", b"1")]
+        )
+    await client.stop()
+    await lab.until(lambda: len(lab.written(Account)) == len(people))
+    assert lab.endings() == {person.id: "rejected" for person in people}
+    assert len(lab.written(Closed)) == len(lab.written(DeadLetter)) == len(people)
+
+
 async def test_request_that_expired_without_a_router_is_closed_by_the_next(lab: RouterLab) -> None:
     person = RequestEvents(deadlines=Deadlines(total_ms=50))
     await lab.post(person.request)
