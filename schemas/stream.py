@@ -56,8 +56,8 @@ class RailOutcome(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     Attributes:
         rail: The rail's name in the policy.
-        result: What the rail found. It has no finding if it failed (``broke``), was too slow (``timeout``) or was
-            stopped (``cancelled``).
+        result: What the rail found. The rail gave no answer if it failed (``broke``), was too slow (``timeout``), or
+            was stopped or never started (``cancelled``).
         ms: Duration of the rail in milliseconds.
         detail: The reason, in a word or a sentence. It never contains prompt text.
     """

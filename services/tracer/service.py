@@ -89,7 +89,7 @@ class TracerService:
 def wanted(ratio: float) -> RecordFilter:
     """Return a filter for the events that the tracer reads.
 
-    It accepts all events of some of the requests. ``ratio`` is the share of these requests, from 0 to 1.
+    It accepts these events only for some of the requests. ``ratio`` is the share of these requests, from 0 to 1.
     """
     kinds = read_kinds("tracer", *READ_TOPICS)
     if ratio >= 1:

@@ -178,7 +178,7 @@ class ScoringEngine(Protocol):
     """An engine that can compute the negative log-likelihood of a text. Only benchmarks use this protocol."""
 
     async def score(self, text: str) -> NegativeLogLikelihood | None:
-        """Return the negative log-likelihood of a text, without a chat template; None if the engine cannot score texts.
+        """Return the negative log-likelihood of a text, without a chat template; None if the engine cannot compute it.
 
         Raises:
             EngineError: The text could not be scored.

@@ -46,7 +46,7 @@ class Driver:
             raise EngineError("internal", f"the first request failed: {record.error}", retryable=False)
 
     async def cells(self, cells: Sequence[ClosedLoop]) -> list[list[Repetition]]:
-        """Run closed loops, each of them several times.
+        """Run closed loops, each with its number of repetitions.
 
         Return the results of each loop's repetitions, in the order of ``cells``.
 

@@ -30,7 +30,7 @@ class RequestResult(msgspec.Struct, frozen=True):
     """One request of a bench. All times are in milliseconds.
 
     Attributes:
-        due_ms: Planned start of the request, counted from the start of the open or closed loop. In a
+        due_ms: Planned start of the request, counted from the start of its open loop or sample. In a
             ``RepetitionResult``, it is always 0, because all its requests start at the same time.
         steps: For each received piece of the answer, its time after ``due_ms`` and its number of tokens.
         total_ms: Time from ``due_ms`` to the end of the answer.
@@ -134,8 +134,8 @@ class BenchResult(msgspec.Struct, frozen=True):
         workload: The requests to send, which are the same in every run.
         arms: The compared variants of settings, by name. The baseline is called ``plain``.
         runs: The runs in chronological order.
-        catalogue: The names with which the performance model finds its constants in the catalogue, such as the name of
-            the accelerator.
+        catalogue: What the performance model must know about the engine, such as the names of the accelerator and the
+            model, and the precision. Empty if the accelerator or the target model is unknown.
     """
 
     version: int
