@@ -213,7 +213,8 @@ class BatchCore:
             line = job.open[place] = LineState()
         elif number < min(line.attempts) and place < job.recovered_from:
             return None
-        # While the job is recovering, an unknown attempt is created.
+        # While the job is recovering, an unknown attempt is created. The newest checkpoint has not counted it.
+        job.totals_retried += number > 1
         return self._attempt(job, place, number, now_us, positions=None)
 
     def _attempt(

@@ -83,6 +83,7 @@ class BatchMachine(RuleBasedStateMachine):
         totals = self.world.state.progress.totals
         assert totals.completed == sum(isinstance(result, LineAnswer) for result in found.values())
         assert totals.completed + totals.failed == self.world.lines
+        assert totals.retried == len(self.world.submitted) - self.world.lines
 
 
 TestBatchMachine = BatchMachine.TestCase
@@ -290,6 +291,27 @@ def test_a_crowded_request_halves_the_window_and_another_widens_it():
     while world.read():
         pass
     assert job.window == 5
+
+
+def test_retries_that_no_checkpoint_has_seen_are_counted_at_a_takeover():
+    world = played(World(2, 2, 3, random.Random(0)))
+    checkpoint = world.state.progress
+    for _ in range(2):
+        world.answer(well=False)
+    while world.read():
+        pass
+    world.now += RETRY_US
+    world.step()
+    world.effects = deque(effect for effect in world.effects if not isinstance(effect, JobCheckpoint))
+    while world.effects:
+        world.perform()
+    assert len(world.submitted) == 4
+    assert world.state.progress is checkpoint
+    world.begin()
+    while world.effects:
+        world.perform()
+    assert len(world.submitted) == 4
+    assert world.core.job(BATCH_ID).totals.retried == 2
 
 
 def test_a_service_that_was_replaced_changes_nothing():
