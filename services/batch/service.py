@@ -231,13 +231,7 @@ class BatchService:
         try:
             plan = await _with_room(partial(prepare, self._store, batch_id, created.input_file, refuse_bad=refuse))
         except OSError as error:
-            why = (
-                "does not exist any more"
-                if isinstance(error, FileNotFoundError)
-                else f"cannot be read: {error.strerror}"
-            )
-            fault = LineFault(code="input_file_unreadable", message=f"The input file {why}.")
-            await self._post_end(state, BatchFinished(**self._about(state), outcome="failed", faults=(fault,)))
+            await self._post_unreadable(state, error)
             return
         if plan.refused:
             end = BatchFinished(**self._about(state), outcome="failed", faults=plan.refused)
@@ -252,7 +246,11 @@ class BatchService:
         state = newest
         positions = await self._follow(state.progress)
         part = f"part-{(state.progress.epoch if state.progress else 0) + 1}-{self._source.partition('/')[2]}"
-        files = await _with_room(partial(JobFiles, self._store, batch_id, created.input_file, plan, part))
+        try:
+            files = await _with_room(partial(JobFiles, self._store, batch_id, created.input_file, plan, part))
+        except FileNotFoundError as error:  # the plan was stored before, so nothing has opened the input yet
+            await self._post_unreadable(state, error)
+            return
         self._files[batch_id] = files
         for effect in self._core.begin(state, plan.good, plan.bad, part, positions):
             await self._perform(effect)
@@ -382,6 +380,12 @@ class BatchService:
                 await asyncio.sleep(RETRY_S[min(attempt, len(RETRY_S) - 1)])
                 attempt += 1
         return None
+
+    async def _post_unreadable(self, state: JobState, error: OSError) -> None:
+        missing = isinstance(error, FileNotFoundError)
+        why = "does not exist any more" if missing else f"cannot be read: {error.strerror}"
+        fault = LineFault(code="input_file_unreadable", message=f"The input file {why}.")
+        await self._post_end(state, BatchFinished(**self._about(state), outcome="failed", faults=(fault,)))
 
     async def _post_end(self, state: JobState, end: BatchFinished) -> None:
         await self._producer.send(BATCHES, end)

@@ -159,7 +159,11 @@ class JobLines:
 
     def __init__(self, store: JobStore, batch_id: str, input_file: str) -> None:
         self._index = (store.work_folder(batch_id) / INDEX).open("rb")
-        self._input = store.open(input_file)
+        try:
+            self._input = store.open(input_file)
+        except OSError:
+            self._index.close()
+            raise
 
     def number(self, place: int) -> int:
         """Return the line number, from 1, that the line at ``place`` has in the input file."""

@@ -103,3 +103,18 @@ async def test_a_full_disk_does_not_end_a_service_that_takes_a_job(service, monk
     monkeypatch.setattr(service, "_follow", nothing)
     with pytest.raises(Went):
         await service._begin(service._reader.jobs.get(BATCH_ID))
+
+
+async def test_an_input_that_is_gone_at_a_takeover_fails_its_job_alone(service, monkeypatch):
+    sent = []
+
+    async def send(_, event):
+        sent.append(event)
+
+    monkeypatch.setattr(service._reader, "read_to_end", nothing)
+    monkeypatch.setattr(service, "_follow", nothing)
+    monkeypatch.setattr(service._producer, "send", send)
+    service._store.delete(FILE_ID)
+    await service._begin(service._reader.jobs.get(BATCH_ID))
+    [end] = sent
+    assert (end.outcome, end.faults[0].code) == ("failed", "input_file_unreadable")
