@@ -214,6 +214,21 @@ async def test_a_server_that_knows_no_stream_options_is_asked_without(upstream):
     assert done.usage == Usage(completion_tokens=1)
 
 
+async def test_a_refusal_that_repeats_the_body_does_not_end_token_counts(upstream):
+    """The message about a wrong field has the whole body in it, so also the name of a field that is not wrong."""
+
+    async def script(_, body):
+        return web.json_response({"error": {"message": f"1 validation error: {body}"}}, status=400)
+
+    upstream.script = script
+    async with engine(upstream.address) as it:
+        assert (await failure(it)).error_class == "bad_request"
+        upstream.script = says("ok", usage={"prompt_tokens": 3, "completion_tokens": 1})
+        done = (await answer(it))[-1]
+    assert "stream_options" in upstream.bodies[-1]
+    assert done.usage == Usage(prompt_tokens=3, completion_tokens=1)
+
+
 @pytest.mark.parametrize(
     ("status", "error_class", "retryable"),
     [(400, "bad_request", False), (401, "auth", True), (404, "bad_request", False), (429, "overloaded", True),

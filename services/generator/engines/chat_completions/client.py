@@ -82,8 +82,11 @@ class CompletionsClient:
             return response
         body = await _error_body(response)
         if with_usage and response.status in {400, 422} and b"stream_options" in body:
-            self._usage = False  # this server does not support stream_options
-            return await self._ask(job)
+            response = await self._post(job, usage=False)
+            if response.status == 200:
+                self._usage = False  # this server does not support stream_options
+                return response
+            body = await _error_body(response)
         raise upstream_error(response.status, body)
 
     async def _post(self, job: Job, *, usage: bool) -> aiohttp.ClientResponse:
