@@ -197,6 +197,31 @@ def test_batch_waits_for_interactive_and_leaves_it_a_slot():
     assert it.next(T0_US) is None
 
 
+def test_a_batch_execution_that_ends_makes_room_for_the_next():
+    it = scheduler(slots=8, batch_slots=2)
+    batch = [ticket(n, batch=True) for n in range(4)]
+    for each in batch:
+        it.accept(each, T0_US)
+    assert [it.next(T0_US) for _ in range(3)] == [(batch[0], None), (batch[1], None), None]
+    it.release(batch[0])
+    assert [it.next(T0_US) for _ in range(2)] == [(batch[2], None), None]
+
+
+def test_a_refused_or_cancelled_request_is_unacknowledged_at_first():
+    """So no partition moves to another worker before."""
+    it = scheduler(slots=1)
+    refused, runs, waits = ticket(0, model="large"), ticket(1), ticket(2)
+    assert isinstance(it.accept(refused, T0_US), Refusal)
+    for each in (runs, waits):
+        it.accept(each, T0_US)
+    it.next(T0_US)
+    it.cancel(cancel(2), T0_US)
+    assert set(it.unacknowledged) == {refused, runs, waits}
+    for each in (refused, runs, waits):
+        it.acknowledged(each)
+    assert not it.unacknowledged
+
+
 def test_batch_can_be_held_back_while_interactive_starts():
     """As while the group of the batch lane may have given its partitions to another worker."""
     it = scheduler(slots=4)
