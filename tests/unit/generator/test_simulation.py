@@ -284,3 +284,29 @@ def test_interactive_sequences_ignore_batch_and_batch_loses_no_token(arrivals, s
         *steps, result = said[id(each)]
         assert isinstance(result, GenerationResult)
         assert sum(step.tokens for step in steps) == each.length == result.usage.completion_tokens
+
+
+def test_the_newest_batch_sequence_is_displaced_and_goes_on_first():
+    scheduler = BatchScheduler(cost_model(batch=2, gamma=0))
+    old, new, next_one = (sequence(n, length=50, batch=True, script="slow100", arrived_ms=7.0) for n in range(3))
+    for each in (old, new, next_one):
+        scheduler.add(each)
+    now = 50.0
+    assert scheduler.plan(now) is None, "both are slow"
+    now = 200.0
+    for _ in range(4):
+        plan = scheduler.plan(now)
+        now += plan.duration_ms
+        list(scheduler.complete(plan, now))
+    generated = new.generated
+    assert generated == old.generated > 0
+    interactive = sequence(9, length=1)
+    scheduler.add(interactive)
+    plan = scheduler.plan(now)
+    assert {id(each) for each in (*plan.decodes, *(who for who, _ in plan.prefills))} == {id(old), id(interactive)}
+    now += plan.duration_ms
+    list(scheduler.complete(plan, now))
+    plan = scheduler.plan(now)
+    assert [(id(who), tokens) for who, tokens in plan.prefills] == [(id(new), 100 + generated)], "at once, and whole"
+    received, _ = run(scheduler)
+    assert received[id(new)][-1].timings.queue_ms == 50.0 - 7.0
