@@ -9,12 +9,14 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from schemas.batches import BatchControl, BatchProgress
-from schemas.stream import Closed
+from schemas.stream import Closed, Failed
 from schemas.topics import STREAMS
 from services.batch.core import CANCEL_GRACE_US, RETRY_US, BatchConfig
 from services.batch.job import CHECKPOINT_US, JobCheckpoint, RecordResult
+from services.bus import partition_for
+from services.jobs.ids import line_request_id
 from services.jobs.result_lines import LineAnswer, LineError
-from tests.unit.batch.world import BATCH_ID, World
+from tests.unit.batch.world import BATCH_ID, PARTITIONS, World
 
 LINE_TIMEOUT_US = BatchConfig(partitions=1).line_timeout_us
 ABOUT = {"batch_id": BATCH_ID, "tenant": "t", "at": 0, "source": "test"}
@@ -206,6 +208,74 @@ def test_a_line_that_waits_for_its_retry_is_not_given_up():
     world.core.job(BATCH_ID).open[0].retry_us = world.now + 2 * LINE_TIMEOUT_US
     at(world, world.now + LINE_TIMEOUT_US)
     assert list(world.core.job(BATCH_ID).open) == [0]
+
+
+def test_a_retry_that_nobody_closes_is_given_up():
+    world = played(World(1, 1, 2, random.Random(0)), well=False)
+    assert at(world, world.now + RETRY_US) == [1, 2]
+    at(world, world.now + LINE_TIMEOUT_US - 1)
+    assert list(world.core.job(BATCH_ID).open) == [0]
+    at(world, world.now + CHECKPOINT_US)
+    assert [(place, result.code) for place, result in world.durable()] == [(0, "expired")]
+
+
+def test_a_cancelled_job_asks_the_workers_to_stop_a_retry():
+    world = played(World(1, 1, 2, random.Random(0)), well=False)
+    at(world, world.now + RETRY_US)
+    world.jobs.feed(BatchControl(**ABOUT, action="cancel"), 1)
+    world.effects.extend(world.core.update(world.state, world.now, expired=False))
+    while world.effects:
+        world.perform()
+    assert world.cancels == world.submitted[1:]
+
+
+def test_a_request_that_the_broker_refuses_is_the_result_of_its_line():
+    world = played(World(2, 2, 2, random.Random(0)))
+    [done] = world.core.not_written(BATCH_ID, 0, 1, "too large")
+    assert (done.place, done.attempt, done.result) == (0, 1, LineError(code="rejected", message="too large"))
+    assert world.core.not_written(BATCH_ID, 0, 1, "too large") == [], "the line is done"
+
+
+def test_a_job_in_which_nothing_happens_writes_no_progress():
+    world = played(World(2, 1, 1, random.Random(0)), 3)
+    before = world.state.progress
+    for _ in range(3):
+        at(world, world.now + 2 * CHECKPOINT_US)
+    assert world.state.progress is before
+
+
+def test_a_late_event_of_an_earlier_attempt_holds_up_no_line():
+    world = played(World(8, 8, 2, random.Random(0)))
+    place = next(
+        place
+        for place in range(8)
+        if len({partition_for(line_request_id(BATCH_ID, place, n), PARTITIONS) for n in (1, 2)}) == 2
+    )
+    first, last = line_request_id(BATCH_ID, place, 1), line_request_id(BATCH_ID, place, 2)
+    about = {"tenant": "t", "at": 0, "source": "test"}
+    late = Failed(request_id=first, **about, attempt=1, run="r", error_class="cancelled", message="", retryable=False)
+    world._write(STREAMS.name, Closed(request_id=first, **about, outcome="failed", cause="attempts_failed"))
+    world.closed.add(first)
+    while world.read():
+        pass
+    at(world, world.now + RETRY_US)
+    assert last in world.submitted
+    for _ in range(2):
+        world.begin()
+        while world.effects:
+            world.perform()
+        while world.state.progress.totals.completed < 7 and any(
+            each not in world.closed and each != last for each in world.submitted
+        ):
+            world.closed.add(last)  # it is answered last
+            world.answer(well=True)
+            world.closed.discard(last)
+            while world.read():
+                pass
+            at(world, world.now + CHECKPOINT_US)
+        world._write(STREAMS.name, late)
+    world.run_to_the_end()
+    assert dict(world.durable())[place].text == f"answer to {last}"
 
 
 def test_a_paused_job_submits_nothing_until_it_is_resumed():

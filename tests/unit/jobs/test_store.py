@@ -36,3 +36,13 @@ def test_a_complete_file_stays_however_old_it_is(tmp_path):
     for path in (tmp_path / "files").iterdir():
         os.utime(path, (0, 0))
     assert [file.file_id for file in FolderStore(tmp_path).files("acme")] == ["file-1"]
+
+
+def test_a_tenant_sees_its_own_files_newest_first(tmp_path):
+    store = FolderStore(tmp_path)
+    for number, tenant in enumerate(["acme", "other", "acme"]):
+        with store.writing(f"file-{number}", tenant, "a.jsonl", "batch", number) as file:
+            file.write(b"a prompt")
+    assert [file.file_id for file in store.files("acme")] == ["file-2", "file-0"]
+    store.delete("file-2")
+    assert [file.file_id for file in store.files("acme")] == ["file-0"]
