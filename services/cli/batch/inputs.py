@@ -6,6 +6,7 @@ import sys
 from codecs import BOM_UTF8
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
@@ -14,7 +15,7 @@ import orjson
 from services.jobs.lines import ENDPOINT, MAX_LINE_BYTES
 from services.runtime.errors import UserError
 
-_FIELD: Final = re.compile(r"\{(\w+)\}")
+_FIELD: Final = re.compile(r"\{([^{}]+)\}")
 MAX_FIELD_BYTES: Final = 10_000_000
 
 
@@ -107,12 +108,18 @@ def _prompts(path: Path, options: InputOptions) -> Iterator[bytes]:
 def _from_rows(rows: Iterable[dict[str, Any]], options: InputOptions, path: Path) -> Iterator[bytes]:
     if options.template is None:
         raise UserError(f"{path} is a table: give --template, such as --template 'Summarise: {{text}}'")
-    needed = [*_FIELD.findall(options.template), *([options.id_column] if options.id_column else [])]
+    # Other text in braces, such as JSON, stands for itself unless a column has this name.
+    words = [name for name in _FIELD.findall(options.template) if re.fullmatch(r"\w+", name)]
+    needed = [*words, *([options.id_column] if options.id_column else [])]
     for number, row in enumerate(rows, start=1):
         if number == 1 and (missing := sorted(set(needed) - row.keys())):
             raise UserError(f"{path} has no column {missing[0]!r}: its columns are {', '.join(map(str, row))}")
         name = _shown(row[options.id_column]) if options.id_column else f"line-{number}"
-        yield _request(name, _FIELD.sub(lambda found, row=row: _shown(row[found[1]]), options.template), options)  # type: ignore[misc]
+        yield _request(name, _FIELD.sub(partial(_filled, row), options.template), options)
+
+
+def _filled(row: dict[str, Any], field: re.Match[str]) -> str:
+    return _shown(row[field[1]]) if field[1] in row else field[0]
 
 
 def _shown(value: Any) -> str:

@@ -96,6 +96,15 @@ def test_a_row_without_an_id_has_an_empty_one_which_its_line_cannot_have(tmp_pat
     assert [line["custom_id"] for line in lines(path, template="{text}", id_column="id")] == ["a", ""]
 
 
+def test_any_column_can_be_named_in_a_template_and_other_braces_stay(tmp_path):
+    path = tmp_path / "t.csv"
+    path.write_text("article text,first-name,n\nMars,Eve,7\n")
+    [line] = lines(path, template='{article text} {first-name} {"n": {n}, "m": {}} { n }')
+    assert line["body"]["messages"][0]["content"] == 'Mars Eve {"n": 7, "m": {}} { n }'
+    with pytest.raises(UserError, match="has no column 'name'"):
+        lines(path, template="{name}")
+
+
 @pytest.mark.parametrize(
     ("name", "options", "said"),
     [
