@@ -77,7 +77,7 @@ def read_tiers(path: Path) -> Tiers:
         check_tiers(tiers)
     except (OSError, ValueError) as error:  # msgspec's and tomllib's errors are ValueErrors, too
         raise UserError(f"--tiers {path}: {getattr(error, 'strerror', None) or error}") from None
-    except re.error as error:
+    except (re.error, OverflowError) as error:  # the latter for a repetition such as {9999999999}
         raise UserError(f"--tiers {path}: score.regex: {error}") from None
     return tiers
 

@@ -52,6 +52,14 @@ def test_an_expression_that_cannot_be_used_is_refused(tmp_path, expression, foun
         read_tiers(path)
 
 
+@pytest.mark.parametrize("pattern", ["(a", "(a{99999999999})"])
+def test_a_pattern_that_cannot_be_used_is_refused(tmp_path, pattern):
+    path = tmp_path / "plan.toml"
+    path.write_text(f"[score]\nregex = '{pattern}'\n[[tier]]\nmodel = 'a'\n[[tier]]\nmodel = 'b'\nkeep = 0.1\n")
+    with pytest.raises(UserError, match=r"--tiers .*plan.toml: score.regex: "):
+        read_tiers(path)
+
+
 def test_without_the_package_the_extra_is_named(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "cel", None)
     with pytest.raises(UserError, match=r"pip install 'railbus\[cel\]'"):
