@@ -40,6 +40,11 @@ class JobFiles:
         self._batch_id = batch_id
         folder = store.work_folder(batch_id)
         self._lines = JobLines(store, batch_id, input_file)
+        try:
+            self._lines.open_input()
+        except OSError:
+            self._lines.close()
+            raise
         self._file = (folder / part).open("wb", buffering=0)  # a buffer would lose count on a full disk
         self._unwritten = bytearray()
         self._syncing = Lock()

@@ -159,11 +159,19 @@ class JobLines:
 
     def __init__(self, store: JobStore, batch_id: str, input_file: str) -> None:
         self._index = (store.work_folder(batch_id) / INDEX).open("rb")
-        try:
-            self._input = store.open(input_file)
-        except OSError:
-            self._index.close()
-            raise
+        self._store = store
+        self._input_file = input_file
+        self._input: BinaryIO | None = None
+
+    def open_input(self) -> BinaryIO:
+        """Open the input, if it is not open yet. From then on, its lines can be read even if it is deleted.
+
+        Raises:
+            FileNotFoundError: There is no such file.
+        """
+        if self._input is None:
+            self._input = self._store.open(self._input_file)
+        return self._input
 
     def number(self, place: int) -> int:
         """Return the line number, from 1, that the line at ``place`` has in the input file."""
@@ -171,12 +179,14 @@ class JobLines:
 
     def line(self, place: int) -> JobLine:
         offset, length, _ = self._entry(place)
-        self._input.seek(offset)
-        return parse_line(self._input.read(length))
+        file = self.open_input()
+        file.seek(offset)
+        return parse_line(file.read(length))
 
     def close(self) -> None:
         self._index.close()
-        self._input.close()
+        if self._input is not None:
+            self._input.close()
 
     def _entry(self, place: int) -> tuple[int, int, int]:
         self._index.seek(place * _ENTRY.size)

@@ -37,7 +37,9 @@ class LineError:
 LineResult = LineAnswer | LineError
 
 
-def result_line(batch_id: str, place: int, attempt: int, number: int, custom_id: str, result: LineResult) -> bytes:
+def result_line(
+    batch_id: str, place: int, attempt: int, number: int, custom_id: str | None, result: LineResult
+) -> bytes:
     """Return one line of a result file.
 
     ``place`` is the position of the input line in the order of submission, from 0. ``number`` is its line number in the

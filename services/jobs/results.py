@@ -130,5 +130,8 @@ def _fault_line(batch_id: str, fault: Any) -> bytes:
 def _given_up(lines: JobLines, batch_id: str, place: int, outcome: BatchOutcome) -> bytes:
     code = "batch_expired" if outcome == "expired" else "batch_cancelled"
     message = "The batch expired before this line was done." if outcome == "expired" else "The batch was cancelled."
-    line = lines.line(place)
-    return result_line(batch_id, place, 1, lines.number(place), line.custom_id, LineError(code=code, message=message))
+    try:
+        custom_id = lines.line(place).custom_id
+    except FileNotFoundError:  # somebody has deleted the input; the number says which line it was
+        custom_id = None
+    return result_line(batch_id, place, 1, lines.number(place), custom_id, LineError(code=code, message=message))

@@ -149,6 +149,18 @@ def test_a_line_that_an_expired_job_never_submitted_says_so(store):
     assert (row["error"]["code"], row["error"]["line"], row["response"]) == ("batch_expired", 1, None)
 
 
+@pytest.mark.parametrize("outcome", ["completed", "cancelled"])
+def test_answers_are_kept_although_the_input_was_deleted_meanwhile(store, outcome):
+    prepared(store, line("a") + b"\n" + line("b"))
+    part = write_part(store, "part-1", [(0, answer("A"))])
+    store.delete(FILE_ID)
+    found = results(store, [part], 2, outcome)
+    [row] = rows(store, found.output_file)
+    assert row["custom_id"] == "a"
+    [row] = rows(store, found.error_file)
+    assert (row["custom_id"], row["error"]["line"], row["error"]["code"]) == (None, 2, "batch_cancelled")
+
+
 def test_an_answer_is_a_completion_of_the_request_that_gave_it():
     row = json.loads(result_line(BATCH_ID, 5, 2, 9, "a", answer("tab\tand\nend")))
     request_id = line_request_id(BATCH_ID, 5, 2)
