@@ -44,7 +44,8 @@ class CompletionEncoder:
                 self._finish = op
             case Close():
                 self._close = op
-                if self._finish is None and not self._recalls:
+                # A redaction does not complete the answer.
+                if self._finish is None and all(isinstance(recall, Replace) for recall in self._recalls):
                     self.error = error_for_close(op, self._session.failure)
             case Replace() | Withdraw() | Refuse():
                 self._recalls.append(op)

@@ -144,6 +144,14 @@ def test_a_whole_completion():
     assert recalled["railbus"]["op"] == "replace"
 
 
+def test_an_answer_that_failed_after_a_redaction_is_an_error():
+    ops = BEGIN, show("a@b"), Replace(start=0, end=3, text="#", **RECALL), Close(outcome="failed", reason="because")
+    body, completion = completion_of(*ops)
+    _, encoder = stream_of(*ops)
+    assert completion.error.status == encoder.error.status == 502
+    assert body["error"]["message"] == "because"
+
+
 @pytest.mark.parametrize("error_class", CODES_OF_FAILURES)
 def test_every_failure_has_its_status(error_class):
     failed = Failed(**AnswerWriter(ID).voiced(), error_class=error_class, message="m", retryable=True)
