@@ -114,6 +114,7 @@ class ChatChunkEncoder:
         return ChunkContent(content=op.text if unsent else "", finish=self._finish, ops=(op,))
 
     def _restart(self, op: Restart) -> ChunkContent | None:
+        self._recalled = False
         if self._visible == 0:
             return None
         self._visible = 0

@@ -11,7 +11,7 @@ from services.edge.delivery.stats import PositionedOp
 from services.edge.encoders.chat_chunks import railbus_field, usage_of
 from services.edge.errors import ApiError, error_for_close
 from services.edge.log.positions import CHAT_ID_PREFIX
-from services.stream import Begin, Close, Finish, Op, Refuse, Replace, Withdraw
+from services.stream import Begin, Close, Finish, Op, Refuse, Replace, Restart, Withdraw
 
 
 class CompletionEncoder:
@@ -49,6 +49,8 @@ class CompletionEncoder:
                     self.error = error_for_close(op, self._session.failure)
             case Replace() | Withdraw() | Refuse():
                 self._recalls.append(op)
+            case Restart():
+                self._recalls.clear()  # they are about text of the attempt before
             case _:
                 pass
 

@@ -152,6 +152,16 @@ def test_an_answer_that_failed_after_a_redaction_is_an_error():
     assert body["error"]["message"] == "because"
 
 
+def test_a_redaction_of_an_attempt_that_was_replaced_does_not_count():
+    ops = (BEGIN, show("a@b"), Replace(start=0, end=3, text="#", **RECALL), Restart(attempt=2, trigger="stall"),
+           Begin(attempt=2, run="s", model="other"), show("clean"), FINISH)  # fmt: skip
+    body, _ = completion_of(*ops)
+    assert body["choices"][0]["finish_reason"] == "length"
+    assert "railbus" not in body
+    chunks, _ = stream_of(*ops, on_restart="marker")
+    assert deltas_of(chunks)[-2:] == [("clean", None), (None, "length")]
+
+
 @pytest.mark.parametrize("error_class", CODES_OF_FAILURES)
 def test_every_failure_has_its_status(error_class):
     failed = Failed(**AnswerWriter(ID).voiced(), error_class=error_class, message="m", retryable=True)
