@@ -24,6 +24,11 @@ ERROR_TIMEOUT_S: Final = 5.0
 REQUEST_ERROR_CODES: Final = frozenset({"bad_request", "model_not_found"})
 """Error codes of the edge for a request that the user has to change, because no engine can serve it."""
 
+FOR_NOW_STATUSES: Final = frozenset({429, 502, 503, 504})
+FOR_NOW_CODES: Final = frozenset({"busy", "log_unavailable", "not_ready", "rate_limit_exceeded", "too_many_streams"})
+"""Statuses and error codes that do not last. A resume that was refused with one of them is sent again, because the
+request is on the log."""
+
 RETRY_S: Final = (0.1, 0.2, 0.5, 1.0, 2.0)
 """Waits in seconds before each attempt to connect again. The last one repeats until the request times out."""
 
@@ -86,7 +91,8 @@ async def _until_closed(session: aiohttp.ClientSession, edge: EdgeAddress, strea
             async with asyncio.timeout(CONNECT_TIMEOUT_S):
                 socket = await session.ws_connect(f"{edge.url}/v1/stream", max_msg_size=MAX_FRAME_BYTES)
         except aiohttp.WSServerHandshakeError as error:
-            raise AnswerError(f"the edge at {edge.url} refuses: HTTP {error.status} {error.message}") from None
+            if stream.request_id is None or error.status not in FOR_NOW_STATUSES:
+                raise AnswerError(f"the edge at {edge.url} refuses: HTTP {error.status} {error.message}") from None
         except aiohttp.ClientConnectorCertificateError as error:
             raise AnswerError(
                 f"the certificate of the edge at {edge.url} is not trusted ({error.certificate_error}): name the file"
@@ -115,12 +121,16 @@ class _AnswerStream:
         self.outcome: Outcome | None = None
 
     async def read(self, socket: aiohttp.ClientWebSocketResponse) -> bool:
+        """Ask or resume, and take what comes. Return whether anything came other than a refusal for now."""
         await socket.send_str(self._opening())
         received = False
         async for message in socket:
             if message.type is aiohttp.WSMsgType.TEXT:
+                frame = orjson.loads(message.data)
+                if self.request_id is not None and _is_for_now(frame):
+                    return received
                 received = True
-                self._frame(orjson.loads(message.data))
+                self._frame(frame)
                 if self.outcome is not None:
                     return True
         if self.request_id is None:
@@ -145,6 +155,10 @@ class _AnswerStream:
             self._take(AnswerOp(self.request_id or "", frame["id"], op))
             if isinstance(op, Close):
                 self.outcome = op.outcome
+
+
+def _is_for_now(frame: dict[str, Any]) -> bool:
+    return frame.get("type") == "error" and frame["error"].get("code") in FOR_NOW_CODES
 
 
 def _reason(error: BaseException) -> str:
