@@ -36,12 +36,13 @@ class ChatRequest:
     total_ms: int | None = None
     service_class: str | None = None
 
-    @property
-    def timeout_s(self) -> float:
-        """Maximum time to wait for the end of the answer, in seconds."""
-        # Only the edge knows the deadlines of a class, so a day is assumed. The router gets 10 s to close the request.
-        usual_ms = Deadlines().total_ms if self.service_class is None else DAY_MS
-        return (self.total_ms or usual_ms) / 1_000 + 10
+    def timeout_s(self, usual_ms: int = DAY_MS) -> float:
+        """Return the maximum time to wait for the end of the answer, in seconds.
+
+        ``usual_ms`` is the total deadline of a request that names none. Only the edge knows it, as it depends on the
+        policy's classes, so a day is assumed.
+        """
+        return (self.total_ms or usual_ms) / 1_000 + 10  # the router gets 10 s to close the request
 
     def body(self) -> dict[str, Any]:
         """Return the JSON body of an OpenAI chat completion request, with the extension ``railbus``."""

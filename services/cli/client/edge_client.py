@@ -24,6 +24,12 @@ ERROR_TIMEOUT_S: Final = 5.0
 REQUEST_ERROR_CODES: Final = frozenset({"bad_request", "model_not_found"})
 """Error codes of the edge for a request that the user has to change, because no engine can serve it."""
 
+APART_S: Final = 60.0
+"""Maximum time without a connection to the edge before the command gives up, in seconds."""
+
+HEARTBEAT_S: Final = 20.0
+"""Seconds between pings. An edge that does not answer within half of this counts as gone."""
+
 FOR_NOW_STATUSES: Final = frozenset({429, 502, 503, 504})
 FOR_NOW_CODES: Final = frozenset({"busy", "log_unavailable", "not_ready", "rate_limit_exceeded", "too_many_streams"})
 """Statuses and error codes that do not last. A resume that was refused with one of them is sent again, because the
@@ -59,12 +65,12 @@ async def ask_edge(request: ChatRequest, edge: EdgeAddress, take: OpHandler) -> 
     stream = _AnswerStream(request, take)
     headers = {} if edge.key is None else {"Authorization": f"Bearer {edge.key}"}
     try:
-        async with asyncio.timeout(request.timeout_s), aiohttp.ClientSession(headers=headers) as session:
+        async with asyncio.timeout(request.timeout_s()), aiohttp.ClientSession(headers=headers) as session:
             await _until_closed(session, edge, stream)
             if stream.outcome == "failed":
                 await _raise_request_error(session, f"{edge.url}/v1/chat/completions/{stream.request_id}?stream=false")
     except TimeoutError:
-        raise AnswerError(f"the answer did not end within {request.timeout_s:.0f} s") from None
+        raise AnswerError(f"the answer did not end within {request.timeout_s():.0f} s") from None
 
 
 async def _raise_request_error(session: aiohttp.ClientSession, url: str) -> None:
@@ -85,11 +91,14 @@ def _answer_error(error: dict[str, Any]) -> AnswerError:
 
 
 async def _until_closed(session: aiohttp.ClientSession, edge: EdgeAddress, stream: "_AnswerStream") -> None:
-    attempt = 0
+    attempt, clock = 0, asyncio.get_running_loop().time
+    seen_s = clock()
     while stream.outcome is None:
         try:
             async with asyncio.timeout(CONNECT_TIMEOUT_S):
-                socket = await session.ws_connect(f"{edge.url}/v1/stream", max_msg_size=MAX_FRAME_BYTES)
+                socket = await session.ws_connect(
+                    f"{edge.url}/v1/stream", max_msg_size=MAX_FRAME_BYTES, heartbeat=HEARTBEAT_S
+                )
         except aiohttp.WSServerHandshakeError as error:
             if stream.request_id is None or error.status not in FOR_NOW_STATUSES:
                 raise AnswerError(f"the edge at {edge.url} refuses: HTTP {error.status} {error.message}") from None
@@ -107,7 +116,13 @@ async def _until_closed(session: aiohttp.ClientSession, edge: EdgeAddress, strea
             async with socket:
                 if await stream.read(socket):
                     attempt = 0
+            seen_s = clock()
         if stream.outcome is None:
+            if clock() - seen_s > APART_S:
+                raise AnswerError(
+                    f"the edge at {edge.url} is gone for {APART_S:.0f} s: the answer to request {stream.request_id} may"
+                    " be read when it is back"
+                )
             await asyncio.sleep(RETRY_S[min(attempt, len(RETRY_S) - 1)])
             attempt += 1
 

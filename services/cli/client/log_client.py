@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Final
 
 from schemas.ids import uuid7
+from schemas.requests import Deadlines
 from schemas.stream import Failed, StreamEvent
 from schemas.topics import REQUESTS, STREAMS
 from schemas.trace import traceparent_for
@@ -38,8 +39,9 @@ async def ask_log(request: ChatRequest, settings: BusSettings, take: OpHandler) 
         UserError: A value of the request is out of its bounds.
     """
     request_id = uuid7(now_ms(), secrets.randbits(74))
+    timeout_s = request.timeout_s(Deadlines().total_ms)
     try:
-        async with asyncio.timeout(request.timeout_s), asyncio.TaskGroup() as tasks:
+        async with asyncio.timeout(timeout_s), asyncio.TaskGroup() as tasks:
             # Another number of partitions than the services have would be waiting in the wrong partition.
             partitions = (await partition_counts(settings)).get(STREAMS.name, settings.partitions)
             settings = replace(settings, partitions=partitions)
@@ -51,7 +53,7 @@ async def ask_log(request: ChatRequest, settings: BusSettings, take: OpHandler) 
             reading.cancel()
     except TimeoutError:
         raise AnswerError(
-            f"request {request_id} was not closed within {request.timeout_s:.0f} s: check that the broker at"
+            f"request {request_id} was not closed within {timeout_s:.0f} s: check that the broker at"
             f" {settings.bootstrap} and a router run"
         ) from None
     if follower.request_error is not None:

@@ -10,7 +10,7 @@ from services.cli.client.chat_request import ChatRequest
 from services.edge.requests.parse import parse_chat_request
 from services.runtime import UserError
 from services.runtime.classes.policy_deadlines import WIDEST_BOUNDS
-from services.runtime.classes.service_classes import ServiceClasses
+from services.runtime.classes.service_classes import ClassSpec, DefaultDeadlines, ServiceClasses
 
 ANY = ServiceClasses(bounds=WIDEST_BOUNDS)
 ID = "0199a2b4-1c00-7abc-8def-0123456789ab"
@@ -49,5 +49,12 @@ def test_a_value_out_of_bounds_is_named(change, named):
 
 
 def test_patience_follows_the_deadline():
-    assert ChatRequest(prompt="hi", total_ms=5_000).timeout_s == 15
-    assert ChatRequest(prompt="hi").timeout_s == 70
+    assert ChatRequest(prompt="hi", total_ms=5_000).timeout_s() == 15
+    assert ChatRequest(prompt="hi").timeout_s(60_000) == 70
+
+
+def test_patience_covers_the_deadline_of_the_policys_default_class():
+    slow = ClassSpec(deadlines=DefaultDeadlines(total_ms=120_000))
+    question = ChatRequest(prompt="hi")
+    made = parse_chat_request(question.body(), ServiceClasses({"chat": slow})).template
+    assert made.deadlines.total_ms / 1_000 < question.timeout_s()

@@ -64,3 +64,9 @@ async def test_a_resume_that_is_refused_for_now_is_sent_again(refusal):
 async def test_other_refusals_end_the_command(answers):
     with pytest.raises(AnswerError, match=r"refuses: HTTP|said"):
         await ask_and_get(*answers)
+
+
+async def test_an_edge_that_does_not_come_back_ends_the_command(monkeypatch):
+    monkeypatch.setattr(edge_client, "APART_S", 0.05)
+    with pytest.raises(AnswerError, match="is gone"):
+        await ask_and_get(ACCEPTED, *[503] * 100, total_ms=None)
