@@ -67,7 +67,7 @@ class BatchEndpoint:
                 elif part.name == "file":
                     _check_purpose(purpose)
                     filename = (part.filename or "file.jsonl")[:MAX_NAME_CHARS]
-                    stored = await self._jobs.upload(tenant, filename, _chunks(request, part))
+                    stored = await self._jobs.upload(tenant, filename, _chunks(request, form, part))
                     connection.busy()
                     return _json(file_object(stored))
                 await part.release()
@@ -152,12 +152,13 @@ def _unreadable_form() -> ApiError:
     return ApiError(400, "The form could not be read.", code="invalid_body")
 
 
-async def _chunks(request: web.Request, part: BodyPartReader) -> AsyncIterator[bytes]:
+async def _chunks(request: web.Request, form: MultipartReader, part: BodyPartReader) -> AsyncIterator[bytes]:
     connection = handler_of(request)
     while True:
         connection.wait("body")
         chunk = await part.read_chunk(CHUNK_BYTES)
         if not chunk:
+            await _next_part(form)  # fails if the form, and so perhaps the file, is cut off
             return
         yield bytes(chunk)
 

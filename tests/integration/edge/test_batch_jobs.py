@@ -68,3 +68,13 @@ async def test_a_malformed_form_is_the_clients_mistake(lab, tmp_path, caplog, fo
     async with lab.http.post(f"{url}/v1/files", data=form, headers=headers) as response:
         assert (response.status, (await response.json())["error"]["code"]) == (400, "invalid_body")
     assert not [record for record in caplog.records if record.exc_info]
+
+
+@pytest.mark.parametrize("end", [b"", b"\r\n--x"], ids=["no end", "half an end"])
+async def test_a_form_that_is_cut_off_stores_no_part_of_the_file(lab, tmp_path, end):
+    url = await lab.edge(batch_dir=tmp_path)
+    headers = {"Content-Type": "multipart/form-data; boundary=xx"}
+    form = PART + b'Content-Disposition: form-data; name="file"; filename="a"\r\n\r\n{"custom_id": "a' + end
+    async with lab.http.post(f"{url}/v1/files", data=form, headers=headers) as response:
+        assert (response.status, (await response.json())["error"]["code"]) == (400, "invalid_body")
+    assert list((tmp_path / "files").iterdir()) == []
