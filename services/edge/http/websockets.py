@@ -255,7 +255,7 @@ class WebSocketConnection:
 
     def _say(self, message: dict[str, Any], answered: dict[str, Any] | None = None) -> None:
         ref = (answered or {}).get("ref")
-        if isinstance(ref, int) or (isinstance(ref, str) and len(ref) <= MAX_REF_CHARS):
+        if isinstance(ref, int | float) or (isinstance(ref, str) and len(ref) <= MAX_REF_CHARS):
             message["ref"] = ref
         self._write(text_frame(orjson.dumps(message)))
 

@@ -109,6 +109,12 @@ async def test_a_long_ref_is_refused_and_a_short_one_is_repeated():
     assert response.closed_with is None
 
 
+@pytest.mark.parametrize("ref", [0, -1, 1_763_700_000.25, "", "a"])
+async def test_a_number_and_a_text_are_repeated_as_ref(ref):
+    transport, _ = await served([text(type="ping", ref=ref)])
+    assert orjson.loads(transport.frames[0][2:]) == {"type": "pong", "ref": ref}
+
+
 async def test_a_long_request_id_is_not_repeated():
     transport, _ = await served([text(type="cancel", request_id="x" * 1_000)], keys=ApiKeys())
     error = orjson.loads(transport.frames[0][4:])
