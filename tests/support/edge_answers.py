@@ -4,7 +4,7 @@ import orjson
 
 from schemas.ids import time_ms
 from schemas.requests import Deadlines, Delivery
-from schemas.stream import Chunk, Cleared, Closed, Finished, Recall, Started, Usage, Verdict
+from schemas.stream import Chunk, Cleared, Closed, Cutover, Finished, Recall, Started, Usage, Verdict
 
 
 class AnswerWriter:
@@ -58,6 +58,13 @@ class AnswerWriter:
             **self.voiced(), recall_id=f"{action}{start}", start=start, end=end, action=action,
             replacement=replacement, rule="card", category="pii", policy_version="v1",
         )  # fmt: skip
+
+    def cutover(self, trigger="stall"):
+        """Hand over to the next attempt, whose chunks are counted anew."""
+        self.attempt += 1
+        event = Cutover(**self.common(), attempt=self.attempt, trigger=trigger, seen_seq=self.seq - 1)
+        self.seq = self.start = 0
+        return event
 
     def closed(self, outcome="completed", reason=""):
         return Closed(**self.common(), outcome=outcome, reason=reason, attempt=self.attempt)

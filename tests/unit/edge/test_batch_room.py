@@ -81,3 +81,16 @@ async def test_more_than_may_wait_are_refused() -> None:
     with pytest.raises(ApiError, match="Too many batch requests wait"):
         await room.take()
     waiting.cancel()
+
+
+async def test_one_place_that_is_given_back_lets_in_one() -> None:
+    room = BatchRoom(4, lambda: room.taken)
+    places = [await room.take() for _ in range(3)]
+    waiting = [asyncio.ensure_future(room.take()) for _ in range(3)]
+    await asyncio.sleep(0)
+    places[0].release()
+    await asyncio.sleep(0)
+    assert [task.done() for task in waiting] == [True, False, False]
+    assert room.taken == 3
+    for task in waiting:
+        task.cancel()

@@ -5,7 +5,7 @@ import pytest
 
 from schemas.ids import uuid7
 from schemas.stream import Failed, Usage
-from services.edge.delivery.session import DeliverySession
+from services.edge.delivery.session import CatchUpOps, DeliverySession
 from services.edge.delivery.stats import PositionedOp
 from services.edge.encoders.chat_chunks import DONE_EVENT, ChatChunkEncoder
 from services.edge.encoders.completion import CompletionEncoder
@@ -186,3 +186,20 @@ def test_a_bad_request_names_the_field_at_fault(error_class, param, expected):
     )
     error = error_for_failure(failed)
     assert (error.status, error.code, error.param) == expected
+
+
+def test_where_unsent_text_is_redacted_is_counted_in_what_the_client_shows():
+    first = Replace(start=0, end=6, text="#", **RECALL)
+    chunks, _ = stream_of(BEGIN, show("secret"), first, Replace(start=1, end=1, text="!", **RECALL))
+    assert deltas_of(chunks)[-1] == ("!", None)
+    restart = Restart(attempt=2, trigger="stall")
+    unsent = Replace(start=0, end=0, text="#", **RECALL)
+    chunks, _ = stream_of(BEGIN, show("a"), restart, unsent, on_restart="marker")
+    assert deltas_of(chunks)[-1] == ("#", None)
+
+
+def test_an_end_that_the_client_has_already_counts_in_a_completion():
+    encoder = CompletionEncoder(DeliverySession(ID, 1, AS_STARTED), "asked")
+    encoder.catch_up(CatchUpOps((BEGIN, FINISH), (), splittable=True))
+    body = orjson.loads(encoder.encode_end())
+    assert (body["model"], body["choices"][0]["finish_reason"], body["usage"]["total_tokens"]) == ("tiny", "length", 5)

@@ -100,3 +100,9 @@ def test_two_classes_cannot_be_the_usual_one_of_a_tenant():
         ServiceClasses({"a": ClassSpec(default_tenants=("acme",)), "b": ClassSpec(default_tenants=("acme",))})
     with pytest.raises(ValueError, match=r"classes\.chat: it must be allowed to all"):
         ServiceClasses({"chat": ClassSpec(allowed_tenants=("acme",))})
+
+
+def test_the_tier_flex_means_the_policys_class_of_that_name_if_there_is_one():
+    classes = ServiceClasses({"flex": ClassSpec(priority=5)})
+    made = parse_chat_request({"messages": HI, "service_tier": "flex"}, classes)
+    assert (made.template.service_class, made.lane) == ("flex", "interactive")

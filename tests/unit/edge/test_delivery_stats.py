@@ -2,10 +2,13 @@
 
 import hashlib
 
+import pytest
+
 from schemas.ids import uuid7
 from services.edge.delivery.session import DeliverySession
 from services.edge.delivery.stats import DeliveryStats, PositionedOp
 from services.edge.log.positions import LoggedEvent, OpId
+from services.edge.requests.rate_limit import used_tokens
 from services.stream import AS_STARTED, Replace, Restart, Show, Withdraw, encode_op
 from tests.support.edge_answers import AnswerWriter
 
@@ -112,3 +115,35 @@ def test_text_from_an_earlier_connection_counts_as_exposed():
         session.stats.record_sent(item, shown_us + 5_000)
     made = receipt(session.stats)
     assert (made.exposed_tokens, made.exposure_ms, made.ops) == (3, 5.0, 1)
+
+
+def test_a_withdrawal_in_a_shortened_history_takes_back_only_its_own_part():
+    writer = AnswerWriter(ID)
+    events = [writer.started(), writer.chunk("safe ", tokens=7), writer.chunk("sec", tokens=1), writer.chunk("ret"),
+              writer.recall(5, 11, "stop")]  # fmt: skip
+    session = DeliverySession(ID, 0, AS_STARTED)
+    caught_up = session.resume([LoggedEvent(place, event) for place, event in enumerate(events)], OpId(0, 2, 0))
+    assert len(caught_up.ops) == 1
+    for item in caught_up.ops:
+        session.stats.record_sent(item, 1_000)
+    assert receipt(session.stats).recalled_tokens == 1
+
+
+def test_the_most_that_was_exposed_stays_in_the_receipt():
+    writer = AnswerWriter(ID, checked=True)
+    events = [writer.started(), writer.allowed(), writer.chunk("ab", tokens=3), writer.cleared(final=False)]
+    session = DeliverySession(ID, 0, AS_STARTED)
+    for place, event in enumerate([*events, writer.chunk("c", tokens=1)]):
+        session.feed(LoggedEvent(place, event))
+    assert receipt(session.stats).exposed_tokens == 3
+
+
+@pytest.mark.parametrize(("end", "used"), [("finish", 7), ("refuse", 0), ("none", 100)])
+def test_a_request_pays_for_what_it_used_and_a_refused_one_for_nothing(end, used):
+    writer, session = AnswerWriter(ID), DeliverySession(ID, 0, AS_STARTED)
+    ends = {"finish": [writer.started(), writer.chunk("a"), writer.chunk("b"), writer.finished()],
+            "refuse": [writer.denied()], "none": [writer.started()]}  # fmt: skip
+    for place, event in enumerate(ends[end]):
+        session.feed(LoggedEvent(place, event))
+    assert used_tokens(session, 100) == used
+    assert used_tokens(session, 3) == min(used, 3)

@@ -15,7 +15,7 @@ from websockets.protocol import CLIENT, Protocol
 
 from schemas.ids import is_uuid7, time_ms, uuid7
 from services.bus import partition_for
-from services.edge.batches.objects import page_of
+from services.edge.batches.objects import page_of, parse_metadata
 from services.edge.delivery.session import DeliverySession
 from services.edge.encoders.chat_chunks import ChatChunkEncoder
 from services.edge.encoders.completion import CompletionEncoder
@@ -29,7 +29,8 @@ from services.edge.http.request_body import MAX_BODY_BYTES, unpack
 from services.edge.http.responses import http_chunk
 from services.edge.log.follow_plan import home_partitions_for, new_local_request_id
 from services.edge.log.positions import OpId, parse_op_id, parse_request_id
-from services.edge.requests.rate_limit import LocalLimiter, Rate, gcra
+from services.edge.requests.parse import parse_chat_request
+from services.edge.requests.rate_limit import LocalLimiter, Rate, gcra, tokens_of
 from services.edge.requests.shared_limits import IDEMPOTENCY_TTL_S, IdempotencyRecord, LocalRecords
 from services.runtime.errors import UserError
 from services.stream import AS_STARTED
@@ -307,3 +308,25 @@ def test_a_page_of_a_list_has_a_limit(limit):
     with pytest.raises(ApiError) as caught:
         page_of([], {"limit": limit})
     assert (caught.value.status, caught.value.param) == (400, "limit")
+
+
+def test_a_page_says_whether_more_follows():
+    files = [{"id": name} for name in "abc"]
+    pages = [page_of(files, {"limit": "2"}), page_of(files, {"limit": "2", "after": "b"}), page_of(files, {})]
+    assert [([each["id"] for each in page["data"]], page["has_more"]) for page in pages] == [
+        (["a", "b"], True), (["c"], False), (["a", "b", "c"], False),
+    ]  # fmt: skip
+
+
+def test_metadata_has_short_keys_and_longer_texts():
+    longest = {"k" * 64: "t" * 512}
+    assert parse_metadata(longest) == tuple(longest.items())
+    for wrong in ({"k" * 65: ""}, {"": ""}, {"k": "t" * 513}, {str(nth): "" for nth in range(17)}, {"k": 1}, []):
+        with pytest.raises(ApiError):
+            parse_metadata(wrong)
+
+
+def test_a_part_of_a_token_is_charged_as_a_token():
+    request = parse_chat_request({"messages": [{"role": "user", "content": "x" * 9}], "max_tokens": 5}).template
+    assert tokens_of(request) == 8
+    assert Rate(60, 10).cost_us(1_000) == Rate(60, 10).cost_us(10)

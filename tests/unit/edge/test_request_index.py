@@ -44,6 +44,10 @@ def test_offsets_given_a_second_time_end_an_entry():
     index.note_event(b"a", 10)
     index.note_event(b"a", 9)
     assert index.span(b"a") is None
+    index.follow(b"b", 1, whole=True)
+    for _ in range(2):
+        index.note_event(b"b", 10)
+    assert index.span(b"b") is None
 
 
 def test_the_oldest_goes():

@@ -2,19 +2,24 @@
 
 import asyncio
 
+import pytest
+
 from schemas.ids import uuid7
 from schemas.requests import Deadlines, Message, Request
-from services.bus import Received
+from schemas.wire import KIND_HEADER
+from services.bus import Received, UnreadableRecord
 from services.edge.delivery import subscription
 from services.edge.delivery.client_writer import ClientWriter
 from services.edge.delivery.held_events import MAX_HELD_EVENTS
 from services.edge.delivery.hub import Hub
 from services.edge.delivery.session import DeliverySession
 from services.edge.delivery.subscription import ClientConnection, OpenRequest, Subscription
+from services.edge.encoders.chat_chunks import ChatChunkEncoder
 from services.edge.encoders.sse import SSE_KEEPALIVE, SseEncoder
 from services.edge.errors import ApiError
 from services.edge.http.responses import LAST_CHUNK, http_chunk
-from services.edge.log.positions import LoggedEvent
+from services.edge.log.positions import LoggedEvent, OpId
+from services.edge.log.request_index import EventSpan
 from services.runtime.clock import now_us
 from services.stream import AS_STARTED
 from tests.support.edge_answers import AnswerWriter, ClientScreen, plain_answer, sse_events
@@ -406,3 +411,45 @@ async def test_stopping_waits_then_ends_all_streams():
     assert ended == ["shutdown"]
     assert b"server_stopping" in wire.data
     await hub.stop(10_000)  # nothing is open: no wait
+
+
+def unreadable(kind, offset, request_id=ID):
+    headers = ((KIND_HEADER, kind.encode()),)
+    return UnreadableRecord("railbus.streams", 1, offset, 0, request_id.encode(), b"", headers, error="newer")
+
+
+async def test_text_that_waits_for_the_connection_is_not_sent_after_a_newer_recall():
+    hub, wire, ended = Hub(), Wire(), []
+    stream = stream_of(hub, ended=ended)
+    writer = AnswerWriter(ID)
+    hub.handle(records([writer.started(), writer.chunk("SECRET")]))
+    hub.handle([unreadable("Recall", 2)])
+    stream.attach(ClientWriter(wire, 10_000))
+    assert ended == ["error"]
+    assert b"SECRET" not in wire.data
+
+
+@pytest.mark.parametrize(("kind", "ends"), [("Recall", 1), ("Verdict", 1), ("Cutover", 1), ("Chunk", 0)])
+async def test_only_a_newer_event_that_may_take_text_back_ends_a_stream(kind, ends):
+    hub, ended = Hub(), []
+    stream_of(hub, ended=ended).attach(ClientWriter(Wire(), 10_000))
+    hub.index.follow(ID.encode(), 1, whole=True)
+    hub.handle(records([AnswerWriter(ID).started()], 5))
+    hub.handle([unreadable(kind, 9)])
+    assert len(ended) == ends
+    assert hub.index.span(ID.encode()) == EventSpan(5, 10 if ends else 6), "a look-up must meet it too"
+
+
+async def test_a_chat_stream_that_comes_back_before_a_restart_ends_with_it():
+    hub, wire, writer = Hub(), Wire(), AnswerWriter(ID)
+    stream = stream_of(hub, catching_up=True, until_closed=False)
+    stream.encoder = ChatChunkEncoder(stream.session, "m", include_usage=False, on_restart="error")
+    stream.attach(ClientWriter(wire, 10_000))
+    events = [writer.started(), writer.chunk("a"), writer.cutover(), writer.started(), writer.chunk("other")]
+    history = [LoggedEvent(nth, event) for nth, event in enumerate(events)]
+    caught_up = stream.session.resume(history, OpId(1, 1, 0))
+    assert caught_up.splittable
+    await stream.catch_up(caught_up, len(events))
+    assert stream.reason == "error"
+    assert b"restarted" in wire.data
+    assert b"other" not in wire.data
