@@ -9,7 +9,9 @@ from websockets.asyncio.client import connect
 
 from services.edge.http import arrival, connections
 from services.edge.requests import request_service, shared_limits
-from services.runtime.clock import now_us
+from services.edge.requests.rate_limit import Rate
+from services.edge.requests.shared_limits import SharedLimits
+from services.runtime.clock import now_us, steady_us
 from tests.integration.edge.lab import ASK, PATIENCE_S, deltas
 from tests.integration.edge.test_websocket import socket
 from tests.support.waiting import until
@@ -119,6 +121,41 @@ async def test_tokens_are_charged_in_advance_and_given_back(lab, redis_url, shar
     asking = asyncio.create_task(lab.http.post(f"{url}/v1/chat/completions", json=body | {"stream": False}))
     await lab.answer("y")
     assert (await asking).status == 200
+
+
+async def test_what_is_given_back_in_redis_leaves_the_rest_charged(redis_url):
+    limits = SharedLimits(redis_url, {"tokens": Rate(60, 100)})
+    try:
+        assert await limits.wait_us("tokens", "t", steady_us(), 90) == 0
+        await limits.give_back("tokens", "t", steady_us(), 30)
+        await asyncio.sleep(0.01)
+        assert await limits.wait_us("tokens", "t", steady_us(), 60) > 15_000_000
+        assert await limits.wait_us("tokens", "t", steady_us(), 40) == 0
+        assert limits._redis_retry_at_us == 0
+    finally:
+        await limits.close()
+
+
+async def test_a_charge_that_is_soon_over_is_kept_in_redis_too(redis_url):
+    limits = SharedLimits(redis_url, {"requests": Rate(60_000, 1)})
+    try:
+        for _ in range(3):
+            assert await limits.wait_us("requests", "t", steady_us()) <= 1_000
+            await asyncio.sleep(0.002)
+        assert limits._redis_retry_at_us == 0, "Redis refused a call"
+    finally:
+        await limits.close()
+
+
+async def test_a_request_that_repeats_its_key_costs_no_tokens(lab):
+    url = await lab.edge(tokens_per_minute=1, tokens_burst=100)
+    body, once = ASK | {"max_tokens": 60}, {"Idempotency-Key": "k1"}
+    asking = asyncio.create_task(_read(lab.http.post(f"{url}/v1/chat/completions", headers=once, json=body)))
+    await lab.answer("Hello")
+    await asking
+    for _ in range(3):
+        async with lab.http.post(f"{url}/v1/chat/completions", headers=once, json=body) as response:
+            assert response.status == 200
 
 
 async def test_a_request_that_may_need_more_tokens_than_a_burst_passes_alone(lab):
@@ -277,3 +314,16 @@ async def test_batch_requests_wait_for_room_and_leave_some_for_others(lab):
     answers = await asyncio.gather(*asking[:3], *asking[4:])
     assert [answer.status for answer in answers] == [200] * 5
     assert (room.taken, room.waiting) == (0, 0)
+
+
+async def test_the_end_of_an_interactive_stream_lets_a_batch_request_in(lab):
+    url = await lab.edge(max_streams=1)
+    first = asyncio.create_task(_read(lab.http.post(f"{url}/v1/chat/completions", json=ASK | {"stream": True})))
+    request = await lab.next_request()
+    batch = ASK | {"service_tier": "flex"}
+    second = asyncio.create_task(_read(lab.http.post(f"{url}/v1/chat/completions", json=batch)))
+    await until(lambda: lab.edges[url]._requests._batch_room.waiting, "it does not wait")
+    await lab.write_plain(request, "x")
+    await first
+    await lab.answer("later")
+    assert b"later" in await second
