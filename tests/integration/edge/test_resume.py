@@ -204,6 +204,15 @@ async def test_the_whole_answer_can_be_read_later(lab):
     assert body["choices"][0]["message"]["content"] == "Hello world"
 
 
+async def test_the_header_counts_more_than_the_address(lab):
+    """A browser that reconnects keeps the address, and names in the header what it has by now."""
+    url = await lab.edge(resume_ms=0)  # the answer can be read until its total deadline
+    request, _ = await lab.ask(url, TEXTS)
+    path = f"{url}/v1/requests/{request.request_id}/events"
+    (first, _), *_, (later, _), (_, last) = blocks(await get(lab, path))
+    assert await get(lab, f"{path}?after={first.decode()}", later.decode()) == last
+
+
 async def test_unknown_requests_and_positions_are_refused(lab):
     url = await lab.edge()
     request, data = await lab.ask(url)
