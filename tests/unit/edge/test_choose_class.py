@@ -102,7 +102,7 @@ def test_two_classes_cannot_be_the_usual_one_of_a_tenant():
         ServiceClasses({"chat": ClassSpec(allowed_tenants=("acme",))})
 
 
-def test_the_tier_flex_means_the_policys_class_of_that_name_if_there_is_one():
+def test_the_tier_flex_means_the_policys_class_of_that_name():
     classes = ServiceClasses({"flex": ClassSpec(priority=5)})
     made = parse_chat_request({"messages": HI, "service_tier": "flex"}, classes)
     assert (made.template.service_class, made.lane) == ("flex", "interactive")

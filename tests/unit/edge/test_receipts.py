@@ -54,7 +54,7 @@ async def test_the_receipt_of_a_completion_counts_all_its_ops():
     assert detached.first_text_ms is not None
 
 
-async def test_a_receipt_is_written_once_and_a_resumed_stream_measures_no_first_text():
+async def test_one_receipt_and_no_first_text_for_a_resumed_stream():
     def count():
         return REGISTRY.get_sample_value("railbus_edge_ttft_ms_count")
 

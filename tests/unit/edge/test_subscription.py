@@ -418,7 +418,7 @@ def unreadable(kind, offset, request_id=ID):
     return UnreadableRecord("railbus.streams", 1, offset, 0, request_id.encode(), b"", headers, error="newer")
 
 
-async def test_text_that_waits_for_the_connection_is_not_sent_after_a_newer_recall():
+async def test_text_that_waits_for_its_client_is_not_sent_after_a_newer_recall():
     hub, wire, ended = Hub(), Wire(), []
     stream = stream_of(hub, ended=ended)
     writer = AnswerWriter(ID)
