@@ -99,7 +99,8 @@ class RouterCore(Core):
         """Remember a dead letter, which was appended at ``log_ms`` by the broker's clock.
 
         If another router found the record in a wrong partition, perhaps only this router can reject the request. So
-        return the rejection, unless the letter is so old that the request may have been forgotten.
+        return the rejection, unless the letter is so old that this router may no longer know whether the request was
+        closed.
         """
         self._remember(letter, log_ms)
         shared = self._shared

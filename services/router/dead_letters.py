@@ -80,7 +80,10 @@ def rejection(unread: UnreadableRecord, now_us: int, source: str) -> Closed | No
 
 
 def unread_record(letter: DeadLetter, log_ms: int) -> UnreadableRecord | None:
-    """Return the record of a dead letter, which was appended at ``log_ms``; None if the letter's bytes are invalid."""
+    """Return the record that a dead letter describes; None if the letter's bytes are invalid.
+
+    The letter was appended at ``log_ms``.
+    """
     try:
         key, value = (None if text is None else base64.b64decode(text) for text in (letter.key_b64, letter.value_b64))
         headers = tuple((name, base64.b64decode(text)) for name, text in letter.headers)

@@ -178,8 +178,10 @@ class ScoringEngine(Protocol):
     """An engine that can compute the negative log-likelihood of a text. Only benchmarks use this protocol."""
 
     async def score(self, text: str) -> NegativeLogLikelihood | None:
-        """Return the negative log-likelihood of a text, without a chat template; None if the engine cannot compute it.
+        """Return the negative log-likelihood of a text, without a chat template.
+
+        Return None if the engine or its server cannot score this text.
 
         Raises:
-            EngineError: The text could not be scored.
+            EngineError: The engine failed.
         """

@@ -136,7 +136,7 @@ class _AnswerStream:
         self.outcome: Outcome | None = None
 
     async def read(self, socket: aiohttp.ClientWebSocketResponse) -> bool:
-        """Ask or resume, and take what comes. Return whether anything came other than a refusal for now."""
+        """Ask or resume, and take what comes. Return whether anything but a temporary refusal came."""
         await socket.send_str(self._opening())
         received = False
         async for message in socket:

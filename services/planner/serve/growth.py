@@ -49,7 +49,7 @@ class Growth:
 
 
 def growth(streams: int, token_ms: float) -> Growth:
-    """Return the CPU cores, partitions, brokers and cells that are needed for ``streams`` simultaneous answers.
+    """Return the CPU cores, partitions, brokers and separate installations that ``streams`` simultaneous answers need.
 
     Each answer has a chunk every ``token_ms`` milliseconds.
     """

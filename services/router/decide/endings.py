@@ -105,7 +105,7 @@ def no_masked_prompt(state: RequestState) -> CloseDecision | None:
 
 
 def never_cleared(state: RequestState) -> CloseDecision | None:
-    """Return how to close a request whose text must be checked, although no safety service runs."""
+    """Return how to close a request if its text must be checked but no safety service runs."""
     screen = state.screen
     verdict, voice, finished = screen.verdict, screen.voice, screen.finished
     if verdict is None or verdict.delivery is None or voice is None or not screen.gate_open:
