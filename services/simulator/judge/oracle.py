@@ -318,8 +318,8 @@ class Oracle:
     def check_stall(self, stream: "Stream", now_us: int) -> None:
         """Check that a stream has got its newest op.
 
-        Nothing is checked if the stream has ended, or if its process is slow or unreachable. Nothing is checked soon
-        after one of these: a fault, the start of the stream, a read by the client, the newest op itself.
+        The check is skipped if the stream has ended, if its process is slow or unreachable, or if one of these was a
+        short time ago: a fault, the start of the stream, a read by the client, the newest op itself.
         """
         replay = self.replays.get(stream.request.request_id)
         process, since_us = stream.process, now_us - STALL_US

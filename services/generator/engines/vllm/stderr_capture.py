@@ -17,8 +17,8 @@ class StderrCapture:
     """A context manager that captures the stderr of this process and its child processes while an engine starts.
 
     Args:
-        verbose: If true, all captured lines are also written to stderr. If false, until the engine has started, only
-            the lines of Railbus's own log are written to stderr. All later lines are written in any case.
+        verbose: Whether to write all captured lines to stderr, too. Without it, only the lines of Railbus's own log are
+            written while the engine starts. Lines after the start are always written.
     """
 
     def __init__(self, *, verbose: bool) -> None:
