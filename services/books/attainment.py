@@ -16,7 +16,7 @@ class Attainment(NamedTuple):
     """How many requests of a class met its objectives.
 
     Attributes:
-        wanted: Share of the requests that must be good.
+        wanted: Required share of good requests.
         judged: Number of requests that count. Denied and cancelled requests do not count.
         good: Number of the counted requests that were answered and met every objective.
     """

@@ -6,8 +6,8 @@ clock may differ from the broker's clock by any amount. The computation uses thr
 1. The read time of a record minus its timestamp is the delay from append to read, plus the difference between the two
    clocks. The delay is never negative and often almost zero. So if the read time minus the timestamp
    is computed for many records, the smallest result is almost the difference between the clocks.
-2. A fetch response often contains all records that the broker had. If so, every record after these was appended after
-   the fetch was sent.
+2. A fetch response often contains all records that the broker had. If so, every later record was appended after the
+   fetch request was sent.
 3. Within a partition, records are in the order in which they were appended.
 """
 

@@ -191,7 +191,7 @@ class ScanQueue:
         return self.advance(turn, reader_position)
 
     def advance(self, turn: ScanTurn, reader_position: int) -> list[Scan]:
-        """Record that the reader of ``turn`` has read all records before the offset ``reader_position``.
+        """Record that in this turn, the reader has read all records before the offset ``reader_position``.
 
         Return the look-ups that are complete now.
         """

@@ -71,7 +71,7 @@ def divided(prompts: Sequence[str], at_once: int) -> list[tuple[int, Sequence[st
 
     A closed loop is a load test with a fixed number of concurrent requests. There are two loops with 1 request at a
     time, and one loop with ``at_once`` requests at a time. If ``at_once`` is above 3, there are also two loops with m
-    requests at a time, where m is between 1 and ``at_once``. If the prompts do not suffice for two loops with the same
+    requests at a time, for one m between 1 and ``at_once``. If the prompts do not suffice for two loops with the same
     number of requests at a time, there is only one such loop.
 
     Raises:

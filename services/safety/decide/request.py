@@ -200,7 +200,7 @@ class RequestCheck:
 def _may_become_gated(policy: Policy, started: Started) -> bool:
     """Return whether the policy makes an answer's delivery gated, as far as this can be known without the verdict.
 
-    The verdict may come after the first text, and this text is then shown as far as it is cleared.
+    Safety needs this before the first text is cleared, and the verdict may come later.
     """
     admission = Admission(allow=True)
     if any(rail.name == _ADMISSION_RAIL for rail in policy.document.rails.rail):

@@ -27,9 +27,9 @@ class PendingCheck:
     Attributes:
         last: Whether the run's text ends with this window.
         before: Offset at which the window before this one ended; 0 if this is the first.
-        clears: The chunks up to this ``seq`` are cleared when two conditions hold: the window has passed tier 1, and at
-            least ``after`` of the run's windows have passed tier 2. None for a window of tier 2, or if no chunk is to
-            be cleared.
+        clears: The chunks up to this ``seq`` are cleared when two conditions hold: the window has passed tier 1, and
+            the number of the run's windows that have passed tier 2 is ``after`` or more. None for a window of tier 2,
+            or if no chunk is to be cleared.
         after: How many of the run's windows must have passed tier 2 before ``clears`` takes effect; 0 if none.
     """
 
