@@ -119,10 +119,9 @@ def budget_holds(draft_ms: float, target_ms: float, gamma: int, alpha: float) ->
 
 
 def largest_gamma_in_budget(alpha: float, draft_cost: float, *, max_gamma: int = 64) -> int:
-    """Return the largest gamma that is expected to save more time than it takes; 0 if there is none.
+    """Return the largest gamma whose drafts are expected to save more time than they take; 0 if there is none.
 
     ``max_gamma`` is the upper limit of gamma.
-
 
     ``draft_cost`` is the time of a draft step divided by the time of a target step.
     """

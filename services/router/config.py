@@ -25,12 +25,12 @@ CHARS_PER_TOKEN: Final = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FallbackLimits:
-    """Limits on the attempts in the cloud, or on the retries, within a minute.
+    """Limits on the attempts in the cloud, or on the retries, of the last minute.
 
     Attributes:
         ratio: Maximum ratio of these attempts to requests.
         free: Number of these attempts that are allowed even if ``ratio`` is reached.
-        usd: Maximum price of these attempts, in US dollars; None for no limit.
+        usd: Maximum price of the attempts of one minute, in US dollars; None for no limit.
     """
 
     ratio: float = 0.25

@@ -27,9 +27,9 @@ OnAssigned = Callable[[Assignment], None]
 class HeldPartitions(Generic[Waiter]):
     """The partitions of one reader, each with the next offset to read.
 
-    ``set_goal`` adds a waiter, such as a future, with the offsets that some partitions must reach. The call of
-    ``start_at``, ``read`` or ``lower_goals`` by which the last of these offsets is reached removes the waiter and
-    returns it. The call of ``assign`` by which one of these partitions is lost does the same.
+    ``set_goal`` adds a waiter, such as a future, with the offsets that some partitions must reach. If ``start_at``,
+    ``read`` or ``lower_goals`` reaches the last of these offsets, it removes the waiter and returns it. So does
+    ``assign`` if one of these partitions is lost.
     """
 
     __slots__ = ("_ends", "_goals", "_known_us", "held", "positions")
@@ -110,7 +110,7 @@ class HeldPartitions(Generic[Waiter]):
         return False
 
     def lower_goals(self, ends: Mapping[Partition, int], asked_us: int) -> list[Waiter]:
-        """Lower the goals of waiters that lie beyond ``ends``: the log was truncated after these goals were set.
+        """Lower each waiter's goal that lies beyond ``ends``, because the log was truncated after the goal was set.
 
         ``ends`` was asked for at the time ``asked_us``. Goals that were set after this time stay. Remove and return the
         waiters whose goal is reached now.

@@ -80,7 +80,7 @@ class PartitionFollower:
             group.create_task(self._update_homes())
 
     def reserve_request_id(self, now_ms: int) -> tuple[str, PartitionHold] | None:
-        """Create the id of a new request. Keep reading the partition of this id until the returned hold is released.
+        """Create the id of a new request. The partition of this id is read until the returned hold is released.
 
         The edge puts new requests only into its home partitions. So random ids are drawn until one belongs to a home
         partition. Return None if there is no home partition, or if ``MAX_TRIES`` ids all belong to other partitions.

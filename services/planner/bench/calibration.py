@@ -88,7 +88,9 @@ def calibrate(result: BenchResult, *, processor: bool = False) -> Calibration:
 
 
 def unfitted_roofline(catalogue: Mapping[str, str]) -> FittedRoofline:
-    """Return the roofline formulas with default constants, for the LLM and the accelerator that ``catalogue`` names.
+    """Return the roofline formulas with default constants.
+
+    They are for the LLM and the accelerator that are named in the mapping ``catalogue``.
 
     Raises:
         UserError: ``catalogue`` lacks an entry, or has an unknown name.
