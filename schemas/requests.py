@@ -131,7 +131,9 @@ class Request(Event, frozen=True, kw_only=True):
 
 
 def received_us(request: Request, appended_us: int) -> int:
-    """Return when a request was received, in microseconds since the epoch. The deadlines count from this time.
+    """Return the time at which a request was received, in microseconds since the epoch.
+
+    The deadlines count from this time.
 
     The result is ``appended_us``, the append time of the request's record, minus ``Request.waited_ms``. At most
     ``MAX_WAITED_MS`` are subtracted for attempt 1, and at most the total deadline for later attempts.

@@ -35,6 +35,8 @@ def recall(rho: float, *, best: float, kept: float) -> float:
 def chain_recall(rhos: Sequence[float], *, best: float, kept: Sequence[float]) -> float:
     """Return the share of the best requests that reach the last model of a cascade.
 
+    The best are those to which the last model gives the highest scores.
+
     Args:
         rhos: For each model before the last one, the rank correlation between its score and the last model's score.
         best: Share of all requests that count as the best, such as 0.01.

@@ -28,13 +28,13 @@ class BrokenPolicy(PolicyError):
     """A policy's files have faults. The message has one line for each fault.
 
     Attributes:
-        passing: Whether the faults may be temporary, because the machine may have caused them, for example by too
+        temporary: Whether the faults may be temporary, because the machine may have caused them, for example by too
             little memory. The same files may then be accepted later.
     """
 
-    def __init__(self, faults: Sequence[PolicyFault], *, passing: bool = False) -> None:
+    def __init__(self, faults: Sequence[PolicyFault], *, temporary: bool = False) -> None:
         self.faults = tuple(faults)
-        self.passing = passing
+        self.temporary = temporary
         super().__init__("\n".join(map(str, self.faults)))
 
 
@@ -49,5 +49,5 @@ def broken_by(error: Exception) -> BrokenPolicy:
         return BrokenPolicy([PolicyFault(".", 0, "a file is nested too deeply; make its structure flatter")])
     return BrokenPolicy(
         [PolicyFault(".", 0, f"it cannot be used ({type(error).__name__}: {error}); undo the last edit")],
-        passing=isinstance(error, OSError),
+        temporary=isinstance(error, OSError),
     )

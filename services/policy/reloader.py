@@ -91,7 +91,7 @@ class PolicyReloader:
     def _refuse(self, broken: BrokenPolicy) -> None:
         POLICY_REFUSED.inc()
         self.refused = broken
-        if broken.passing:
+        if broken.temporary:
             self._again_s = time.monotonic() + RETRY_S
         for fault in broken.faults:
             _log.error("policy rejected, %s stays in force: %s", self.current.version, fault)

@@ -45,7 +45,7 @@ def try_policy(files: Files) -> None:
     given = msgspec.msgpack.encode(dict(files))
     # -P (safe path): nothing is imported from the folder that the service was started in.
     command = [sys.executable, "-P", "-c", "from services.policy.trial import main; main()"]
-    passing = False
+    temporary = False
     try:
         ended = subprocess.run(  # noqa: S603 - this module; the files are data on its standard input
             command, input=given, capture_output=True, env=environment, timeout=3 * TRIAL_S, check=False
@@ -57,11 +57,11 @@ def try_policy(files: Files) -> None:
                 raise BrokenPolicy([PolicyFault(*fault) for fault in faults])
             return
     except subprocess.TimeoutExpired as late:
-        output, why, passing = late.stdout or b"", f"took more than {3 * TRIAL_S} s", True
+        output, why, temporary = late.stdout or b"", f"took more than {3 * TRIAL_S} s", True
     step = output.decode(errors="replace").split()
     path, doing = _STEPS.get(step[-1] if step else "", (".", "it is tried"))
     message = f"{why} when {doing}; make it simpler: fewer levels, smaller numbers, shorter texts"
-    raise BrokenPolicy([PolicyFault(path, 0, message)], passing=passing)
+    raise BrokenPolicy([PolicyFault(path, 0, message)], temporary=temporary)
 
 
 def _name(status: int, said: bytes) -> str:

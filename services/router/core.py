@@ -98,9 +98,9 @@ class RouterCore(Core):
     def on_dead_letter(self, letter: DeadLetter, log_ms: int, now_us: int) -> Writes:
         """Remember a dead letter, which was appended at ``log_ms`` by the broker's clock.
 
-        If another router found the record in a wrong partition, perhaps only this router can reject the request. So
-        return the rejection, unless the letter is so old that this router may no longer know whether the request was
-        closed.
+        The letter can be about a request that another router found in a wrong partition. Perhaps only this router can
+        reject that request. So return the rejection, unless the letter is so old that this router may no longer know
+        whether the request was closed.
         """
         self._remember(letter, log_ms)
         shared = self._shared

@@ -50,8 +50,8 @@ class _Done(NamedTuple):
     Attributes:
         until_us: The request can be forgotten when the log was read up to this time.
         lane: Lane of the request; None if unknown.
-        uncounted_usd: Cost of its attempts in the cloud, in US dollars, which is not yet in the budget. It is 0 once
-            the ``Cutover`` that started such an attempt was read.
+        uncounted_usd: Cost of its attempts in the cloud, in US dollars, if none of the ``Cutover`` events that started
+            them was read. Then the budget lacks this cost. Otherwise 0.
     """
 
     until_us: int
@@ -79,7 +79,9 @@ class SharedResources:
 
 
 class RouterPartition:
-    """The requests of one partition number. Until ``catch_up`` is called, events are read and nothing is decided.
+    """The requests in the partitions with one number.
+
+    Until ``catch_up`` is called, events are read and nothing is decided.
 
     Attributes:
         requests: Open requests, and closed requests whose ``Account`` was not read back from the log yet.

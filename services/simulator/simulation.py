@@ -89,7 +89,7 @@ class Simulation:
         self.events += done
 
     def note(self, lane: str, what: str) -> None:
-        """Call ``count`` for ``lane`` and ``what``, and add a line to the timeline."""
+        """Record that ``what`` happens now in a lane of the timeline."""
         self.count(lane, what)
         self.trace(lane, what)
 

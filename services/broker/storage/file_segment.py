@@ -41,7 +41,7 @@ class TailBudget:
 
     @property
     def bytes_each(self) -> int:
-        """Return the share of one partition in bytes, between 16 KiB and 1 MiB."""
+        """Return each partition's share of the budget in bytes, between 16 KiB and 1 MiB."""
         return min(MAX_TAIL_BYTES, max(MIN_TAIL_BYTES, self._total_bytes // max(1, self.partitions)))
 
 

@@ -83,7 +83,10 @@ class BatchRoom:
             EDGE_BATCH_WAITING.dec()
 
     def admit(self) -> None:
-        """Start waiting requests, the oldest first, until the limit is reached. Call this whenever a stream ended."""
+        """Start the requests that wait, the oldest first, until the limit is reached.
+
+        Call this whenever a stream ended.
+        """
         room = self._free
         while self._waiting and room > 0:
             turn = self._waiting.popleft()

@@ -26,7 +26,7 @@ def busy_seconds() -> float | None:
 
 
 def peak_mib() -> float | None:
-    """Return the sum of the peak memory of this process and its descendants, each with its own peak, in MiB.
+    """Return the peak memory of this process plus that of each descendant, in MiB. The peaks may be at different times.
 
     Return None if there is no ``/proc``.
     """

@@ -46,7 +46,7 @@ def owned(
     job: BatchJob, prices: PriceFile, deployment: Deployment, *, name: str, kind: Kind, complexity: Complexity,
     work: BatchWork | None = None, note: str = "",
 ) -> Way:  # fmt: skip
-    """Estimate the time, cost and quality of the job on the user's own accelerators.
+    """Estimate the time, cost and quality of the job on accelerators that the user owns or would buy.
 
     The cost is the price of the energy, plus the price of accelerators that the user must still buy.
 

@@ -98,7 +98,7 @@ class RequestCheck:
         return []
 
     def read(self) -> list[RunOutput]:
-        """Read at most ``SLICE_CHARS`` of the text of the first run in ``unread``."""
+        """Check at most ``SLICE_CHARS`` of the text of the first run in ``unread``. Return what is to be done next."""
         run = self.unread.popleft()
         outputs = run.read()
         self._after(run)
@@ -112,7 +112,7 @@ class RequestCheck:
         self._after(run)
         return outputs
 
-    def is_due(self, output: RunOutput) -> bool:
+    def is_needed(self, output: RunOutput) -> bool:
         """Return whether postponed work (a check to run, or an event to write) is still needed."""
         if self.settled(output.attempt):
             return False
