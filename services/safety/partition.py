@@ -101,7 +101,9 @@ class SafetyPartition:
             self.drop_settled(request)
             self.forget_if_over(request)
         held, self._held = self._held, {}
-        return [(request, output) for request, outputs in held.items() for output in outputs if request.is_needed(output)]
+        return [
+            (request, output) for request, outputs in held.items() for output in outputs if request.is_needed(output)
+        ]
 
     def forget_if_over(self, request: RequestCheck) -> None:
         if request.over and self.requests.pop(request.request_id, None) is not None:
