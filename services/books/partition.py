@@ -1,4 +1,4 @@
-"""The ledger's state for the partitions with one number: an entry for each request, and sums for each window. No I/O.
+"""The ledger's state for one partition of each topic: an entry for each request, and sums for each window. No I/O.
 
 The state is also kept in a key-value table. The methods return what changes in this table, and the caller writes it.
 """

@@ -35,7 +35,7 @@ def recall(rho: float, *, best: float, kept: float) -> float:
 def chain_recall(rhos: Sequence[float], *, best: float, kept: Sequence[float]) -> float:
     """Return the share of the best requests that reach the last model of a cascade.
 
-    The best are those to which the last model gives the highest scores.
+    The best are those to which the last model would give its highest scores.
 
     Args:
         rhos: For each model before the last one, the rank correlation between its score and the last model's score.

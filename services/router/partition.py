@@ -79,7 +79,7 @@ class SharedResources:
 
 
 class RouterPartition:
-    """The requests in the partitions with one number.
+    """The requests of one partition number, which is the same in all topics.
 
     Until ``catch_up`` is called, events are read and nothing is decided.
 

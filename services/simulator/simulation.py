@@ -89,7 +89,7 @@ class Simulation:
         self.events += done
 
     def note(self, lane: str, what: str) -> None:
-        """Record that ``what`` happens now in a lane of the timeline."""
+        """Record that ``what`` happens now: in the list ``schedule``, and in a lane of the timeline if one is kept."""
         self.count(lane, what)
         self.trace(lane, what)
 

@@ -31,7 +31,7 @@ LAST_S: Final = 3.0
 
 
 class SpanExporter:
-    """A bounded queue of spans, and the task that sends them to a collector.
+    """A queue of traces with a limited number of spans, and the task that sends them to a collector.
 
     Args:
         endpoint: The collector's base address; ``/v1/traces`` is appended.

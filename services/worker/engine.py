@@ -183,5 +183,5 @@ class ScoringEngine(Protocol):
         Return None if the engine or its server cannot score this text.
 
         Raises:
-            EngineError: The engine failed.
+            EngineError: The engine failed or refused the request, or its server could not be reached.
         """

@@ -35,7 +35,7 @@ async def ask_log(request: ChatRequest, settings: BusSettings, take: OpHandler) 
     """Send a request, and call ``take`` with each op of the answer. The last op is ``Close``.
 
     Raises:
-        AnswerError: The op ``Close`` was not received in time, or a service refused the request.
+        AnswerError: The op ``Close`` was not received in time, or a worker found the request invalid (``bad_request``).
         UserError: A value of the request is out of its bounds, so it was not sent.
     """
     request_id = uuid7(now_ms(), secrets.randbits(74))

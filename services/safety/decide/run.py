@@ -130,8 +130,8 @@ class RunCheck:
         """Record that the run ends with chunk ``last_seq``. Then read on, as ``read`` does.
 
         If ``last_seq`` is None, the run ends with the last chunk before the first gap. With ``closed``, this end
-        replaces the end that an earlier call named: the request is closed, so a chunk that is still missing will never
-        be shown.
+        replaces the end that an earlier call named. A chunk that is still missing will never be shown, because the
+        request is closed or the run has failed.
         """
         if self._last_seq is None or closed:
             self._last_seq = self.last_seq if last_seq is None else last_seq
