@@ -159,7 +159,7 @@ class Archive:
         return any(found is None or not found.has_min_max or found.max for found in self._statistics(file, "sealed"))
 
     def _statistics(self, file: DataFile, column: str) -> Iterator[Any]:
-        """Yield the statistics of a column for each row group; None if there are none."""
+        """Yield the statistics of a column in each row group. For a row group without statistics, yield None."""
         pq = need("pyarrow.parquet")
         with self._reading(file):
             metadata = pq.read_metadata(self.store.path(file.path), filesystem=self.store.filesystem)

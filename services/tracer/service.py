@@ -87,9 +87,9 @@ class TracerService:
 
 
 def wanted(ratio: float) -> RecordFilter:
-    """Return a filter for the events that the tracer reads.
+    """Return a filter for the events that the tracer reads. They are read for a sample of all requests.
 
-    It accepts these events only for some of the requests. ``ratio`` is the share of these requests, from 0 to 1.
+    ``ratio`` is the size of the sample: from 0 for no request to 1 for all requests.
     """
     kinds = read_kinds("tracer", *READ_TOPICS)
     if ratio >= 1:
