@@ -87,7 +87,7 @@ class TracerService:
 
 
 def wanted(ratio: float) -> RecordFilter:
-    """Return a filter for the events that the tracer reads. They are read for a sample of all requests.
+    """Return a filter for the events that the tracer reads. It accepts only events of a sample of all requests.
 
     ``ratio`` is the size of the sample: from 0 for no request to 1 for all requests.
     """
