@@ -261,6 +261,8 @@ class _Session:
         self._commits = commits
         self._partitions = partitions
         self._partitions_changed = asyncio.Event()
+        self._leaving = False
+        self._untaken: tuple[TopicPartitions, MemberGeneration] | None = None  # an assignment that nothing works on yet
         tasks.create_task(self._member.watch(), name=f"{reader.group}-member")
         tasks.create_task(self.fetcher.run(), name=f"{reader.group}-reader")
         tasks.create_task(self._start_reading(), name=f"{reader.group}-places")
@@ -274,6 +276,8 @@ class _Session:
         start_in(self._tasks, self._ask_ends(reached, goal))
 
     async def leave(self) -> None:
+        self._leaving = True
+        self._keep_committing()
         told = (task := asyncio.current_task()) is not None and task.cancelling() > 0
         await self.committer.commit_last(LEAVING_COMMIT_S if told else LAST_COMMIT_S)
         await self._member.leave()
@@ -297,10 +301,27 @@ class _Session:
             _complete(reached, all_read=True)
 
     def _assigned(self, partitions: TopicPartitions, generation: MemberGeneration) -> None:
+        self._untaken = partitions, generation
+        if self._leaving:
+            self._keep_committing()
+            return
         # In a task, because aiokafka would log and drop an error raised here.
         start_in(self._tasks, self._take_over(partitions, generation), f"{self._reader.group}-assignment")
 
+    def _keep_committing(self) -> None:
+        """If this member gets an assignment while it stops, let it commit in the generation of the assignment."""
+        # The broker refuses commits in the generation before. Without this, the work of a member that is stopped during
+        # a rebalance would be done again by another member.
+        if self._untaken is None:
+            return
+        partitions, generation = self._untaken
+        self._untaken = None
+        moving = frozenset(p for p in self._partitions.held if p[1] in self._member.handing_over)
+        self._commits.forget(self._partitions.held - partitions - moving)
+        self._member.stay_in(generation)
+
     async def _take_over(self, partitions: TopicPartitions, generation: MemberGeneration) -> None:
+        self._untaken = None
         member = self._member
         # After a removal, other members may have had these partitions. A work queue continues at the committed offset;
         # a fold continues at its own position, because only the records that it has read matter.

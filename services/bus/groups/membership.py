@@ -161,6 +161,11 @@ class GroupMembership(ConsumerRebalanceListener):  # type: ignore[misc] # aiokaf
         self._coordinator.working_generation = generation
         return removed
 
+    def stay_in(self, generation: MemberGeneration) -> None:
+        """Allow commits in ``generation``, unless the group has removed this member before this generation."""
+        if generation.member_id == self._coordinator.working_generation.member_id:
+            self._coordinator.working_generation = generation
+
     def rejoin(self) -> None:
         self._coordinator.request_rejoin()
 
