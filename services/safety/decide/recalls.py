@@ -31,7 +31,7 @@ class CheckContext:
         now_us: The current time in microseconds since the epoch. The core sets it before it makes decisions.
         work: Estimated extra cost of pattern matching, as a number of table look-ups. Each character needs one look-up
             anyway, so ``work`` has only the further look-ups. ``SafetyCore.step`` sets ``work`` to 0 when it starts.
-            The more ``work`` grows, the sooner ``step`` ends.
+            If ``work`` becomes large, ``step`` ends early.
     """
 
     __slots__ = ("_number", "now_us", "source", "work")
