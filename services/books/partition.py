@@ -118,7 +118,10 @@ class PartitionBooks:
         self._know(source, at_ms)
 
     def restore(self, table: Iterable[tuple[bytes, bytes]]) -> None:
-        """Restore the state from the keys and values of the table. Keys that name another partition number are ignored."""
+        """Restore the state from the keys and values of the table.
+
+        Keys that name another partition number are ignored.
+        """
         prefix = b"%d/" % self.number
         own = [(key[len(prefix) :], value) for key, value in table if key.startswith(prefix)]
         self.sealed_s = next((int(value) for key, value in own if key == b"s"), 0)
