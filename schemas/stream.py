@@ -60,12 +60,15 @@ class RailOutcome(msgspec.Struct, frozen=True, kw_only=True, gc=False):
             was stopped or never started (``cancelled``).
         ms: Duration of the rail in milliseconds.
         detail: The reason, in a word or a sentence. It never contains prompt text.
+        egress: Whether the rail lets the prompt leave the premises. A rail that gave no answer does not. None in events
+            of older versions.
     """
 
     rail: Name
     result: RailResult
     ms: Ms
     detail: ShortText = ""
+    egress: Egress | None = None
 
 
 class Verdict(StreamEvent, frozen=True, kw_only=True):

@@ -52,15 +52,17 @@ def decide(
     decision: VerdictDecision = "deny" if reason is not None else "mask" if masked is not None else "allow"
     return VerdictContent(
         decision=decision,
-        rails=tuple(
-            RailOutcome(rail=one.rail, result=one.result, ms=round(one.ms, 3), detail=one.detail[:MAX_DETAIL])
-            for one in reports
-        ),
+        rails=tuple(_outcome(one) for one in reports),
         refusal="" if reason is None else policy.refusal(reason),
         masked=masked,
         delivery=policy.tighten(request.delivery, admission),
         egress=_egress(request, reports, admission),
     )
+
+
+def _outcome(one: RailReport) -> RailOutcome:
+    detail = one.detail[:MAX_DETAIL]
+    return RailOutcome(rail=one.rail, result=one.result, ms=round(one.ms, 3), detail=detail, egress=one.egress)
 
 
 def deny_unread(policy: Policy, request: Request) -> VerdictContent:
@@ -80,8 +82,7 @@ def _refused(policy: Policy, reports: Sequence[RailReport]) -> str | None:
 
 
 def _egress(request: Request, reports: Sequence[RailReport], admission: Admission) -> Egress:
-    answers = [one.answer.egress if one.answer is not None else "forbidden" for one in reports]
-    answers += [request.egress, admission.egress]
+    answers = {request.egress, admission.egress, *(one.egress for one in reports)}
     return "forbidden" if "forbidden" in answers else "allowed"
 
 

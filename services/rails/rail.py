@@ -67,6 +67,10 @@ class RailReport:
     answer: RailAnswer | None = None
     detail: str = ""
 
+    @property
+    def egress(self) -> Egress:
+        return "forbidden" if self.answer is None else self.answer.egress
+
 
 def report(rail: str, answer: RailAnswer, ms: float) -> RailReport:
     result: RailResult = "blocked" if answer.reason is not None else "masked" if answer.edits else "passed"

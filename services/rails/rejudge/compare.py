@@ -27,6 +27,7 @@ class JudgedPrompt(NamedTuple):
         acted: Rails that refused the prompt or masked a part of it.
         unanswered: Rails that gave no answer, because they were cancelled, late or broken.
         details: The explanations of the rails that answered, by rail. A rail without an explanation is left out.
+        egress_of: For each rail, whether it let the prompt leave the premises; None if an older version left that out.
         masked: The prompt after masking; None if the verdict does not mask it. It is never printed.
         delivery: The verdict's rule for how much of the answer may be shown unchecked; None if it sets no rule.
     """
@@ -36,6 +37,7 @@ class JudgedPrompt(NamedTuple):
     acted: frozenset[str]
     unanswered: frozenset[str]
     details: Mapping[str, str]
+    egress_of: Mapping[str, Egress | None]
     masked: tuple[Message, ...] | None
     egress: Egress
     delivery: Delivery | None
@@ -49,6 +51,7 @@ class JudgedPrompt(NamedTuple):
             acted=frozenset(one.rail for one in rails if one.result in {"blocked", "masked"}),
             unanswered=frozenset(one.rail for one in rails if one.result not in _ANSWERS),
             details={one.rail: one.detail for one in rails if one.detail and one.result in _ANSWERS},
+            egress_of={one.rail: one.egress for one in rails},
             masked=verdict.masked,
             egress=verdict.egress,
             delivery=verdict.delivery,
@@ -114,13 +117,10 @@ def change_of(
         return None if before.blocked - left_out <= after.blocked else "denied by other rails"
     if before.masked != after.masked:
         return "other text masked"
-    if before.egress != after.egress and not (after.egress == "allowed" and _may_have_forbidden(before, left_out)):
+    # A rail that is not run now may be the one that kept the prompt on the premises.
+    allowing = all(before.egress_of.get(rail, "allowed") == "allowed" for rail in left_out)
+    if before.egress != after.egress and (after.egress == "forbidden" or allowing):
         return "egress"
     if before.delivery is None or ADMISSION in left_out:  # admission's part of the delivery is unknown
         return None
     return "delivery" if before.delivery != after.delivery else None
-
-
-def _may_have_forbidden(before: JudgedPrompt, left_out: frozenset[str]) -> bool:
-    # A verdict does not say which rail forbade egress. A rail that neither refuses nor masks can do so with a flag.
-    return any(rail == ADMISSION or "flag " in before.details.get(rail, "") for rail in left_out)

@@ -55,6 +55,8 @@ def test_a_verdict_never_says_more_than_its_rails(reports, admission, held):
     masks = any(one.result == "masked" for one in reports)
     assert (said.decision == "mask") == (masks and said.decision != "deny") == (said.masked is not None)
     assert [(one.rail, one.result) for one in said.rails] == [(one.rail, one.result) for one in reports]
+    kept = [one.answer is None or one.answer.egress == "forbidden" for one in reports]
+    assert [one.egress == "forbidden" for one in said.rails] == kept
     if unanswered or admission is None or any(one.answer and one.answer.egress == "forbidden" for one in reports):
         assert said.egress == "forbidden"
     else:

@@ -10,7 +10,7 @@ NONE = frozenset()
 
 def ruling(decision="allow", blocked=(), acted=(), unanswered=(), masked=None, egress="allowed", delivery=None):
     acted = frozenset(acted) | frozenset(blocked)
-    return JudgedPrompt(decision, frozenset(blocked), acted, frozenset(unanswered), {}, masked, egress, delivery)
+    return JudgedPrompt(decision, frozenset(blocked), acted, frozenset(unanswered), {}, {}, masked, egress, delivery)
 
 
 def masked(text):
@@ -76,11 +76,13 @@ def test_verdicts_of_rails_that_are_not_asked_are_not_compared(before, left_out,
 @pytest.mark.parametrize(
     ("before", "left_out", "change"),
     [
-        (ruling(egress="forbidden"), {"admission"}, None),
+        (ruling(egress="forbidden")._replace(egress_of={"admission": "forbidden"}), {"admission"}, None),
+        (ruling(egress="forbidden")._replace(egress_of={"admission": "allowed"}), {"admission"}, "egress"),
         (ruling(delivery=Delivery(mode="gated")), {"admission"}, None),
-        (ruling(egress="forbidden")._replace(details={"pii": "flag pii/ipv4"}), {"pii"}, None),
-        (ruling(egress="forbidden")._replace(details={"pii": "flag pii/ipv4"}), {"jailbreak"}, "egress"),
-        (ruling(egress="forbidden"), {"pii"}, "egress"),
+        (ruling(egress="forbidden")._replace(egress_of={"pii": "forbidden"}), {"pii"}, None),
+        (ruling(egress="forbidden")._replace(egress_of={"pii": None}), {"pii"}, None),  # of an older version
+        (ruling(egress="forbidden")._replace(egress_of={"pii": "forbidden"}), {"jailbreak"}, "egress"),
+        (ruling(egress="forbidden")._replace(egress_of={"pii": "allowed"}), {"pii", "new"}, "egress"),
         (ruling(delivery=Delivery(mode="gated")), {"pii"}, "delivery"),
     ],
 )
