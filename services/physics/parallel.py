@@ -71,7 +71,7 @@ def group(gpu: Gpu, layout: Layout) -> Gpu:
 
 
 def divided(model: Model, layout: Layout) -> Model:
-    """Return a copy of ``model`` whose number of KV heads is the sum over all accelerators of one stage.
+    """Return a copy of ``model`` with the number of KV heads that all accelerators of one stage store together.
 
     Each accelerator stores at least one KV head. So 8 KV heads on 16 accelerators count as 16.
 

@@ -32,7 +32,7 @@ class RailAnswer:
     Attributes:
         reason: If the rail refuses the prompt, the key of the refusal text in the policy, else None.
         edits: The parts of the prompt to mask.
-        egress: ``allowed``, or ``forbidden`` to keep the prompt on the premises.
+        egress: ``allowed`` if the prompt may be sent to the cloud, otherwise ``forbidden``.
         detail: An explanation that the verdict will contain. It must not contain prompt text.
     """
 

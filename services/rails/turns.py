@@ -149,8 +149,7 @@ class Turns:
     def turn(self, tenant: str, *, batch: bool = False) -> "_Turn":
         """Return a context manager for one turn: ``async with turns.turn(tenant) as place``.
 
-        At most ``places`` turns run at the same time. The context manager waits until the tenant may run, and returns
-        the number of the place that its turn takes.
+        The context manager waits until the tenant may run, and returns the number of the place that its turn takes.
         """
         return _Turn(self, tenant, batch=batch)
 

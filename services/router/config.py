@@ -25,7 +25,7 @@ CHARS_PER_TOKEN: Final = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FallbackLimits:
-    """Limits on the attempts in the cloud, or on the retries, of the last minute.
+    """Limits on the attempts that were made within the last minute: those in the cloud, or the retries.
 
     Attributes:
         ratio: Maximum ratio of these attempts to requests.

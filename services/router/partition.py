@@ -50,8 +50,8 @@ class _Done(NamedTuple):
     Attributes:
         until_us: The request can be forgotten when the log was read up to this time.
         lane: Lane of the request; None if unknown.
-        uncounted_usd: Cost of its attempts in the cloud, in US dollars, if none of the ``Cutover`` events that started
-            them was read. Then the budget lacks this cost. Otherwise 0.
+        uncounted_usd: Cost in US dollars of its attempts in the cloud that is missing in the budget, because none of
+            the ``Cutover`` events that started them was read. 0 if one was read.
     """
 
     until_us: int

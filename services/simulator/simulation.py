@@ -94,7 +94,7 @@ class Simulation:
         self.trace(lane, what)
 
     def count(self, *what: int | str) -> None:
-        """Record in the list ``schedule`` that ``what`` happens now. ``digest`` covers this list."""
+        """Append the event ``what``, with the current time, to the list ``schedule``. ``digest`` covers this list."""
         self.schedule.append((self.now_us, *what))
 
     def trace(self, lane: str, what: str) -> None:

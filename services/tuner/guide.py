@@ -99,7 +99,7 @@ class CheckedItem:
 
     @property
     def within_claim(self) -> bool | None:
-        """Whether the interval ``speed`` and the range that the guide claims have a value in common.
+        """Whether the interval ``speed`` overlaps the range in the guide's claim.
 
         None if there is no claim or no measurement.
         """

@@ -36,9 +36,8 @@ class ConnectionAdmission(Generic[Key]):
 
     Attributes:
         over: The limit that the connection exceeded; None if it exceeded none.
-        evicted: The connection that was removed from the table to make room, and what the edge was waiting
-            to receive on this connection, such as the next request. The caller must close this connection. None if no
-            connection was removed.
+        evicted: A connection that was removed from the table to make room, and what its client had to send next. The
+            caller must close this connection. None if no connection was removed.
         refusal: Equal to ``over`` if no room could be made; otherwise None. If it is set, the caller must refuse every
             request except a health check.
     """

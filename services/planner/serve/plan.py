@@ -244,9 +244,7 @@ def plan_serve(kind: EngineKind, demand: Demand) -> ServePlan:
 
 
 def grown(demand: Demand, streams: int, seen: QueueTimes) -> Demand:
-    """Return a copy of ``demand`` with another number of users.
-
-    With this number, ``streams`` answers run at the same time on average.
+    """Return a copy of ``demand`` with so many users that, on average, ``streams`` answers run at the same time.
 
     ``seen`` gives the time that an answer takes.
     """

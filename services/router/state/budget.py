@@ -84,7 +84,7 @@ class SpendTracker:
 
 
 class FallbackBudget:
-    """One budget, for fallbacks or for retries. All partitions of a router share it."""
+    """A budget that all partitions of a router share. A router has two: one for fallbacks, one for retries."""
 
     def __init__(self, limits: FallbackLimits) -> None:
         self.limits = limits

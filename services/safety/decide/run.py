@@ -7,8 +7,8 @@ was cut into chunks, when the chunks arrived, or when a check answered. Only a f
   stops the answer, no more text is read.
 - Tiers 1 and 2 check windows. The offset at which a window ends does not depend on chunks or time. The outcomes of
   checks are processed in the order of the windows.
-- If a window passes tier 1, the chunks before its end are cleared. But if the end of the window may be the start of a
-  finding, the chunks with this text are not cleared yet.
+- If a window passes tier 1, the chunks before its end are cleared. But if its last characters may be the start of a
+  finding, the chunks with these characters are not cleared yet.
 - The last clearance of a run requires that the text passed tier 2, too. With the delivery mode ``gated``, every
   clearance requires this.
 - If a check fails, the policy decides whether to recall its window. A check also counts as failed if it has no
@@ -45,11 +45,11 @@ NOTHING: Final[_Outputs] = []
 class _Clearance(NamedTuple):
     """A clearance that waits for tier 2, the classifiers.
 
-    The field ``after`` says how many windows must have passed tier 2 before the clearance is written.
+    It is written as soon as ``tier_2_passes`` windows of the run have passed tier 2.
     """
 
     seq: int
-    after: int
+    tier_2_passes: int
     final: bool
 
 
@@ -129,9 +129,9 @@ class RunCheck:
     def finish(self, last_seq: int | None, *, closed: bool = False) -> _Outputs:
         """Record that the run ends with chunk ``last_seq``. Then read on, as ``read`` does.
 
-        If ``last_seq`` is None, the run ends with the last chunk before the first gap. With ``closed``, this end
-        replaces the end that an earlier call named. A chunk that is still missing will never be shown, because the
-        request is closed or the run has failed.
+        If ``last_seq`` is None, the run ends with the last chunk before the first gap. (Callers pass None after
+        ``Closed`` or a failure. A chunk that is still missing is never shown then.) With ``closed``, this end
+        replaces the end that an earlier call named.
         """
         if self._last_seq is None or closed:
             self._last_seq = self.last_seq if last_seq is None else last_seq
@@ -211,7 +211,7 @@ class RunCheck:
     def _settle_clearance(self, pending: PendingCheck) -> None:
         tier_2 = self._tier_2
         if pending.last or self.gated:
-            pending.after = tier_2.asked if tier_2 else 0
+            pending.tier_2_passes = tier_2.asked if tier_2 else 0
         if pending.last:
             pending.clears = self.last_seq
             return
@@ -237,10 +237,10 @@ class RunCheck:
                 else:
                     tracker.stopped = self._recalls.unchecked(tracker, pending, outputs)
                 if tracker.tier == 1 and not tracker.stopped and pending.clears is not None:
-                    self._clearing.append(_Clearance(pending.clears, pending.after, pending.last))
+                    self._clearing.append(_Clearance(pending.clears, pending.tier_2_passes, pending.last))
         tier_2 = self._tier_2
         passed = tier_2.passed if tier_2 else 0
-        while self._clearing and self._clearing[0].after <= passed:
+        while self._clearing and self._clearing[0].tier_2_passes <= passed:
             clearance = self._clearing.popleft()
             outputs.append(self._recalls.cleared(clearance.seq, final=clearance.final))
         if tier_2 and tier_2.stopped:

@@ -26,20 +26,19 @@ class PendingCheck:
 
     Attributes:
         last: Whether the run's text ends with this window.
-        before: Offset at which the window before this one ended; 0 if this is the first.
-        clears: The chunks up to this ``seq`` are cleared when two conditions hold: the window has passed tier 1, and
-            the number of the run's windows that have passed tier 2 is ``after`` or more. None for a window of tier 2,
-            or if no chunk is to be cleared.
-        after: How many of the run's windows must have passed tier 2 before ``clears`` takes effect; 0 if none.
+        previous_end: Offset at which the window before this one ended; 0 if this is the first.
+        clears: The ``seq`` of the last chunk to clear, once the window has passed tier 1 and ``tier_2_passes`` windows
+            of the run have passed tier 2. None for a window of tier 2, or if no chunk is to be cleared.
+        tier_2_passes: How many windows of the run must pass tier 2 before ``clears`` takes effect.
     """
 
     number: int
     start: int
     end: int
     last: bool
-    before: int = 0
+    previous_end: int = 0
     clears: int | None = None
-    after: int = 0
+    tier_2_passes: int = 0
     outcome: CheckOutcome | None = None
 
 
@@ -100,13 +99,13 @@ class WindowTracker:
             self.passed += 1
 
     def is_whole_elsewhere(self, pending: PendingCheck, start: int, end: int) -> bool:
-        """Return whether another window contains the whole of a finding that this window may cut off.
+        """Return whether the finding from ``start`` to ``end`` may be cut off in this window, but is whole in another.
 
-        It may be cut off at the start or the end of this window. Another window has it whole unless the finding is
-        longer than the overlap of two windows.
+        A finding may be cut off if it reaches the start or the end of this window. The window before or after has the
+        whole finding, unless it is longer than the overlap of two windows.
         """
         if start == pending.start > 0:
-            return end <= pending.before
+            return end <= pending.previous_end
         if end == pending.end and not pending.last:
             next_start = next_offset(pending.end, self.windows) - self.windows.context_chars
             return next_start <= 0 or start > next_start

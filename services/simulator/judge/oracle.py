@@ -318,8 +318,9 @@ class Oracle:
     def check_stall(self, stream: "Stream", now_us: int) -> None:
         """Check that a stream has got its newest op.
 
-        The check is skipped if the stream has ended, if its process is slow or unreachable, or if one of these was a
-        short time ago: a fault, the start of the stream, a read by the client, the newest op itself.
+        The check is skipped if the stream has ended, or if its process is slow or unreachable. It is also skipped for a
+        short time after a fault, after the start of the stream, after a read by the client, and after the newest op
+        itself.
         """
         replay = self.replays.get(stream.request.request_id)
         process, since_us = stream.process, now_us - STALL_US
