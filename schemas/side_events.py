@@ -180,9 +180,9 @@ class Account(Event, frozen=True, kw_only=True):
         fallbacks: Number of attempts in the cloud.
         retries: Number of further attempts on the self-hosted engines.
         policy_version: Version of the policy that judged the request; None if no policy did.
-        open_since: When this request was closed, no other open request of its partition had begun before this time. By
-            the broker's clock, in microseconds since the epoch. A router that takes over the partition must read the
-            log from this time on. None in accounts by an older router version.
+        open_since: The time from which a router that takes over the partition must read the log, by the broker's clock,
+            in microseconds since the epoch. No request of the partition that was still open had begun earlier. None in
+            accounts by an older router version.
         cause: The reason why the request was closed, as a code for programs.
         request: The parameters of the request; None without a ``Request``, and in accounts by an older router version.
         verdict: The effective verdict; None without a verdict, and in accounts by an older router version.

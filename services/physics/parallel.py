@@ -71,9 +71,9 @@ def group(gpu: Gpu, layout: Layout) -> Gpu:
 
 
 def divided(model: Model, layout: Layout) -> Model:
-    """Return a copy of ``model`` with the number of KV heads that all accelerators of one stage store together.
+    """Return a copy of ``model`` in which a KV head that several accelerators store counts several times.
 
-    Each accelerator stores at least one KV head. So 8 KV heads on 16 accelerators count as 16.
+    Each accelerator of a stage stores at least one KV head. So 8 KV heads on 16 accelerators count as 16.
 
     Raises:
         ValueError: The query heads cannot be divided evenly, or there are fewer layers than pipeline stages.

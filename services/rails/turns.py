@@ -149,7 +149,8 @@ class Turns:
     def turn(self, tenant: str, *, batch: bool = False) -> "_Turn":
         """Return a context manager for one turn: ``async with turns.turn(tenant) as place``.
 
-        The context manager waits until the tenant may run, and returns the number of the place that its turn takes.
+        It waits until the tenant may run. ``place`` is the number of the slot that the turn has while it runs, from 0
+        to ``places - 1``.
         """
         return _Turn(self, tenant, batch=batch)
 

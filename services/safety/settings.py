@@ -18,8 +18,8 @@ class Settings:
         safety_instance: A name that no other safety process has. If a process restarts with the same name within the
             session timeout, there is no rebalance.
         total_max_ms: Longest total deadline of an interactive request. It must be the same as for the router. A policy
-            that allows a longer deadline is refused. A starting process reads the log again, from at least this long
-            ago, because answers that began then may still be running.
+            that allows a longer deadline is refused. A starting process reads the log again, from ``total_max_ms``
+            milliseconds ago or earlier, because answers that began then may still be running.
         safety_queue: Maximum number of events that are read ahead of the checks. When this number is reached, reading
             pauses.
     """

@@ -27,9 +27,9 @@ OnAssigned = Callable[[Assignment], None]
 class HeldPartitions(Generic[Waiter]):
     """The partitions of one reader, each with the next offset to read.
 
-    ``set_goal`` adds a waiter, such as a future, with the offsets that some partitions must reach. As soon as all these
-    offsets are reached, ``start_at``, ``read`` or ``lower_goals`` removes the waiter and returns it. If one of these
-    partitions is lost, ``assign`` does so.
+    ``set_goal`` adds a waiter, such as a future, and its goal: the offsets that some partitions must reach. The call of
+    ``start_at``, ``read`` or ``lower_goals`` with which the goal is reached removes the waiter and returns it. If one
+    of the goal's partitions is lost, ``assign`` removes the waiter and returns it.
     """
 
     __slots__ = ("_ends", "_goals", "_known_us", "held", "positions")

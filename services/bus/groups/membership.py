@@ -162,7 +162,10 @@ class GroupMembership(ConsumerRebalanceListener):  # type: ignore[misc] # aiokaf
         return removed
 
     def stay_in(self, generation: MemberGeneration) -> None:
-        """Allow commits in ``generation``, unless the group has removed this member before this generation."""
+        """Allow commits in ``generation``.
+
+        Do nothing if the member has a new id, because then the group had removed it.
+        """
         if generation.member_id == self._coordinator.working_generation.member_id:
             self._coordinator.working_generation = generation
 

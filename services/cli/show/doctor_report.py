@@ -9,7 +9,7 @@ class DoctorCheck:
     Attributes:
         found: What was found, such as a version.
         remedy: What to do if the check failed.
-        needed: Whether Railbus works only if the check passes.
+        needed: Whether the check must pass for Railbus to work.
     """
 
     name: str

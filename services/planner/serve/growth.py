@@ -49,9 +49,11 @@ class Growth:
 
 
 def growth(streams: int, token_ms: float) -> Growth:
-    """Return the CPU cores, partitions, brokers and separate installations that ``streams`` simultaneous answers need.
+    """Return how many CPU cores, partitions, brokers and separate installations are needed.
 
-    Each answer has a chunk every ``token_ms`` milliseconds.
+    Args:
+        streams: Number of answers at the same time.
+        token_ms: Milliseconds between two chunks of an answer.
     """
     chunks = streams * 1e3 / token_ms
     partitions = 2 ** math.ceil(math.log2(max(4.0, chunks / CHUNKS_PER_PARTITION)))

@@ -45,7 +45,7 @@ NOTHING: Final[_Outputs] = []
 class _Clearance(NamedTuple):
     """A clearance that waits for tier 2, the classifiers.
 
-    It is written as soon as ``tier_2_passes`` windows of the run have passed tier 2.
+    It is written when enough windows of the run have passed tier 2. Their number is ``tier_2_passes``.
     """
 
     seq: int

@@ -27,9 +27,9 @@ class PendingCheck:
     Attributes:
         last: Whether the run's text ends with this window.
         previous_end: Offset at which the window before this one ended; 0 if this is the first.
-        clears: The ``seq`` of the last chunk to clear, once the window has passed tier 1 and ``tier_2_passes`` windows
-            of the run have passed tier 2. None for a window of tier 2, or if no chunk is to be cleared.
-        tier_2_passes: How many windows of the run must pass tier 2 before ``clears`` takes effect.
+        clears: The ``seq`` of the last chunk to clear when the window has passed tier 1. None for a window of tier 2,
+            or if no chunk is to be cleared.
+        tier_2_passes: Number of the run's windows that must have passed tier 2 before these chunks are cleared.
     """
 
     number: int
