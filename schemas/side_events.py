@@ -181,8 +181,8 @@ class Account(Event, frozen=True, kw_only=True):
         retries: Number of further attempts on the self-hosted engines.
         policy_version: Version of the policy that judged the request; None if no policy did.
         open_since: The time from which a router that takes over the partition must read the log, by the broker's clock,
-            in microseconds since the epoch. No request of the partition that was still open had begun earlier. None in
-            accounts by an older router version.
+            in microseconds since the epoch. When this account was written, all open requests of the partition had begun
+            at this time or later. None in accounts by an older router version.
         cause: The reason why the request was closed, as a code for programs.
         request: The parameters of the request; None without a ``Request``, and in accounts by an older router version.
         verdict: The effective verdict; None without a verdict, and in accounts by an older router version.

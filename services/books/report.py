@@ -21,7 +21,10 @@ class Row(NamedTuple):
 
 
 def newest(windows: Iterable[Window]) -> list[Window]:
-    """Leave out replaced windows. If several have the same cell, start time and part, only the last one stays."""
+    """Leave out replaced windows.
+
+    If several have the same ``Cell``, ``start_at`` and ``part``, only the last one stays.
+    """
     return list({key_of(window): window for window in windows}.values())
 
 

@@ -71,7 +71,7 @@ def group(gpu: Gpu, layout: Layout) -> Gpu:
 
 
 def divided(model: Model, layout: Layout) -> Model:
-    """Return a copy of ``model`` in which a KV head that several accelerators store counts several times.
+    """Return a copy of ``model`` that counts each KV head once for every accelerator of a stage that stores it.
 
     Each accelerator of a stage stores at least one KV head. So 8 KV heads on 16 accelerators count as 16.
 

@@ -32,7 +32,7 @@ class RailAnswer:
     Attributes:
         reason: If the rail refuses the prompt, the key of the refusal text in the policy, else None.
         edits: The parts of the prompt to mask.
-        egress: ``allowed`` if the prompt may be sent to the cloud, otherwise ``forbidden``.
+        egress: ``forbidden`` if this rail forbids sending the prompt to the cloud, otherwise ``allowed``.
         detail: An explanation that the verdict will contain. It must not contain prompt text.
     """
 

@@ -25,7 +25,7 @@ CHARS_PER_TOKEN: Final = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FallbackLimits:
-    """Limits on the attempts that were made within the last minute: those in the cloud, or the retries.
+    """Limits for one kind of attempts (fallbacks or retries) within the last minute.
 
     Attributes:
         ratio: Maximum ratio of these attempts to requests.

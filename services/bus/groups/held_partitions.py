@@ -27,8 +27,8 @@ OnAssigned = Callable[[Assignment], None]
 class HeldPartitions(Generic[Waiter]):
     """The partitions of one reader, each with the next offset to read.
 
-    ``set_goal`` adds a waiter, such as a future, and its goal: the offsets that some partitions must reach. The call of
-    ``start_at``, ``read`` or ``lower_goals`` with which the goal is reached removes the waiter and returns it. If one
+    ``set_goal`` adds a waiter, such as a future, and its goal: the offsets that some partitions must reach. When a call
+    of ``start_at``, ``read`` or ``lower_goals`` reaches the goal, this call removes the waiter and returns it. If one
     of the goal's partitions is lost, ``assign`` removes the waiter and returns it.
     """
 

@@ -36,8 +36,8 @@ class ConnectionAdmission(Generic[Key]):
 
     Attributes:
         over: The limit that the connection exceeded; None if it exceeded none.
-        evicted: A connection that the caller must close to make room, with the ``Wait`` of this connection. None if no
-            connection must be closed.
+        evicted: Another connection, with its ``Wait``. It was removed from the table to make room, and the caller must
+            close it. None if no connection was removed.
         refusal: Equal to ``over`` if no room could be made; otherwise None. If it is set, the caller must refuse every
             request except a health check.
     """

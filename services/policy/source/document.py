@@ -81,7 +81,7 @@ class WindowSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     retries: Annotated[int, Meta(ge=0, le=10)] = 2
 
     def __post_init__(self) -> None:
-        """Refuse gaps between the windows. The policy's checks would not read the text in a gap.
+        """Refuse gaps between the windows. A check that reads windows would not read the text in a gap.
 
         Raises:
             ValueError: There are gaps between the windows.

@@ -27,8 +27,8 @@ class JudgedPrompt(NamedTuple):
         acted: Rails that refused the prompt or masked a part of it.
         unanswered: Rails that gave no answer, because they were cancelled, late or broken.
         details: The explanations of the rails that answered, by rail. A rail without an explanation is left out.
-        egress_of: For each rail, whether it let the prompt leave the premises; None if a Railbus that did not record
-            this wrote the verdict.
+        egress_of: For each rail, whether it let the prompt leave the premises; None if the verdict comes from a version
+            of Railbus that did not record this.
         masked: The prompt after masking; None if the verdict does not mask it. It is never printed.
         delivery: The verdict's rule for how much of the answer may be shown unchecked; None if it sets no rule.
     """

@@ -45,11 +45,11 @@ NOTHING: Final[_Outputs] = []
 class _Clearance(NamedTuple):
     """A clearance that waits for tier 2, the classifiers.
 
-    It is written when enough windows of the run have passed tier 2. Their number is ``tier_2_passes``.
+    It is written when ``required_passes`` windows of the run have passed tier 2.
     """
 
     seq: int
-    tier_2_passes: int
+    required_passes: int
     final: bool
 
 
@@ -129,8 +129,8 @@ class RunCheck:
     def finish(self, last_seq: int | None, *, closed: bool = False) -> _Outputs:
         """Record that the run ends with chunk ``last_seq``. Then read on, as ``read`` does.
 
-        If ``last_seq`` is None, the run ends with the last chunk before the first gap. (Callers pass None after
-        ``Closed`` or a failure. A chunk that is still missing is never shown then.) With ``closed``, this end
+        If ``last_seq`` is None, the run ends with the last chunk before the first gap. ``closed`` means that a chunk
+        that is still missing will never be shown, because the request is closed or the run has failed. Then this end
         replaces the end that an earlier call named.
         """
         if self._last_seq is None or closed:
@@ -211,7 +211,7 @@ class RunCheck:
     def _settle_clearance(self, pending: PendingCheck) -> None:
         tier_2 = self._tier_2
         if pending.last or self.gated:
-            pending.tier_2_passes = tier_2.asked if tier_2 else 0
+            pending.required_passes = tier_2.asked if tier_2 else 0
         if pending.last:
             pending.clears = self.last_seq
             return
@@ -237,10 +237,10 @@ class RunCheck:
                 else:
                     tracker.stopped = self._recalls.unchecked(tracker, pending, outputs)
                 if tracker.tier == 1 and not tracker.stopped and pending.clears is not None:
-                    self._clearing.append(_Clearance(pending.clears, pending.tier_2_passes, pending.last))
+                    self._clearing.append(_Clearance(pending.clears, pending.required_passes, pending.last))
         tier_2 = self._tier_2
         passed = tier_2.passed if tier_2 else 0
-        while self._clearing and self._clearing[0].tier_2_passes <= passed:
+        while self._clearing and self._clearing[0].required_passes <= passed:
             clearance = self._clearing.popleft()
             outputs.append(self._recalls.cleared(clearance.seq, final=clearance.final))
         if tier_2 and tier_2.stopped:

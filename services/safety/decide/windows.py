@@ -29,7 +29,8 @@ class PendingCheck:
         previous_end: Offset at which the window before this one ended; 0 if this is the first.
         clears: The ``seq`` of the last chunk to clear when the window has passed tier 1. None for a window of tier 2,
             or if no chunk is to be cleared.
-        tier_2_passes: Number of the run's windows that must have passed tier 2 before these chunks are cleared.
+        required_passes: Number of the run's windows that must have passed tier 2 before the chunks up to ``clears`` are
+            cleared.
     """
 
     number: int
@@ -38,7 +39,7 @@ class PendingCheck:
     last: bool
     previous_end: int = 0
     clears: int | None = None
-    tier_2_passes: int = 0
+    required_passes: int = 0
     outcome: CheckOutcome | None = None
 
 
@@ -102,7 +103,7 @@ class WindowTracker:
         """Return whether the finding from ``start`` to ``end`` may be cut off in this window, but is whole in another.
 
         A finding may be cut off if it reaches the start or the end of this window. The window before or after has the
-        whole finding, unless it is longer than the overlap of two windows.
+        whole finding, unless the finding is longer than the overlap of two windows.
         """
         if start == pending.start > 0:
             return end <= pending.previous_end
