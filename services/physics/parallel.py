@@ -71,9 +71,9 @@ def group(gpu: Gpu, layout: Layout) -> Gpu:
 
 
 def divided(model: Model, layout: Layout) -> Model:
-    """Return a copy of ``model`` that counts each KV head once for every accelerator of a stage that stores it.
+    """Return a copy of ``model`` with at least as many KV heads as a stage has accelerators.
 
-    Each accelerator of a stage stores at least one KV head. So 8 KV heads on 16 accelerators count as 16.
+    If there are fewer KV heads than accelerators, some KV heads are stored several times.
 
     Raises:
         ValueError: The query heads cannot be divided evenly, or there are fewer layers than pipeline stages.

@@ -50,8 +50,8 @@ class _Done(NamedTuple):
     Attributes:
         until_us: The request can be forgotten when the log was read up to this time.
         lane: Lane of the request; None if unknown.
-        uncounted_usd: Cost of the request's attempts in the cloud, in US dollars, if the budget does not include it
-            because none of the ``Cutover`` events that started them was read. 0 if one was read.
+        uncounted_usd: Cost of the request's attempts in the cloud, in US dollars, that the budget has not counted yet.
+            The budget counts it when the first ``Cutover`` of these attempts is read.
     """
 
     until_us: int

@@ -229,8 +229,8 @@ class Scheduler:
 
         Returns:
             ``waits``: The request was queued.
-            ``unacknowledged``: The attempt was read before from the same record, and is still in ``unacknowledged``.
-                The caller must not commit the offset of the record yet.
+            ``unacknowledged``: The attempt was read before from the same record, and ``acknowledged()`` was not called
+                for it yet. The caller must not commit the offset of the record yet.
             ``known``: The attempt was read before, and the case ``unacknowledged`` does not apply. The caller may
                 commit the offset of the record.
             A ``Refusal``: The caller must refuse the request.

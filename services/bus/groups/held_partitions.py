@@ -99,8 +99,8 @@ class HeldPartitions(Generic[Waiter]):
     def set_goal(self, waiter: Waiter, ends: Mapping[Partition, int], asked_us: int) -> bool:
         """Add a waiter that waits until the offsets ``ends`` are reached.
 
-        If all of them are reached already, add nothing and return true. ``asked_us`` is when the offsets were requested
-        from the broker, by the reader's clock. ``read_up_to_us`` uses this time.
+        If all of them are reached already, add nothing and return true. ``asked_us`` is the time at which the offsets
+        were requested from the broker. It is a time of the reader's clock. ``read_up_to_us`` uses this time.
         """
         self.note_ends(ends, asked_us)
         goal = dict(ends)

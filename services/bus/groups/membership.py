@@ -164,7 +164,7 @@ class GroupMembership(ConsumerRebalanceListener):  # type: ignore[misc] # aiokaf
     def stay_in(self, generation: MemberGeneration) -> None:
         """Allow commits in ``generation``.
 
-        Do nothing if the member has a new id, because it joined for the first time, or again after its removal.
+        Do nothing if ``generation`` has a new member id. ``take_over`` says when a member gets a new id.
         """
         if generation.member_id == self._coordinator.working_generation.member_id:
             self._coordinator.working_generation = generation

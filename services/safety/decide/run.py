@@ -129,9 +129,9 @@ class RunCheck:
     def finish(self, last_seq: int | None, *, closed: bool = False) -> _Outputs:
         """Record that the run ends with chunk ``last_seq``. Then read on, as ``read`` does.
 
-        If ``last_seq`` is None, the run ends with the last chunk before the first gap. ``closed`` means that a chunk
-        that is still missing will never be shown, because the request is closed or the run has failed. Then this end
-        replaces the end that an earlier call named.
+        If ``last_seq`` is None, the run ends with the last chunk before the first gap. If ``closed``, the request is
+        closed or the run has failed, so a chunk that is still missing will never be shown. In this case, the new end
+        replaces an end that an earlier call named.
         """
         if self._last_seq is None or closed:
             self._last_seq = self.last_seq if last_seq is None else last_seq

@@ -18,7 +18,7 @@ class StderrCapture:
 
     Args:
         verbose: Whether to write all captured lines to stderr, too. Without it, only the lines of Railbus's own log are
-            written while the engine starts. After a successful start, all lines are written.
+            written while the engine starts. Lines that come after a successful start are always written.
     """
 
     def __init__(self, *, verbose: bool) -> None:
