@@ -71,7 +71,7 @@ def group(gpu: Gpu, layout: Layout) -> Gpu:
 
 
 def divided(model: Model, layout: Layout) -> Model:
-    """Return a copy of ``model`` with at least as many KV heads as a stage has accelerators.
+    """Return a copy of ``model`` that has at least one KV head for each accelerator of a pipeline stage.
 
     If there are fewer KV heads than accelerators, some KV heads are stored several times.
 

@@ -51,7 +51,7 @@ class _Done(NamedTuple):
         until_us: The request can be forgotten when the log was read up to this time.
         lane: Lane of the request; None if unknown.
         uncounted_usd: Cost of the request's attempts in the cloud, in US dollars, that the budget has not counted yet.
-            The budget counts it when the first ``Cutover`` of these attempts is read.
+            The budget counts it when a ``Cutover`` that starts one of these attempts is read.
     """
 
     until_us: int
