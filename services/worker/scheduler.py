@@ -229,8 +229,8 @@ class Scheduler:
 
         Returns:
             ``waits``: The request was queued.
-            ``unacknowledged``: The attempt was read before from the same record, and ``acknowledged()`` was not called
-                for it yet. The caller must not commit the offset of the record yet.
+            ``unacknowledged``: The attempt was read before from the same record, and it waits or is in
+                ``self.unacknowledged``. The caller must not commit the offset of the record yet.
             ``known``: The attempt was read before, and the case ``unacknowledged`` does not apply. The caller may
                 commit the offset of the record.
             A ``Refusal``: The caller must refuse the request.
@@ -238,8 +238,10 @@ class Scheduler:
         request = ticket.request
         key = (request.request_id, request.attempt)
         if key in self._seen:
-            # The same record can be read again if this worker lost and regained its partition.
-            same = ticket.place is not None and any(each.place == ticket.place for each in self._unacknowledged)
+            # The same record can be read again if this worker lost and regained its partition, or if the broker lost the
+            # newest records.
+            own = (*self._waiting, *self._waiting_batch, *self._unacknowledged)
+            same = ticket.place is not None and any(each.place == ticket.place for each in own)
             return "unacknowledged" if same else "known"
         self._seen.add(key, now_us)
         refusal = self._refusal(request, now_us)

@@ -69,6 +69,14 @@ def test_a_record_read_again_is_committed_after_its_first_event():
     assert it.accept(again, T0_US) == "known"
 
 
+def test_a_waiting_record_read_again_is_not_committed():
+    it, place = scheduler(slots=1), RecordPlace("railbus.requests", 0, 7)
+    first, again = replace(ticket(1), place=place), replace(ticket(1, run="again"), place=place)
+    it.accept(first, T0_US)
+    assert it.accept(again, T0_US) == "unacknowledged", "the broker lost its newest records, so the log is read again"
+    assert (it.next(T0_US), it.next(T0_US)) == ((first, None), None)
+
+
 def test_an_unknown_model_is_refused_by_name():
     refusal = scheduler().accept(ticket(model="large"), T0_US)
     message = "this model is not served here; served is 'small'"
