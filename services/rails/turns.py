@@ -149,7 +149,8 @@ class Turns:
     def turn(self, tenant: str, *, batch: bool = False) -> "_Turn":
         """Return a context manager for one turn: ``async with turns.turn(tenant) as place``.
 
-        It waits until the tenant may run. ``place`` is the number of the turn's place, from 0 to ``places - 1``.
+        It waits until the tenant may run. ``place`` is a number from 0 to ``places - 1`` that no other running turn
+        has.
         """
         return _Turn(self, tenant, batch=batch)
 

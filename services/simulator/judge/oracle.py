@@ -316,9 +316,9 @@ class Oracle:
                 raise Violation("a request of a newer version is kept", f"{topic}[{number}]")
 
     def check_stall(self, stream: "Stream", now_us: int) -> None:
-        """Check that a stream has got its newest op.
+        """Check that the newest op of an answer was written to the client's stream.
 
-        The check is skipped if the stream has ended, or if its process is slow or unreachable. It is also skipped for a
+        The check is skipped if the stream has ended, or if its edge is slow or unreachable. It is also skipped for a
         short time after a fault, after the start of the stream, after a read by the client, and after the newest op
         itself.
         """
