@@ -73,7 +73,8 @@ def group(gpu: Gpu, layout: Layout) -> Gpu:
 def divided(model: Model, layout: Layout) -> Model:
     """Return a copy of ``model`` that has at least one KV head for each accelerator of a pipeline stage.
 
-    If a stage has more accelerators than KV heads, it stores some KV heads several times, and each stored copy counts.
+    If a stage has more accelerators than KV heads, it stores some KV heads several times, and each copy counts as a KV
+    head.
 
     Raises:
         ValueError: The query heads cannot be divided evenly, or there are fewer layers than pipeline stages.

@@ -90,12 +90,8 @@ class Simulation:
 
     def note(self, lane: str, what: str) -> None:
         """Record that ``what`` happens now: in the list ``schedule``, and in a lane of the timeline if one is kept."""
-        self.count(lane, what)
+        self.schedule.append((self.now_us, lane, what))
         self.trace(lane, what)
-
-    def count(self, *what: int | str) -> None:
-        """Append the event ``what``, with the current time, to the list ``schedule``. ``digest`` covers this list."""
-        self.schedule.append((self.now_us, *what))
 
     def trace(self, lane: str, what: str) -> None:
         """Add a line to the timeline. Do nothing if no timeline is kept."""

@@ -238,8 +238,8 @@ class Scheduler:
         request = ticket.request
         key = (request.request_id, request.attempt)
         if key in self._seen:
-            # The same record can be read again if this worker lost and regained its partition, or if the broker lost the
-            # newest records.
+            # The same record can be read again if this worker lost and regained its partition, or if the broker lost
+            # its newest records.
             own = (*self._waiting, *self._waiting_batch, *self._unacknowledged)
             same = ticket.place is not None and any(each.place == ticket.place for each in own)
             return "unacknowledged" if same else "known"

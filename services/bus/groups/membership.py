@@ -164,7 +164,7 @@ class GroupMembership(ConsumerRebalanceListener):  # type: ignore[misc] # aiokaf
     def stay_in(self, generation: MemberGeneration) -> None:
         """Allow commits in ``generation``.
 
-        Do nothing if ``generation`` has a new member id. ``take_over`` says when a member gets a new id.
+        Do nothing if ``generation`` has a new member id. See ``take_over`` for when a member gets a new id.
         """
         if generation.member_id == self._coordinator.working_generation.member_id:
             self._coordinator.working_generation = generation
