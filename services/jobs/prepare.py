@@ -174,7 +174,7 @@ class JobLines:
         return self._input
 
     def number(self, place: int) -> int:
-        """Return the number of a line in the input file, counted from 1. ``place`` is its position in the index."""
+        """Return the number that the line has in the input file, counted from 1."""
         return self._entry(place)[2]
 
     def line(self, place: int) -> JobLine:
