@@ -79,7 +79,7 @@ class SharedResources:
 
 
 class RouterPartition:
-    """The requests of one partition number, which is the same in all topics.
+    """The requests of one partition number. All events of a request are in partitions with the same number.
 
     Until ``catch_up`` is called, events are read and nothing is decided.
 

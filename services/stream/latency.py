@@ -56,7 +56,7 @@ class Latency:
         plain_decode_ms: Estimate of what ``decode_ms`` would be without speculative decoding; None if unknown.
         tokens: Number of tokens of the answer.
         later_tokens: Number of tokens of the answer without its first chunk.
-        clock_skew_ms: Milliseconds to add to a time by the edge's clock, to get the time by the broker's clock.
+        clock_skew_ms: How much the broker's clock is ahead of the edge's clock, in milliseconds.
     """
 
     parts: tuple[tuple[Part, float], ...]

@@ -58,7 +58,7 @@ class Model:
 
     @property
     def linear_parameters(self) -> int:
-        """Number of parameters that one token is multiplied with, without embedding and output head."""
+        """Number of parameters that one token is multiplied with. The embedding and the output head do not count."""
         return self._attention_parameters + self.active_experts * self._expert_parameters
 
     @property

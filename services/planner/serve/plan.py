@@ -244,7 +244,7 @@ def plan_serve(kind: EngineKind, demand: Demand) -> ServePlan:
 
 
 def grown(demand: Demand, streams: int, seen: QueueTimes) -> Demand:
-    """Return a copy of ``demand`` with so many users that together they receive ``streams`` answers at a time.
+    """Return a copy of ``demand`` with a new number of users: their simultaneous answers are ``streams`` in number.
 
     ``seen`` gives the time that an answer takes.
     """
