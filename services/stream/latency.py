@@ -56,7 +56,8 @@ class Latency:
         plain_decode_ms: Estimate of what ``decode_ms`` would be without speculative decoding; None if unknown.
         tokens: Number of tokens of the answer.
         later_tokens: Number of tokens of the answer without its first chunk.
-        clock_skew_ms: How much the broker's clock is ahead of the edge's clock, in milliseconds.
+        clock_skew_ms: Estimate of how far the broker's clock is ahead of the edge's clock, in milliseconds. It is
+            negative if the broker's clock is behind.
     """
 
     parts: tuple[tuple[Part, float], ...]

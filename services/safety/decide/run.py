@@ -1,7 +1,8 @@
 """The checks of one run's text. They decide what is recalled, and how far the text is cleared.
 
 All decisions depend only on the text, on character offsets in it, and on the policy. They do not depend on how the text
-was cut into chunks, when the chunks arrived, or when a check answered. Only a broken check is an exception.
+was cut into chunks, when the chunks arrived, or when a check answered. The only exception is a check that could not be
+done.
 
 - Tier 0 reads every character. It reports a finding as soon as the finding is certain. After the first finding that
   stops the answer, no more text is read.
@@ -11,8 +12,8 @@ was cut into chunks, when the chunks arrived, or when a check answered. Only a b
   finding, the chunks with these characters are not cleared yet.
 - The last clearance of a run requires that the text passed tier 2, too. With the delivery mode ``gated``, every
   clearance requires this.
-- If a check is broken, the policy decides whether to recall its window. A check also counts as broken if it has no
-  answer when more than ``max_waiting_chars`` characters of text follow its window.
+- If a check could not be done, the policy decides whether to recall its window. This also applies to a check that has
+  no answer when more than ``max_waiting_chars`` characters of text follow its window.
 
 No I/O.
 """

@@ -70,7 +70,7 @@ def test_a_record_read_again_is_committed_after_its_first_event():
 
 
 def test_a_waiting_record_read_again_is_not_committed():
-    it, place = scheduler(slots=1), RecordPlace("railbus.requests", 0, 7)
+    it, place = scheduler(slots=2), RecordPlace("railbus.requests", 0, 7)
     first, again = replace(ticket(1), place=place), replace(ticket(1, run="again"), place=place)
     it.accept(first, T0_US)
     assert it.accept(again, T0_US) == "unacknowledged", "the broker lost its newest records, so the log is read again"
