@@ -52,7 +52,7 @@ class OpenRequest:
     Attributes:
         at: When the request reached the host, in microseconds since the epoch.
         waited_ms: How long the request waited for its write to the log, in milliseconds, counted from ``at``. For a
-            resumed stream, it is counted from when an edge read the original request, as ``Request.waited_ms`` is.
+            resumed stream, it is counted like ``Request.waited_ms``: from when an edge read the original request.
         total_ms: The total deadline: milliseconds from when the edge read the request.
     """
 

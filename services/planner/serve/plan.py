@@ -244,12 +244,9 @@ def plan_serve(kind: EngineKind, demand: Demand) -> ServePlan:
 
 
 def grown(demand: Demand, streams: int, seen: QueueTimes) -> Demand:
-    """Return a copy of ``demand`` with another number of users.
+    """Return a copy of ``demand`` with as many users as together receive, on average, ``streams`` answers at a time.
 
-    Args:
-        demand: The demand to copy.
-        streams: Number of answers that these users receive at the same time, on average.
-        seen: Contains the time that an answer takes.
+    ``seen`` gives the time that an answer takes.
     """
     seconds = (seen.ttft_ms(0.5) + demand.output * seen.token_ms) / 1e3
     return replace(demand, users=max(1, round(streams / seconds * demand.every_s)))
