@@ -181,9 +181,8 @@ class ScanQueue:
     def start(self, turn: ScanTurn, reader_position: int) -> list[Scan]:
         """Record that the reader of ``turn`` starts at the offset ``reader_position``.
 
-        Return the look-ups that are complete now. If the log no longer has the record at the offset ``turn.begin``, the
-        reader starts at a later offset. Look-ups skip the missing records, so a look-up can be complete before anything
-        is read.
+        Return the look-ups that are complete now. The reader starts after ``turn.begin`` if the log no longer has the
+        record there. A look-up of which all records are missing is complete at once.
         """
         for scan in self._all():
             if scan.place == turn.place and scan.position >= turn.begin:

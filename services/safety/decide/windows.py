@@ -27,10 +27,10 @@ class PendingCheck:
     Attributes:
         last: Whether the run's text ends with this window.
         previous_end: Offset at which the window before this one ended; 0 if this is the first.
-        clears: The ``seq`` of the last chunk to clear when the window has passed tier 1. None for a window of tier 2,
-            or if no chunk is to be cleared.
-        required_passes: Number of the run's windows that must have passed tier 2 before the chunks up to ``clears`` are
+        clears: The window clears the chunks up to this ``seq``. It does so only if it has passed tier 1, and enough
+            windows have passed tier 2 (see ``required_passes``). None for a window of tier 2, or if no chunk is to be
             cleared.
+        required_passes: Number of the run's windows that must have passed tier 2 before this window clears chunks.
     """
 
     number: int
