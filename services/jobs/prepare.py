@@ -174,7 +174,7 @@ class JobLines:
         return self._input
 
     def number(self, place: int) -> int:
-        """Return the number that the line has in the input file, counted from 1."""
+        """Return the line number in the input file, counted from 1, of the line at ``place``."""
         return self._entry(place)[2]
 
     def line(self, place: int) -> JobLine:

@@ -309,7 +309,7 @@ class _Session:
         start_in(self._tasks, self._take_over(partitions, generation), f"{self._reader.group}-assignment")
 
     def _keep_committing(self) -> None:
-        """Allow the last commits of a member that leaves, in the generation of its newest assignment."""
+        """Let a leaving member make its last commits, with the generation of its newest assignment."""
         # The broker refuses commits in the generation before. Without this, the work of a member that is stopped during
         # a rebalance would be done again by another member.
         if self._untaken is None:

@@ -244,7 +244,7 @@ def plan_serve(kind: EngineKind, demand: Demand) -> ServePlan:
 
 
 def grown(demand: Demand, streams: int, seen: QueueTimes) -> Demand:
-    """Return a copy of ``demand`` with as many users as together receive, on average, ``streams`` answers at a time.
+    """Return a copy of ``demand`` whose number of users fits an average of ``streams`` simultaneous answers.
 
     ``seen`` gives the time that an answer takes.
     """
