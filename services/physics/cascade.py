@@ -1,8 +1,7 @@
-"""Compute how well a cascade of models finds the best requests.
+"""Compute how well a small model finds the requests to which a larger model would give its highest scores.
 
-A cascade scores every request with a small model, and passes the requests with the highest scores on to a larger model.
-The best requests are those to which the larger model would give its highest scores. The two scores of a request are
-modelled as correlated normal variables.
+In a cascade, the small model scores every request, and the requests with the highest scores go on to the larger model.
+The two scores of a request are modelled as correlated normal variables.
 """
 
 import math

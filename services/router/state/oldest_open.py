@@ -34,7 +34,7 @@ class OldestOpen:
         heapq.heappush(self._heap, (log_us, request_id))
 
     def mark_us(self, requests: Collection[str], besides: str, known_us: int) -> int:
-        """Return the time from which the partition's next owner must read the log, by the broker's clock.
+        """Return the append time from which the partition's next owner must read the log.
 
         The result is ``MARGIN_US`` before the earlier of two times:
 
