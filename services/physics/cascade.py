@@ -20,6 +20,8 @@ _NORMAL: Final = NormalDist()
 def recall(rho: float, *, best: float, kept: float) -> float:
     """Return the share of the best requests that the first model of a cascade passes on.
 
+    The best are those to which the last model would give its highest scores.
+
     Args:
         rho: Rank correlation between the first model's score and the last model's score.
         best: Share of all requests that count as the best, such as 0.01.
