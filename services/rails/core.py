@@ -52,7 +52,8 @@ class RailsCore(Core):
         self._waiting: FairQueue[EvaluateRequest] = FairQueue()  # bounded by the processor's limit
         self._running: Counter[str] = Counter()  # by tenant, without zeros
         self._evaluated: defaultdict[int, OrderedDict[str, None]] = defaultdict(OrderedDict)  # by partition number
-        self._pending: dict[RecordPosition, str] = {}  # bounded by the processor's limit
+        # By request id, the place of its record. Bounded by the processor's limit.
+        self._pending: dict[str, RecordPosition] = {}
 
     @property
     def backlog(self) -> int:
@@ -66,8 +67,8 @@ class RailsCore(Core):
         # The new owner evaluates these requests. If it is this process, it must not skip a request whose verdict is
         # sent but not acknowledged, because the verdict perhaps never reaches the log.
         self._evaluated.pop(number, None)
-        for place in [place for place in self._pending if place.partition == number]:
-            del self._pending[place]
+        for request_id in [each for each, place in self._pending.items() if place.partition == number]:
+            del self._pending[request_id]
         self._waiting.retain(lambda effect: effect.place.partition != number)
 
     def read(self, record: Received | UnreadableRecord, at_us: int, now_us: int) -> Sequence[Effect]:
@@ -84,7 +85,7 @@ class RailsCore(Core):
         evaluated[request.request_id] = None
         if len(evaluated) > MAX_EVALUATED:
             evaluated.popitem(last=False)
-        self._pending[place] = request.request_id
+        self._pending[request.request_id] = place
         tenant = request.tenant
         if self._most_waiting is not None and self._waiting.waiting(tenant) >= self._most_waiting:
             return (EvaluateRequest(place, request, record.traceparent, crowded=True),)
@@ -96,11 +97,14 @@ class RailsCore(Core):
         if not effect.crowded:
             self._leave(effect.request.tenant)
         begun = self._begin()
-        if self._pending.pop(effect.place, None) is None:
+        place = self._pending.pop(effect.request.request_id, None)
+        if place is None:
             return begun
-        if verdict is None:
-            return (RecordDone(effect.place), *begun)
-        return (Write(STREAMS, verdict, effect.traceparent, effect.place), *begun)
+        # If the log lost its end, the place may now be that of another request, whose record is not done.
+        done = None if place in self._pending.values() else place
+        if verdict is not None:
+            return (Write(STREAMS, verdict, effect.traceparent, done), *begun)
+        return begun if done is None else (RecordDone(done), *begun)
 
     def unwritten(self, place: RecordPosition, request_id: str) -> None:
         """Forget a request whose verdict was not written. When its record is read again, it is evaluated again."""

@@ -144,6 +144,7 @@ class SafetyCore(Core):
             for index, item in enumerate(items):
                 partition, event, traceparent = item
                 request: RequestCheck | None = None
+                context.holding = partition.catching_up
                 if partition.lost:
                     pass
                 elif type(event) is Chunk:

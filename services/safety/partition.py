@@ -38,7 +38,8 @@ class SafetyPartition:
         dropped: Number of requests that were dropped because too many were open.
     """
 
-    __slots__ = ("_closed", "_held", "_total_max_us", "catching_up", "dropped", "lost", "queued", "read_us", "requests")
+    __slots__ = ("_closed", "_held", "_judged", "_total_max_us", "catching_up", "dropped", "lost", "queued", "read_us",
+                 "requests")  # fmt: skip
 
     def __init__(self, total_max_us: int, *, catching_up: bool) -> None:
         self._total_max_us = total_max_us
@@ -49,6 +50,7 @@ class SafetyPartition:
         self.read_us = 0
         self.dropped = 0
         self._closed: OrderedDict[str, None] = OrderedDict()
+        self._judged: OrderedDict[str, None] = OrderedDict()  # not started yet, and a later verdict is void
         self._held: dict[RequestCheck, list[RunOutput]] = {}
 
     def check_of(self, event: StreamEvent, policy: Policy, context: CheckContext) -> RequestCheck | None:
@@ -62,11 +64,17 @@ class SafetyPartition:
             return request
         if isinstance(event, Closed) and event.cause not in REFUTABLE_CAUSES:
             self._remember_closed(request_id)
-        if not isinstance(event, Started) and not (isinstance(event, Verdict) and _changes_the_check(event)):
+        if isinstance(event, Verdict) and (request_id in self._judged or not _changes_the_check(event)):
+            _remember(self._judged, request_id, MAX_OPEN)  # only a request's first verdict is valid
+            return None
+        if not isinstance(event, Started | Verdict):
             return None
         longest_us = max(self._total_max_us, policy.classes.longest_total_ms("batch") * 1_000)  # its lane is not known
         expires_us = self.read_us + longest_us + GRACE_US
-        request = self.requests[request_id] = RequestCheck(request_id, event.tenant, policy, expires_us, context)
+        request = self.requests[request_id] = RequestCheck(
+            request_id, event.tenant, policy, expires_us, context, judged=request_id in self._judged
+        )
+        self._judged.pop(request_id, None)
         if len(self.requests) > MAX_OPEN:
             requests = self.requests.values()
             dropped = next((each for each in requests if each.seems_over), None) or next(iter(requests))
@@ -121,9 +129,14 @@ class SafetyPartition:
         return len(late)
 
     def _remember_closed(self, request_id: str) -> None:
-        self._closed[request_id] = None
-        if len(self._closed) > MAX_CLOSED:
-            self._closed.popitem(last=False)
+        self._judged.pop(request_id, None)
+        _remember(self._closed, request_id, MAX_CLOSED)
+
+
+def _remember(ids: OrderedDict[str, None], request_id: str, most: int) -> None:
+    ids[request_id] = None
+    if len(ids) > most:
+        ids.popitem(last=False)
 
 
 def _changes_the_check(verdict: Verdict) -> bool:

@@ -23,8 +23,8 @@ class ForgetfulRails(RailsCore):
     """Forgets what is pending of a lost partition, and remembers that it was evaluated."""
 
     def lost(self, number: int) -> None:
-        for place in [place for place in self._pending if place.partition == number]:
-            del self._pending[place]
+        for request_id in [each for each, place in self._pending.items() if place.partition == number]:
+            del self._pending[request_id]
 
 
 class TrustingRails(RailsCore):
@@ -32,8 +32,8 @@ class TrustingRails(RailsCore):
 
     def lost(self, number: int) -> None:
         evaluated = self._evaluated[number]
-        for place in [place for place in self._pending if place.partition == number]:
-            del evaluated[self._pending[place]]
+        for request_id in [each for each, place in self._pending.items() if place.partition == number]:
+            del evaluated[request_id]
         super().lost(number)
         self._evaluated[number] = evaluated
 

@@ -2,7 +2,7 @@
 
 import hashlib
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -23,12 +23,16 @@ def read_files(root: Path) -> Files:
     """Read every file under the policy's folder.
 
     Raises:
-        BrokenPolicy: The folder does not exist, a file is unreadable or too large, a file's name is not UTF-8, or there
-            are too many files.
+        BrokenPolicy: The folder does not exist, a folder or file is unreadable, a file is too large, a file's name is
+            not UTF-8, or there are too many files.
     """
     if not root.is_dir():
         raise BrokenPolicy([PolicyFault(".", 0, f"{root} is not a folder; name one with a policy.toml")])
-    names = sorted(_names(root))
+    unread: list[OSError] = []
+    names = sorted(_names(root, unread.append))
+    if unread:  # without this, a policy whose folder of patterns is unreadable would have no patterns
+        raise BrokenPolicy([_unreadable(Path(one.filename).relative_to(root).as_posix(), one) for one in unread],
+                           temporary=True)  # fmt: skip
     if len(names) > MAX_FILES:
         raise BrokenPolicy([PolicyFault(".", 0, f"{len(names)} files; the limit is {MAX_FILES}")])
     for name in names:
@@ -59,9 +63,9 @@ def fingerprint(root: Path) -> tuple[tuple[str, int, int], ...]:
     return tuple(found)
 
 
-def _names(root: Path) -> Iterator[str]:
+def _names(root: Path, on_error: Callable[[OSError], None] | None = None) -> Iterator[str]:
     above: dict[Path, frozenset[Path]] = {}  # by folder, the real paths of the folder and of those around it
-    for folder, inner, names in os.walk(root, followlinks=True):  # Kubernetes mounts folders as links
+    for folder, inner, names in os.walk(root, onerror=on_error, followlinks=True):  # Kubernetes mounts folders as links
         around, real = above.get(Path(folder).parent, frozenset[Path]()), Path(folder).resolve()
         if real in around:  # a link to a folder around it
             inner.clear()
@@ -74,14 +78,18 @@ def _names(root: Path) -> Iterator[str]:
 
 
 def _is_scratch(name: str) -> bool:
-    return name.startswith((".", "__pycache__")) or name.endswith(("~", ".swp", ".tmp"))
+    return name.startswith((".", "__pycache__", "lost+found")) or name.endswith(("~", ".swp", ".tmp"))
 
 
 def _read(root: Path, name: str) -> bytes:
     try:
         content = (root / name).read_bytes()
     except OSError as error:
-        raise BrokenPolicy([PolicyFault(name, 0, f"cannot be read: {error.strerror}")]) from None
+        raise BrokenPolicy([_unreadable(name, error)], temporary=True) from None
     if len(content) > MAX_FILE_BYTES:
         raise BrokenPolicy([PolicyFault(name, 0, f"{len(content)} bytes; the limit is {MAX_FILE_BYTES}")])
     return content
+
+
+def _unreadable(name: str, error: OSError) -> PolicyFault:
+    return PolicyFault(name, 0, f"cannot be read: {error.strerror}")

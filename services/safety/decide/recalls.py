@@ -32,14 +32,16 @@ class CheckContext:
         work: Estimated extra cost of pattern matching, as a number of table look-ups. Each character needs one look-up
             anyway, so ``work`` has only the further look-ups. ``SafetyCore.step`` sets ``work`` to 0 when it starts.
             If ``work`` becomes large, ``step`` ends early.
+        holding: Whether checks are held back, because the partition is still catching up.
     """
 
-    __slots__ = ("_number", "now_us", "source", "work")
+    __slots__ = ("_number", "holding", "now_us", "source", "work")
 
     def __init__(self, source: str) -> None:
         self.source = source
         self.now_us = 0
         self.work = 0
+        self.holding = False
         self._number = 0
 
     def number(self) -> int:

@@ -36,11 +36,14 @@ class RequestCheck:
         unread: Runs with text that the method ``read`` has not processed yet.
     """
 
-    __slots__ = ("_cleared", "_closed", "_context", "_denied", "_failed", "_first_runs", "_gated", "_perhaps_closed",
-                 "_recall_ids", "_runs", "expires_us", "over", "policy", "request_id", "tenant", "traceparent",
-                 "unread")  # fmt: skip
+    __slots__ = ("_cleared", "_closed", "_context", "_denied", "_failed", "_first_runs", "_gated", "_judged",
+                 "_perhaps_closed", "_recall_ids", "_runs", "expires_us", "over", "policy", "request_id", "tenant",
+                 "traceparent", "unread")  # fmt: skip
 
-    def __init__(self, request_id: str, tenant: str, policy: Policy, expires_us: int, context: CheckContext) -> None:
+    def __init__(
+        self, request_id: str, tenant: str, policy: Policy, expires_us: int, context: CheckContext, *,
+        judged: bool = False,
+    ) -> None:  # fmt: skip
         self.request_id = request_id
         self.tenant = tenant
         self.policy = policy
@@ -54,6 +57,7 @@ class RequestCheck:
         self._cleared: dict[int, tuple[int, bool]] = {}  # by attempt: (cleared seq, final)
         self.unread: deque[RunCheck] = deque()
         self._failed: set[int] = set()  # attempts whose run has failed
+        self._judged = judged  # whether a verdict was read: a later one is void, as in the fold
         self._gated = False
         self._denied = False
         self._closed = False
@@ -183,6 +187,9 @@ class RequestCheck:
             self._tidy()
 
     def _on_verdict(self, event: Verdict) -> None:
+        if self._judged:
+            return
+        self._judged = True
         if event.decision == "deny":  # the answer is never shown
             self._denied = True
             self._runs.clear()

@@ -65,8 +65,9 @@ class RunCheck:
         unread: Text that the method ``read`` has not processed yet.
     """
 
-    __slots__ = ("_clearing", "_context", "_due", "_ended", "_last_seq", "_plain", "_policy", "_recalls", "_scanner",
-                 "_stopped", "_text", "_tier_1", "_tier_2", "_trackers", "gated", "key", "unread")  # fmt: skip
+    __slots__ = ("_clearing", "_context", "_due", "_ended", "_held_to", "_last_seq", "_plain", "_policy", "_recalls",
+                 "_scanner", "_stopped", "_text", "_tier_1", "_tier_2", "_trackers", "gated", "key",
+                 "unread")  # fmt: skip
 
     def __init__(self, key: RunKey, policy: Policy, immediate: frozenset[int], context: CheckContext) -> None:
         safety = policy.document.safety
@@ -88,6 +89,7 @@ class RunCheck:
         self._stopped = False  # whether tier 0 stopped the answer
         self._recalls = RecallBuilder(key, policy, context)
         self._clearing: deque[_Clearance] = deque()
+        self._held_to = 0  # checks of windows up to here were held back, so their wait is counted from here
         self._last_seq: int | None = None
         self._ended = False
 
@@ -224,8 +226,11 @@ class RunCheck:
 
     def _give_up_oldest(self, tracker: WindowTracker, outputs: _Outputs) -> None:
         oldest = tracker.oldest()
-        limit = self._policy.document.safety.max_waiting_chars
-        if oldest is not None and oldest.outcome is None and self._scanner.position - oldest.end > limit:
+        position, limit = self._scanner.position, self._policy.document.safety.max_waiting_chars
+        if self._context.holding:
+            self._held_to = position
+        since = max(oldest.end, self._held_to) if oldest is not None else 0
+        if oldest is not None and oldest.outcome is None and position - since > limit:
             oldest.outcome = Unchecked("too much text is waiting for this check")
             self._count(outputs)
 

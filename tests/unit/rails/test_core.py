@@ -171,3 +171,19 @@ def test_the_requests_that_are_remembered_are_the_newest(monkeypatch):
         (begun,) = read(core, number, "acme")
         core.evaluated(begun, None)
     assert [type(*read(core, number, "acme")) for number in (2, 1, 0)] == [RecordDone, RecordDone, EvaluateRequest]
+
+
+def test_requests_at_the_same_place_have_a_verdict_each():
+    # The broker lost its newest records while the first was evaluated, and appended the second at the first's offset.
+    core = RailsCore(ROOM)
+    (first,) = core.read(record(5, "acme"), NOW_US, NOW_US)
+    (second,) = core.read(record(6, "acme")._replace(offset=5), NOW_US, NOW_US)
+    assert first.place == second.place
+    written = []
+    for one in (first, second):
+        content = deny_unread(policy(), one.request)._asdict()
+        verdict = Verdict(**envelope(one.request, at=1, source="rails"), **content, policy_version="v", total_ms=1)
+        written += core.evaluated(one, verdict)
+    assert [one.event.request_id for one in written] == [first.request.request_id, second.request.request_id]
+    assert [one.done for one in written] == [None, second.place]
+    assert core.backlog == 0

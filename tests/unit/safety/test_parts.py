@@ -307,3 +307,33 @@ def test_rego_that_fails_on_a_finding_stops_the_answer():
     spoilt = build({**held.files, "rego/findings.rego": source.encode(), "rego/data.json": data})
     said = World(spoilt, random.Random(0)).run(RunWriter().whole(["Ask bob@corp.example.com."]))
     assert {(event.action, event.category) for event in said} == {("stop", "email")}
+
+
+@pytest.mark.parametrize("started", [0, 1, 2])
+def test_a_verdict_after_the_first_changes_nothing(started):
+    # A request is evaluated twice after a crash or a rebalance. The fold obeys the first verdict only.
+    answer = RunWriter()
+    begun, *rest = answer.whole(["Here it is: ", "AKIAIOSFODNN7EXAMPLE ", "and more. " * 10])
+    events = [answer.verdict(), answer.verdict("deny")]
+    events.insert(started, begun)
+    said = World(policy(), random.Random(0)).run([*events, *rest])
+    assert len(recalls(said)) == 1
+    assert clearances(said)[-1] == (2, True)
+
+
+def test_no_check_is_late_while_a_partition_catches_up():
+    core, answer = SafetyCore(policy(max_waiting_chars=1_000), "safety/t"), RunWriter()
+    chunks = answer.chunks(["Good day. "] * 310)
+    core.gained(0)
+    assert feed(core, [answer.verdict(), answer.started(), *chunks[:300]]) == []
+    effects = core.caught_up(0, NOW_US, NOW_US)
+    effects += feed(core, [*chunks[300:], answer.finished(309)])  # before a check has answered
+    said = []
+    for effect in effects:
+        if isinstance(effect, CheckRequest):
+            said += core.take_outcome(effect, CheckResult(()), NOW_US)
+        else:
+            said.append(effect)
+    said = [effect.event for effect in said]
+    assert not recalls(said)
+    assert clearances(said)[-1] == (309, True)
