@@ -68,8 +68,10 @@ class SharedResources:
         self.retry_budget = FallbackBudget(config.retry_limits)
         self._free_chars = config.prompt_chars
 
-    def take_memory(self, chars: int) -> bool:
-        if chars > self._free_chars:
+    def take_memory(self, chars: int, lane: Lane | None) -> bool:
+        # A backlog of batch requests leaves room for the prompts of interactive ones.
+        kept_free = self.config.prompt_chars // 4 if lane == "batch" else 0
+        if chars > self._free_chars - kept_free:
             return False
         self._free_chars -= chars
         return True
@@ -134,13 +136,13 @@ class RouterPartition:
             config = self._shared.config
             state = self.requests[event.request_id] = RequestState(event.request_id, event.tenant, at_us, config)
             self._oldest.note(event.request_id, log_ms * 1_000, at_us)
-            if self.deciding and isinstance(event, Request) and self._is_full(event):
-                state.on_request(event, traceparent, at_us, log_ms)
-                state.request = structs.replace(event, messages=())
-                self._batch_open += state.lane == "batch"
-                closing = close_too_many_open(state, EventContext(now_us, self._shared.source))
-                self._set_timer(state, self._due_us(state))  # the broker may refuse the ``Closed``
-                return [closing]
+        if self.deciding and isinstance(event, Request) and _is_new(state, event) and self._is_full(event):
+            state.on_request(event, traceparent, at_us, log_ms)
+            state.request = structs.replace(event, messages=())
+            self._batch_open += state.lane == "batch"
+            closing = close_too_many_open(state, EventContext(now_us, self._shared.source))
+            self._set_timer(state, self._due_us(state))  # the broker may refuse the ``Closed``
+            return [closing]
         match event:
             case Chunk():
                 if not state.on_chunk(event, at_us, log_ms):
@@ -224,7 +226,7 @@ class RouterPartition:
             if not state.record(attempt).ended:
                 self._budgets.cloud.correct(price(state), state.cutover_us[attempt])
         if (state.may_fall_back or state.most_retries) and now_us < state.deadline_us:
-            state.prompt_kept = self._shared.take_memory(state.prompt_chars)
+            state.prompt_kept = self._shared.take_memory(state.prompt_chars, state.lane)
             if self.deciding and state.has_cloud_deadline:
                 admitted = self._shared.breaker.admits(now_us)
                 state.bypass, state.probe = admitted == "no", admitted == "probe"
@@ -331,3 +333,8 @@ class RouterPartition:
         if state.prompt_kept:
             state.prompt_kept = False
             self._shared.release_memory(state.prompt_chars)
+
+
+def _is_new(state: RequestState, request: Request) -> bool:
+    # Another event of the request, such as ``Attached``, may have been read first.
+    return request.attempt == 1 and state.lane is None and state.screen.closed is None

@@ -105,7 +105,6 @@ class StageRecorder:
 
     Attributes:
         posted_ms: Append time of the ``Request``. The caller must set this attribute.
-        opened_ms: Append time of the ``Cutover`` to the newest attempt; None if there is only one attempt.
         verdict_ms: Append time of the verdict.
         rails_ms: How long the rails (the checks of the prompt) took, as the verdict reports.
         first_shown_ms: Append time of the event that made the first text visible.
@@ -115,11 +114,11 @@ class StageRecorder:
     """
 
     __slots__ = (
+        "_opened_ms",
         "_run_ids",
         "closed_ms",
         "first_shown_ms",
         "last_shown_ms",
-        "opened_ms",
         "posted_ms",
         "rails_ms",
         "runs",
@@ -130,7 +129,7 @@ class StageRecorder:
     def __init__(self, screen: Screen) -> None:
         self.screen = screen
         self.posted_ms: float | None = None
-        self.opened_ms: float | None = None
+        self._opened_ms: dict[int, float] = {}  # by attempt, the append time of the ``Cutover`` to it
         self.verdict_ms: float | None = None
         self.rails_ms = 0.0
         self.first_shown_ms: float | None = None
@@ -171,7 +170,7 @@ class StageRecorder:
                 if not run.finished:
                     run.finished, run.queue_ms = True, event.timings.queue_ms
             case Cutover() if screen.attempts > attempts:
-                self.opened_ms = log_ms
+                self._opened_ms[event.attempt] = log_ms
             case Verdict() if screen.verdict is not verdict:
                 self.verdict_ms, self.rails_ms = log_ms, event.total_ms
             case Closed() if screen.closed is not closed:
@@ -226,7 +225,9 @@ class StageRecorder:
         return found, skew_ms
 
     def _ends(self) -> list[tuple[Part, float | None]]:
-        opened: list[tuple[Part, float | None]] = [("post", self.posted_ms), ("lost attempts", self.opened_ms)]
+        voice = self.screen.voice  # if an earlier attempt has won a race, the newest one does not count
+        opened_ms = self._opened_ms.get(self.screen.attempts if voice is None else voice.attempt)
+        opened: list[tuple[Part, float | None]] = [("post", self.posted_ms), ("lost attempts", opened_ms)]
         close: tuple[Part, float | None] = ("close", self.closed_ms)
         run = self.voice_run
         if run is None or run.first_ms is None:  # no model text: a refusal, or a failure

@@ -45,5 +45,6 @@ class HeldEvents:
         if not (events or unsent):
             return None
         self.recall_pending = False
-        fresh = [item for logged in events if logged.offset >= end_offset for item in session.feed(logged)]
+        new = (logged for logged in events if logged.offset >= end_offset or not session.has_resumed_with(logged))
+        fresh = [item for logged in new for item in session.feed(logged)]
         return session.shorten([*unsent, *fresh])

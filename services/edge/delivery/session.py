@@ -68,8 +68,8 @@ class DeliverySession:
         closed: Whether the op ``close`` was returned.
     """
 
-    __slots__ = ("_screen", "_shortened_to", "answered", "closed", "failure", "partition", "refused", "request_id",
-                 "stats", "usage")  # fmt: skip
+    __slots__ = ("_resumed_with", "_screen", "_shortened_to", "answered", "closed", "failure", "partition", "refused",
+                 "request_id", "stats", "usage")  # fmt: skip
 
     def __init__(self, request_id: str, partition: int, governance: Governance) -> None:
         self.request_id = request_id
@@ -81,6 +81,9 @@ class DeliverySession:
         self.answered = False
         self.closed = False
         self._screen = Screen(request_id, governance)
+        self._resumed_with: frozenset[tuple[int, int]] = (
+            frozenset()
+        )  # offset and append time of each event of the history
         self._shortened_to: OpId | None = None  # position of the ops after recalled text was removed
 
     @property
@@ -99,6 +102,7 @@ class DeliverySession:
         Raises:
             ApiError: 400, if no op of this request has the position ``after``.
         """
+        self._resumed_with = frozenset((logged.offset, logged.log_ms) for logged in history)
         already_sent: list[Op] = []
         rest: list[PositionedOp] = []
         found = after is None
@@ -116,6 +120,13 @@ class DeliverySession:
             )  # fmt: skip
         self.stats.exposed_tokens = self._screen.exposed_tokens
         return self._caught_up(tuple(already_sent), rest)
+
+    def has_resumed_with(self, logged: LoggedEvent) -> bool:
+        """Return whether ``resume`` got this event, and not another that the log had at the same offset."""
+        return (logged.offset, logged.log_ms) in self._resumed_with
+
+    def forget_history(self) -> None:
+        self._resumed_with = frozenset()
 
     def shorten(self, unsent: Sequence[PositionedOp]) -> CatchUpOps:
         """Return the ops ``unsent``. Text is left out if one of the ops shows it and a later op takes it back."""

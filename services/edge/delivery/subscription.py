@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, NamedTuple, Self
 
 from schemas.requests import Lane, Request
@@ -195,12 +195,15 @@ class Subscription:
             unsent = await self._send(following, held)
             following = None if self.reason is not None else held.next_ops(self.session, unsent, end_offset)
         self._held = None
+        self.session.forget_history()
         if self.reason is None:
             self.flush()
             self._end_if_over()
 
     async def _send(self, caught_up: CatchUpOps, held: HeldEvents) -> tuple[PositionedOp, ...]:
-        pieces, done = iter(self.encoder.catch_up(caught_up)), 0
+        # If a recall is pending, ``next_ops`` will pass these ops again, shortened. An encoder may see an op only once.
+        now = replace(caught_up, ops=()) if held.recall_pending else caught_up
+        pieces, done = iter(self.encoder.catch_up(now)), 0
         while not held.recall_pending and self.reason is None and (piece := next(pieces, None)) is not None:
             items, data = piece
             self._stage(items, data, steady_us())

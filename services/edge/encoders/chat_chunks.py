@@ -61,10 +61,17 @@ class ChatChunkEncoder:
 
     def catch_up(self, caught_up: CatchUpOps) -> Iterable[EncodedOps]:
         for op in caught_up.already_sent:
+            if isinstance(op, Restart):
+                self._visible = 0  # the client is past this restart, so it is no error
             self._role_sent = self._content_of(op) is not None or self._role_sent
         if caught_up.splittable:  # a generator, because a recall may replace ops that are not encoded yet
             return (((item,), self.encode(item)) for item in caught_up.ops if self.error is None)
-        parts = [part for item in caught_up.ops if (part := self._content_of(item.op)) is not None]
+        parts: list[ChunkContent] = []
+        for item in caught_up.ops:
+            part = self._content_of(item.op)
+            if self.error is not None:
+                break  # after a restart, the text is of another attempt: a chunk would append it
+            parts += [] if part is None else [part]
         merged = ChunkContent(
             content="".join(part.content for part in parts),
             finish=next((part.finish for part in parts if part.finish), None),

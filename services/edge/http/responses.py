@@ -87,7 +87,8 @@ async def _send_events(
     )  # fmt: skip
     if stream.history is None:
         stream.attach(writer)  # now the task that reads the log writes the first bytes, without waiting for this task
-        if await is_set_within(stream.ended, FIRST_OP_TIMEOUT_S) and stream.early_error is not None:
+        await is_set_within(stream.ended, FIRST_OP_TIMEOUT_S)
+        if stream.early_error is not None:  # also if the stream ended just as the time was up
             return error_response(stream.early_error, headers)
     writer.begin()
     await stream.serve(writer, SSE_KEEPALIVE)

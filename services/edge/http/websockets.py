@@ -181,7 +181,7 @@ class WebSocketConnection:
             self._keys.tenant(None)
         if kind == "cancel":
             self._cancel(parse_request_id(_text(body, "request_id") or ""))
-        elif kind in {"ask", "resume"}:
+        elif kind in ("ask", "resume"):  # not a set: a client may send a list
             if len(self._tasks) >= self._limit:
                 raise ApiError(
                     429, f"At most {self._limit} requests at once on one connection.", code="too_many_streams"

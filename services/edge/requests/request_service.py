@@ -384,12 +384,19 @@ async def _wait_until_on_log(stream: Subscription, acknowledged: asyncio.Future[
     ends_us = stream.opened_us + longest_ms * 1_000 + EXPIRY_MARGIN_US
     loop = asyncio.get_running_loop()
     ends_s = loop.time() + (ends_us - steady_us()) / 1e6
-    late = loop.call_at(ends_s, stream.on_log.set)
+    late = False
+
+    def end_wait() -> None:
+        nonlocal late  # the clock does not say it: uvloop's timers fire up to half a millisecond early
+        late = True
+        stream.on_log.set()
+
+    timer = loop.call_at(ends_s, end_wait)
     try:
         await stream.on_log.wait()  # an event about the request also proves that it is on the log
     finally:
-        late.cancel()
-    if not acknowledged.done() and loop.time() >= ends_s:
+        timer.cancel()
+    if not acknowledged.done() and late:
         raise ApiError(503, NOT_ACKNOWLEDGED, code="log_unavailable", retry_after_s=2)
     error = acknowledged.exception() if acknowledged.done() else None
     if isinstance(error, EventRejected):

@@ -58,8 +58,8 @@ def overdue(state: RequestState, known_us: int) -> CloseDecision | None:
 def no_attempt_left(state: RequestState, choice: CutoverChoice, known_us: int, now_us: int) -> CloseDecision | None:
     """Return how to close a request that cannot get the attempt that it needs; None if the request stays open."""
     against = choice.against
-    if choice.trigger is None or not against or Objection.UNREAD in against:
-        return None
+    if choice.trigger is None or not against or Objection.UNREAD in against or state.lane is None:
+        return None  # without its ``Request``, it is not known which attempts it may have
     if choice.trigger == "hard_error":
         failure = all_failed(state)
         if failure is None or (failure.error_class == "timeout" and now_us >= state.deadline_us):

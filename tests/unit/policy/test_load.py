@@ -2,6 +2,8 @@
 
 import os
 import shutil
+from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -243,3 +245,33 @@ def test_brackets_beside_each_other_are_not_too_deep():
         assert fault("f", "[" + "[1], " * 100 + "[1]]") is None
         assert fault("f", "[" * most + "]" * most) is None
         assert fault("f", "[" * (most + 1) + "]" * (most + 1)) is not None
+
+
+def test_a_folder_that_cannot_be_listed_is_a_fault(tmp_path, monkeypatch):
+    (tmp_path / "patterns").mkdir()
+    scandir = os.scandir
+
+    def fail(path):
+        if Path(path).name == "patterns":
+            raise PermissionError(13, "Permission denied", path)
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", fail)
+    with pytest.raises(BrokenPolicy, match="patterns:0: cannot be read: Permission denied") as broken:
+        read_files(tmp_path)
+    assert broken.value.temporary
+
+
+def test_a_file_that_cannot_be_read_is_tried_again(tmp_path, monkeypatch):
+    (tmp_path / "policy.toml").write_text("")
+    monkeypatch.setattr(Path, "read_bytes", Mock(side_effect=OSError(24, "Too many open files")))
+    with pytest.raises(BrokenPolicy, match=r"policy\.toml:0: cannot be read: Too many open files") as broken:
+        read_files(tmp_path)
+    assert broken.value.temporary
+
+
+def test_a_volumes_own_folder_is_no_part_of_the_policy(tmp_path):
+    for folder in ("lost+found", "patterns"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "file").write_text("")
+    assert list(read_files(tmp_path)) == ["patterns/file"]

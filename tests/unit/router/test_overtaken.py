@@ -21,6 +21,7 @@ from tests.unit.router.world import (
     finished,
     recall,
     request,
+    request_id,
     started,
     tick,
     topic_of,
@@ -114,3 +115,12 @@ def test_overtaken_rejection_is_void_only_where_another_end_can_come(word: AnyEv
     expected = "denied" if isinstance(word, Verdict) else "expired"
     assert world.until(120_000).endings() == ["rejected", expected]
     assert world.account().outcome == expected
+
+
+def test_limit_of_open_requests_holds_even_if_another_event_is_read_first():
+    ids = [rid for n in range(60) if partition_for(rid := request_id(n), PARTITIONS) == 0][:6]
+    world = World(RouterConfig(max_open=2))
+    for rid in ids:
+        world.put(attached(rid=rid), request(rid))
+    assert [world.endings(rid) for rid in ids] == [[], [], ["failed"], ["failed"], ["failed"], ["failed"]]
+    assert world.account(ids[5]).cause == "too_many_open"

@@ -359,3 +359,17 @@ def test_refused_event_that_is_no_longer_wanted_costs_no_ticks() -> None:
     alarm_us = next_alarm_us(world.routers[0])
     assert alarm_us is not None
     assert alarm_us - world.now_us > 1_000 * MS
+
+
+def test_batch_request_that_is_read_after_its_first_failure_is_tried_again():
+    world = World(RouterConfig(max_batch_retries=1)).put(started(), failed())
+    assert world.endings() == []
+    asked = request(lane="batch", at_ms=61, deadlines=Deadlines(total_ms=60_000))
+    assert world.put(asked).until(2_060).cutovers() == [(2, "hard_error", "cancel", "generator")]
+
+
+def test_prompts_of_a_backlog_leave_room_for_those_of_interactive_requests():
+    world = World(RouterConfig(max_retries=1, max_batch_retries=1, prompt_chars=100))
+    world.put(*(request(request_id(number), lane="batch") for number in range(1, 41)))
+    world.put(request(), started(), chunk(0)).until(2_050)
+    assert world.cutovers() == [(2, "stall", "cancel", "generator")]

@@ -123,3 +123,12 @@ def test_router_and_audit_divide_any_history_alike(data: bytes, steps: list[int]
     assert (account.tokens, account.later_tokens) == (found.tokens, found.later_tokens)
     assert account.clock_skew_ms == found.clock_skew_ms
     assert not any(isinstance(event, Detached) for _, event in log)
+
+
+def test_an_attempt_that_won_its_race_is_no_lost_time():
+    world = World(RouterConfig(fallback="vertex")).put(request(fallback="race"), started()).until(200)
+    world.put(started(at_ms=220, attempt=2, run="r2"), chunk(0, at_ms=230), finished(0, at_ms=240))
+    account = world.until(3_000).account()
+    assert account.stages is not None
+    assert (account.voice, account.stages.lost_attempts_ms) == (1, 0)
+    assert (account.stages.worker_ms, account.stages.prefill_ms) == (5, 225)
