@@ -115,6 +115,7 @@ class WorkerService:
 
         Raises:
             EngineDied: The engine died. The error is inside an exception group.
+            UserError: The broker refuses what this worker writes. The error is inside an exception group.
         """
         await self._producer.start()
         control = TailReader(
@@ -129,13 +130,14 @@ class WorkerService:
                 both = (self._reader, self._batch_reader)
                 readers = [tasks.create_task(reader.run()) for reader in both if reader is not None]
                 probing = tasks.create_task(self._probe())
+                writing = tasks.create_task(self._producer.watch())
                 try:
                     await self._joined.wait()
                     self._pump()
                     ready()
                     await self._until_dead()
                 except asyncio.CancelledError:
-                    if not any(task.done() for task in (listening, probing, *readers)):  # else one of them has failed
+                    if not any(task.done() for task in (listening, probing, writing, *readers)):  # else one has failed
                         await self._drain(readers)
                     raise
                 finally:

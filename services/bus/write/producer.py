@@ -108,6 +108,11 @@ class Producer:
         self._ended = None
         self._pump = asyncio.create_task(self._run(), name=f"{self._name}-producer")
 
+    async def watch(self) -> None:
+        """Wait until the broker refuses this producer for good. Then raise the reason."""
+        if self._pump is not None:
+            await asyncio.shield(self._pump)
+
     async def stop(self) -> None:
         """Wait up to ``FLUSH_S`` for acknowledgements, log how many events have none, and close."""
         if self._pump is None or self._ended is not None:
