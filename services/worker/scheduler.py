@@ -196,6 +196,9 @@ class Scheduler:
         self._waiting_batch: deque[Ticket] = deque()
         self._running: dict[tuple[str, int], Ticket] = {}
         self._unacknowledged: set[Ticket] = set()
+        # The records that may not be committed yet, by attempt, and the attempt of each such record.
+        self._places: dict[tuple[str, int], list[RecordPlace]] = {}
+        self._attempts: dict[RecordPlace, tuple[str, int]] = {}
         self._seen: RecentKeys[tuple[str, int]] = RecentKeys(MAX_REMEMBERED)
         self._cancelled: RecentKeys[tuple[str, int | None]] = RecentKeys(MAX_CANCELS)
 
@@ -229,8 +232,8 @@ class Scheduler:
 
         Returns:
             ``waits``: The request was queued.
-            ``unacknowledged``: The attempt was read before from the same record, and it waits or is in
-                ``self.unacknowledged``. The caller must not commit the offset of the record yet.
+            ``unacknowledged``: The attempt was read before, and it waits or is in ``self.unacknowledged``. The caller
+                must not commit the offset of the record yet. ``acknowledged`` returns the record later.
             ``known``: The attempt was read before, and the case ``unacknowledged`` does not apply. The caller may
                 commit the offset of the record.
             A ``Refusal``: The caller must refuse the request.
@@ -238,12 +241,14 @@ class Scheduler:
         request = ticket.request
         key = (request.request_id, request.attempt)
         if key in self._seen:
-            # The same record can be read again if this worker lost and regained its partition, or if the broker lost
-            # its newest records.
-            own = (*self._waiting, *self._waiting_batch, *self._unacknowledged)
-            same = ticket.place is not None and any(each.place == ticket.place for each in own)
-            return "unacknowledged" if same else "known"
+            # An attempt can be read again if this worker lost and regained its partition, if its record was written
+            # twice, or if the broker lost its newest records. In the last case, its record may have another offset now.
+            if key not in self._places:
+                return "known"
+            self._hold(ticket.place, key)
+            return "unacknowledged"
         self._seen.add(key, now_us)
+        self._hold(ticket.place, key)
         refusal = self._refusal(request, now_us)
         if refusal is not None:
             self._unacknowledged.add(ticket)
@@ -274,9 +279,10 @@ class Scheduler:
         self._running_batch += ticket.batch
         return ticket, None
 
-    def acknowledged(self, ticket: Ticket) -> None:
-        """Remove a request from ``unacknowledged``, because its offset may be committed now."""
+    def acknowledged(self, ticket: Ticket) -> list[RecordPlace]:
+        """Remove a request from ``unacknowledged``. Return its records, because their offsets may be committed now."""
         self._unacknowledged.discard(ticket)
+        return self._drop_places(ticket)
 
     def release(self, ticket: Ticket) -> None:
         del self._running[ticket.request.request_id, ticket.request.attempt]
@@ -313,6 +319,7 @@ class Scheduler:
         for ticket in dropped:
             (self._waiting_batch if ticket.batch else self._waiting).remove(ticket)
             self._seen.discard((ticket.request_id, ticket.attempt))
+            self._drop_places(ticket)
         return dropped
 
     def stop_all(self, refusal: Refusal) -> list[Ticket]:
@@ -325,6 +332,21 @@ class Scheduler:
         for ticket in stopped:
             ticket.stopped = refusal
         return stopped
+
+    def _hold(self, place: RecordPlace | None, key: tuple[str, int]) -> None:
+        if place is None:
+            return
+        before = self._attempts.get(place)
+        if before is not None:
+            self._places[before].remove(place)  # the same record, or one that the broker lost: its offset is reused
+        self._attempts[place] = key
+        self._places.setdefault(key, []).append(place)
+
+    def _drop_places(self, ticket: Ticket) -> list[RecordPlace]:
+        places = self._places.pop((ticket.request_id, ticket.attempt), [])
+        for place in places:
+            del self._attempts[place]
+        return places
 
     def _refusal(self, request: Request, now_us: int) -> Refusal | None:
         for key in ((request.request_id, request.attempt), (request.request_id, None)):

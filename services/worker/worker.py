@@ -201,7 +201,7 @@ class WorkerService:
         if answer in {"known", "unacknowledged"}:
             _log.info("request %s attempt %d was read again; ignored", request.request_id, request.attempt)
             if answer == "known":
-                self._on_taken(ticket)
+                self._reader_of(batch=batch).done(*place)
             return
         self._in_flight_of(ticket).acquire()
         if isinstance(answer, Refusal):
@@ -266,9 +266,8 @@ class WorkerService:
     def _on_taken(self, ticket: Ticket) -> None:
         # If the process is killed between this moment and the commit (at most 0.1 seconds later), the request is read
         # again although it has started.
-        self._scheduler.acknowledged(ticket)
-        if ticket.place is not None:
-            self._reader_of(batch=ticket.batch).done(*ticket.place)
+        for place in self._scheduler.acknowledged(ticket):
+            self._reader_of(batch=ticket.batch).done(*place)
 
     def _reader_of(self, *, batch: bool) -> GroupReader:
         return self._batch_reader if batch and self._batch_reader is not None else self._reader

@@ -162,9 +162,8 @@ class Worker:
             self._fail(self._executions[ticket], STOPPING)
 
     def _on_taken(self, ticket: Ticket) -> None:
-        self._core.scheduler.acknowledged(ticket)
-        if ticket.place is not None:
-            self.done(RecordPosition(*ticket.place))
+        for place in self._core.scheduler.acknowledged(ticket):
+            self.done(RecordPosition(*place))
 
     def _speak(self, execution: _Execution) -> None:
         if execution.over:

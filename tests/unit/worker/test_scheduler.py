@@ -58,23 +58,30 @@ def test_a_repetition_is_known_and_another_attempt_is_not():
 
 
 def test_a_record_read_again_is_committed_after_its_first_event():
-    it, place = scheduler(slots=1), RecordPlace("railbus.requests", 0, 7)
+    it, place = scheduler(slots=2), RecordPlace("railbus.requests", 0, 7)
     first, again = replace(ticket(1), place=place), replace(ticket(1, run="again"), place=place)
     copy = replace(ticket(1, run="copy"), place=place._replace(offset=8))
     assert it.accept(first, T0_US) == "waits"
-    assert it.next(T0_US) == (first, None)
-    assert it.accept(again, T0_US) == "unacknowledged"
-    assert it.accept(copy, T0_US) == "known", "the first record is committed before it"
-    it.acknowledged(first)
-    assert it.accept(again, T0_US) == "known"
-
-
-def test_a_waiting_record_read_again_is_not_committed():
-    it, place = scheduler(slots=2), RecordPlace("railbus.requests", 0, 7)
-    first, again = replace(ticket(1), place=place), replace(ticket(1, run="again"), place=place)
-    it.accept(first, T0_US)
-    assert it.accept(again, T0_US) == "unacknowledged", "the broker lost its newest records, so the log is read again"
+    assert it.accept(again, T0_US) == "unacknowledged", "it waits"
     assert (it.next(T0_US), it.next(T0_US)) == ((first, None), None)
+    assert it.accept(again, T0_US) == "unacknowledged", "it runs, and its first event may be lost"
+    assert it.accept(copy, T0_US) == "unacknowledged"
+    assert it.acknowledged(first) == [place, copy.place]
+    assert it.accept(again, T0_US) == it.accept(copy, T0_US) == "known"
+
+
+def test_a_record_at_another_offset_now_is_not_committed_before_it_starts():
+    # The broker lost its newest records. The other record has the offset of the first now.
+    it, place = scheduler(slots=1), RecordPlace("railbus.requests", 0, 100)
+    first, other = replace(ticket(1), place=place), replace(ticket(2), place=place)
+    again = replace(ticket(1, run="again"), place=place._replace(offset=101))
+    it.accept(first, T0_US)
+    assert it.accept(other, T0_US) == "waits"
+    assert it.accept(again, T0_US) == "unacknowledged"
+    assert it.next(T0_US) == (first, None)
+    assert it.acknowledged(first) == [again.place], "the record at 100 is the other's, which waits"
+    assert it.hand_back(lambda _: True) == [other]
+    assert it.accept(other, T0_US) == "waits"
 
 
 def test_an_unknown_model_is_refused_by_name():
