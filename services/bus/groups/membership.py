@@ -135,10 +135,12 @@ class GroupMembership(ConsumerRebalanceListener):  # type: ignore[misc] # aiokaf
 
     @property
     def in_session(self) -> bool:
-        # After a pause, this process does not know whether the group has removed it. During a join, it does not.
-        fresh = time.monotonic() - self._coordinator.contact_s < self._session_s
-        same = bool(self._coordinator.working_generation.member_id == self._coordinator.member_id)
-        return self.known and same and (fresh or bool(self._coordinator.joining))
+        # After a pause, this process does not know whether the group has removed it. The broker keeps a member that
+        # joins, and answers the join within the session timeout.
+        coordinator = self._coordinator
+        heard_s = max(coordinator.contact_s, coordinator.join_s) if coordinator.joining else coordinator.contact_s
+        same = coordinator.working_generation.member_id == coordinator.member_id
+        return bool(self.known and same and time.monotonic() - heard_s < self._session_s)
 
     @property
     def handing_over(self) -> frozenset[int]:
@@ -234,6 +236,8 @@ class _Coordinator(GroupCoordinator):  # type: ignore[misc]
 
     # When the newest heartbeat or SyncGroup request with a successful response was sent, in monotonic seconds.
     contact_s = float("-inf")
+    # When the newest JoinGroup request was sent, in monotonic seconds.
+    join_s = float("-inf")
     # Whether this member rejoins and waits for the response to its JoinGroup request. Until then, the broker keeps it.
     joining = False
     # Whether this member has sent a JoinGroup request and has not received its assignment yet.
@@ -281,6 +285,7 @@ class _Coordinator(GroupCoordinator):  # type: ignore[misc]
 
     async def _join(self, request: Any) -> Any:
         self.joining, self.rebalancing = self.generation > 0, True
+        self.join_s = time.monotonic()
         joined = False
         try:
             response = await super()._send_req(request)

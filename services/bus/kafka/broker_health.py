@@ -44,6 +44,12 @@ class BrokerHealth:
         BROKER_AWAY.dec()
         _log.warning("broker %s is back", self._address)
 
+    def forget(self) -> None:
+        """Do not count this broker as away any longer. Nothing has to connect to it now."""
+        if self._away:
+            self._away = False
+            BROKER_AWAY.dec()
+
 
 @cache
 def health_of(host: str, port: int) -> BrokerHealth:
@@ -61,11 +67,11 @@ async def wait_for_broker(settings: BusSettings) -> None:
 
     If none does at first, log this once.
 
-
     Raises:
         UserError: The broker refuses the credentials, or its certificate is not trusted.
     """
     for attempt in itertools.count():
+        failed: list[tuple[BrokerHealth, BaseException | str]] = []
         for host, port in settings.addresses():
             health = health_of(host, port)
             try:
@@ -83,11 +89,15 @@ async def wait_for_broker(settings: BusSettings) -> None:
                     f"broker {host}:{port}: its certificate is not trusted ({reason}); set RAILBUS_KAFKA_SSL_CAFILE"
                 ) from None
             except (OSError, KafkaError, TimeoutError) as error:
-                health.mark_unreachable(_reason(error))
+                failed.append((health, _reason(error)))
             else:
                 await conn.close()
                 health.mark_reachable()
+                for address in settings.addresses():  # one is enough; a client that needs another marks it itself
+                    health_of(*address).forget()
                 return
+        for health, why in failed:
+            health.mark_unreachable(why)
         await asyncio.sleep(backoff_s(attempt))
 
 

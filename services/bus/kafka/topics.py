@@ -122,6 +122,9 @@ async def _partition_counts(admin: Any) -> dict[str, int]:
 
 async def _replications(admin: Any, topics: Sequence[Topic]) -> dict[str, int]:
     described = await admin.describe_topics([topic.name for topic in topics])
+    for topic in described:
+        if topic["error_code"]:  # this node does not know the topic yet, although another one does
+            raise for_code(topic["error_code"])(topic["topic"])
     return {topic["topic"]: min(len(p["replicas"]) for p in topic["partitions"]) for topic in described}
 
 

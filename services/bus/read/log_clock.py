@@ -52,17 +52,25 @@ class LogClock:
         since_us: A time by the reader's clock; 0 if unknown. All records appended before this time have been read.
     """
 
-    __slots__ = ("_newest_ms", "offset", "since_us")
+    __slots__ = ("_begun_us", "_newest_ms", "offset", "since_us")
 
     def __init__(self, offset: BrokerOffset) -> None:
-        self.offset = offset
         self.since_us = 0
         self._newest_ms = 1  # a record without a time has 0 or less
+        self.follow(offset)
+
+    def follow(self, offset: BrokerOffset) -> None:
+        """Use the offset of another leader."""
+        self.offset = offset
+        # The offset when reading began. It counts until the partition was read to its end once, because records that
+        # are read long after their append say nothing about the offset.
+        self._begun_us = min(offset.least_us, offset.before_us)
 
     def appended_us(self, timestamp_ms: int, now_us: int) -> int:
         """Convert the timestamp of a record to the reader's clock. ``now_us`` is when the record was read."""
         # The result may be too late, by at most the shortest delivery time of a record in two windows. It may be too
-        # early, by less than the resolution of timestamps plus the drift of the clocks in two windows. After the
+        # early, by less than the resolution of timestamps plus the drift of the clocks in two windows, or since the
+        # reader last read the partition to its end. After the
         # broker's clock was set back, results may be too early by up to the size of that step, but never before
         # ``since_us``. This ends with the first record whose timestamp is lower than that of the previous record, or
         # whose result would be before ``since_us``.
@@ -74,21 +82,28 @@ class LogClock:
             back_us = (self._newest_ms - timestamp_ms) * 1_000
             offset.least_us += back_us
             offset.before_us += back_us
+            self._begun_us += back_us
         self._newest_ms = timestamp_ms
         stamp_us = timestamp_ms * 1_000
         difference_us = now_us - stamp_us
-        if now_us >= offset.window_ends_us:
+        since_us = self.since_us
+        # Of a partition with a backlog, all new measurements are too large, so the old ones stay.
+        if now_us >= offset.window_ends_us and (not since_us or now_us - since_us < WINDOW_US):
             offset.before_us = offset.least_us
             offset.least_us = difference_us
             offset.window_ends_us = now_us + WINDOW_US
         least_us, before_us = offset.least_us, offset.before_us
         if difference_us < least_us:
             offset.least_us = least_us = difference_us
-        appended_us = stamp_us + (before_us if before_us < least_us else least_us)  # noqa: FURB136 - each record pays
-        if appended_us >= self.since_us:
+        if before_us < least_us:  # noqa: PLR1730 - each record pays for a call
+            least_us = before_us
+        if not since_us and self._begun_us < least_us:
+            least_us = self._begun_us
+        appended_us = stamp_us + least_us
+        if appended_us >= since_us:
             return appended_us
-        if appended_us + _RESOLUTION_US > self.since_us:
-            return self.since_us
+        if appended_us + _RESOLUTION_US > since_us:
+            return since_us
         offset.least_us, offset.before_us = difference_us, _UNKNOWN_US  # the broker's clock was set back
         return now_us
 
@@ -109,7 +124,9 @@ class LogClocks:
         clock = self._clocks.get(partition)
         if clock is None:
             clock = self._clocks[partition] = LogClock(offset)
-        clock.offset, clock.since_us = offset, since_us
+        if clock.offset is not offset:
+            clock.follow(offset)
+        clock.since_us = since_us
         return clock
 
     def forget(self, partitions: Iterable[Partition]) -> None:

@@ -93,8 +93,8 @@ def _cancel(state: RequestState, attempt: int | None, reason: CancelReason, cont
 
 def account_of(state: RequestState, closed: Closed, context: EventContext) -> Account:
     verdict = state.screen.verdict
-    run = state.screen.voice
-    voice = None if run is None or state.stages.voice_run is None else run.attempt
+    started = state.screen.voice
+    voice = None if started is None or state.stages.voice_run is None else started.attempt
     closed_at = _appended_at(state.stages.closed_ms, closed)
     accounts = {attempt: record.account() for attempt, record in sorted(state.attempt_records.items())}
     account = Account(

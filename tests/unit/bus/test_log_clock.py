@@ -179,3 +179,23 @@ def test_a_partition_keeps_its_clock_until_other_records_follow():
     assert clock.since_us == 7
     clocks.forget([("t", 0)])
     assert clocks.clock(("t", 0), 2, 0) is not clock
+
+
+def test_a_log_that_is_read_again_for_long_stays_old() -> None:
+    clocks = LogClocks()
+    clocks.observe(1, START // MS, START)  # the newest record
+    for second in range(60):  # an hour of log in a minute
+        appended = START - (3_600 - 60 * second) * SECOND
+        found = clocks.clock(("t", 0), 1, 0).appended_us(appended // MS, START + second * SECOND + 1)
+        assert found <= appended + SECOND
+
+
+def test_what_waits_on_the_log_stays_old() -> None:
+    clocks, now = LogClocks(), START
+    for _ in range(30):  # the reader keeps up
+        now += SECOND
+        clocks.clock(("t", 0), 1, now - SECOND // 10).appended_us(now // MS, now)
+    put = since = now
+    for _ in range(60):  # then sixty records are appended at once, and one a second is read
+        now += SECOND
+        assert clocks.clock(("t", 0), 1, since).appended_us(put // MS, now) <= put + SECOND

@@ -187,3 +187,15 @@ async def test_a_removed_member_is_in_session_again_with_its_new_assignment(join
     assert not member.in_session
     assert member.take_over(MemberGeneration("another member", 4))
     assert member.in_session
+
+
+async def test_a_member_paused_while_it_joins_is_not_in_session(joining: Joining) -> None:
+    member: Any = object.__new__(GroupMembership)
+    member._coordinator, member._session_s = joining.coordinator, 1.0
+    join = JoinGroupRequest("group", 1, 1, "member", None, "consumer", [])
+    sent = asyncio.create_task(joining.coordinator._send_req(join))
+    await asyncio.sleep(0)
+    assert member.in_session
+    joining.coordinator.join_s -= 1.0  # the process is paused for the session timeout
+    assert not member.in_session
+    sent.cancel()

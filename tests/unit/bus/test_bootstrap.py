@@ -1,0 +1,37 @@
+"""The first connections: which brokers count as away, and a node that does not know everything yet."""
+
+from typing import Any
+
+import pytest
+from aiokafka.errors import KafkaError
+
+from schemas.topics import TOPICS
+from services.bus import BusSettings
+from services.bus.kafka import broker_health, topics
+from services.runtime.metrics import BROKER_AWAY
+
+
+class Connection:
+    async def close(self) -> None: ...
+
+
+async def test_one_bootstrap_address_is_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def connect(_settings: BusSettings, host: str, _port: int, **_: Any) -> Connection:
+        if host == "boot-1":
+            raise ConnectionRefusedError
+        return Connection()
+
+    monkeypatch.setattr(broker_health, "connect", connect)
+    before = BROKER_AWAY._value.get()
+    broker_health.health_of("boot-1", 9092).mark_unreachable("connection refused")
+    await broker_health.wait_for_broker(BusSettings(bootstrap="boot-1:9092,boot-2:9092"))
+    assert BROKER_AWAY._value.get() == before
+
+
+async def test_a_node_that_does_not_know_a_topic_yet_is_asked_again() -> None:
+    class Admin:
+        async def describe_topics(self, names: list[str]) -> list[dict[str, Any]]:
+            return [{"error_code": 3, "topic": name, "partitions": []} for name in names]
+
+    with pytest.raises(KafkaError):
+        await topics._replications(Admin(), TOPICS[:1])
