@@ -1,5 +1,6 @@
 """Buffer the records of one partition until they are written to a file. No I/O."""
 
+from bisect import bisect_left
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -40,7 +41,12 @@ class PartitionBuffer:
 
     def add(self, record: StoredRecord, now_us: int) -> None:
         if record.offset < self.next_offset:
-            return  # it was read again after a reconnection, or after the broker lost the end of its log
+            place = bisect_left(self._records, record.offset, key=lambda each: each.offset)
+            if record.offset < self.start or record in self._records[place : place + 1]:
+                return  # it is archived already, or it was read again after a reconnection
+            # The broker lost the end of its log, and this record has the offset of a lost one.
+            self.units -= sum(map(units_of, self._records[place:]))
+            del self._records[place:]
         self.next_offset = record.offset + 1
         self.units += units_of(record)
         self._records.append(record)

@@ -14,7 +14,9 @@ from schemas.requests import Request
 from schemas.stream import StreamEvent
 from schemas.topics import REQUESTS_BATCH, STREAMS
 from services.batch.job import (
+    CHECKPOINT_LINES,
     CHECKPOINT_US,
+    LONGEST_CHECKPOINT_US,
     AskCancel,
     FinishJob,
     JobCheckpoint,
@@ -300,7 +302,9 @@ class BatchCore:
 
     def _progress(self, job: JobRun, now_us: int, positions: Positions | None) -> BatchProgress:
         job.changed = False
-        job.checkpoint_us = now_us + CHECKPOINT_US
+        # Otherwise, the checkpoints of a large job would fill the topic, and the broker would drop the job's beginning.
+        longer_us = CHECKPOINT_US * max(1, len(job.open) // CHECKPOINT_LINES)
+        job.checkpoint_us = now_us + min(longer_us, LONGEST_CHECKPOINT_US)
         count = self._config.partitions
         streams = list(job.stream_offsets if positions is None else positions[STREAMS.name])
         requests = list(job.request_offsets if positions is None else positions[REQUESTS_BATCH.name])

@@ -6,6 +6,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final, NamedTuple
 
 from services.books import TableChange, newest_of_each
+from services.runtime.clock import steady_us
+from services.runtime.errors import UnavailableError
 from services.runtime.metrics import LEDGER_READ
 
 BATCH_S: Final = 0.1
@@ -31,10 +33,15 @@ class Changelog:
     """Collects the changes that events make to the ledger's table, and writes them to the changelog topic.
 
     An event is acknowledged to Faust after its changes were written.
+
+    Args:
+        send: Sends one change.
+        session_us: The session timeout of the consumer group, in microseconds.
     """
 
-    def __init__(self, send: Send) -> None:
+    def __init__(self, send: Send, *, session_us: int) -> None:
         self._send = send
+        self._session_us = session_us
         self._taken: list[_Taken] = []
         self._filled = asyncio.Event()
         self._full = asyncio.Event()
@@ -65,11 +72,17 @@ class Changelog:
 
         Raises:
             Exception: The broker did not accept a change.
+            UnavailableError: This process was paused for longer than the session timeout.
         """
         while True:
             await self._filled.wait()
+            filled_us = steady_us()
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._full.wait(), BATCH_S)
+            if steady_us() - filled_us > self._session_us:
+                # The next owner of the partitions may have written newer values of the same keys. The events were not
+                # acknowledged, so they are read again.
+                raise UnavailableError("the ledger was paused for longer than the session timeout; it must start again")
             batch, self._taken = self._taken, []
             self._writing = True
             self._filled.clear()

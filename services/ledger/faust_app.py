@@ -80,7 +80,7 @@ class LedgerApp:
         self.books: dict[int, PartitionBooks] = {}
         self.ready = False
         self._config: BooksConfig = settings.config()
-        self._changelog = Changelog(self._send)
+        self._changelog = Changelog(self._send, session_us=settings.bus.session_timeout_ms * 1_000)
         self._bus = settings.bus
         self._sought: dict[TP, _Sought] = {}
         self._stands: dict[TP, _Sought] = {}

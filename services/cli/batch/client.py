@@ -123,9 +123,16 @@ def store_input(store: FolderStore, batch_id: str, filename: str, write: Callabl
     """Store the input of a job that does not exist yet, and check its lines.
 
     Raises:
-        UserError: The input is invalid, for example because two lines have the same ``custom_id``.
+        UserError: The input is invalid, for example because two lines have the same ``custom_id``, or there are results
+            of this job.
     """
     file_id = input_file_id(batch_id)
+    folder = store.work_folder(batch_id)
+    if any(folder.glob("part-*")):
+        raise UserError(
+            f"job {batch_id} has results in {folder}, although the log does not name it any more: if no batch service"
+            " works on it, keep what you need and remove the folder"
+        )
     store.clean(batch_id)  # an earlier run with other options may have been interrupted before it created the job
     with store.writing(file_id, TENANT, filename, "batch", now_ms() // 1_000) as file:
         write(file)

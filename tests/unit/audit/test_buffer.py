@@ -41,3 +41,13 @@ def test_what_comes_again_is_taken_once_and_no_batch_has_two_days(start, plan):
 def test_a_record_without_a_value_takes_memory_too():
     assert units_of(record(0)) == 1
     assert units_of(record(0, value=bytes(10_000))) == 11
+
+
+def test_records_that_the_broker_has_lost_give_way_to_those_at_their_offsets():
+    buffer = PartitionBuffer(0)
+    for offset in (0, 1, 2, 3, 4, 0, 1, 2):  # the log is read again from an earlier record on
+        buffer.add(record(offset, 1, b"old"), 7)
+    for offset in (3, 4, 5):
+        buffer.add(record(offset, 9, b"new"), 7)
+    assert [each.value for each in buffer.take()[1]] == [b"old"] * 3 + [b"new"] * 3
+    assert buffer.units == 0

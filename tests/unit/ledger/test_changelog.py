@@ -8,6 +8,7 @@ import pytest
 from services.books import TableChange
 from services.ledger import changelog as module
 from services.ledger.changelog import Changelog
+from services.runtime.errors import UnavailableError
 from tests.support.waiting import comes_true
 
 
@@ -38,7 +39,7 @@ class Log:
 
 @asynccontextmanager
 async def running(log):
-    changelog = Changelog(log.send)
+    changelog = Changelog(log.send, session_us=60_000_000)
     task = asyncio.create_task(changelog.run())
     try:
         yield changelog
@@ -90,7 +91,7 @@ async def test_no_more_is_taken_than_one_batch_beside_the_one_that_is_written(mo
 
 async def test_a_refused_change_ends_the_writer_and_acknowledges_nothing():
     log, event = Log(), Event()
-    changelog = Changelog(log.send)
+    changelog = Changelog(log.send, session_us=60_000_000)
     task = asyncio.create_task(changelog.run())
     await changelog.add(event, 0, [TableChange(b"0/e/a", b"1")], read(0, 1))
     assert await comes_true(lambda: log.pending, 30)
@@ -107,3 +108,16 @@ async def _complete(changelog, log):
             if not each.done():
                 each.set_result(None)
         await asyncio.sleep(0.01)
+
+
+async def test_a_writer_that_was_paused_for_longer_than_its_session_writes_nothing(monkeypatch):
+    times = iter((0, 20_000_000))
+    monkeypatch.setattr(module, "steady_us", lambda: next(times))
+    log, event = Log(), Event()
+    changelog = Changelog(log.send, session_us=10_000_000)
+    task = asyncio.create_task(changelog.run())
+    await changelog.add(event, 0, [TableChange(b"0/e/a", b"1")], read(0, 1))
+    with pytest.raises(UnavailableError):
+        await task
+    assert not log.sent
+    assert not event.acked
