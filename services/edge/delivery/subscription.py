@@ -201,6 +201,8 @@ class Subscription:
             self._end_if_over()
 
     async def _send(self, caught_up: CatchUpOps, held: HeldEvents) -> tuple[PositionedOp, ...]:
+        if self._writer is not None:  # several streams of one websocket may send their histories at the same time
+            self._end_on_write_failure(await self._writer.drain())
         # If a recall is pending, ``next_ops`` will pass these ops again, shortened. An encoder may see an op only once.
         now = replace(caught_up, ops=()) if held.recall_pending else caught_up
         pieces, done = iter(self.encoder.catch_up(now)), 0

@@ -1,5 +1,6 @@
 """A client that comes back: what it already has, what it missed, and what happens meanwhile."""
 
+import asyncio
 from types import SimpleNamespace
 
 import orjson
@@ -92,3 +93,17 @@ async def test_a_recall_at_an_offset_that_the_broker_assigned_again_counts():
     await stream.catch_up(caught_up, len(events))
     assert b"SECRET" not in wire.data
     assert visible(wire) == "[gone]"
+
+
+async def test_a_history_waits_until_the_connection_has_room():
+    hub, wire, writer = Hub(), Wire(), AnswerWriter(ID)
+    stream = chat(stream_of(hub, catching_up=True, until_closed=False))
+    stream.attach(ClientWriter(wire, 10_000))
+    events = [writer.started(), writer.chunk("a")]
+    wire.unread = 10_001  # another stream of the same websocket has just sent its history
+    sending = asyncio.create_task(stream.catch_up(stream.session.resume(history_of(events), None), len(events)))
+    await asyncio.sleep(0.05)
+    assert not wire.data
+    wire.unread = 0
+    await sending
+    assert text_of(wire) == "a"
