@@ -32,7 +32,7 @@ def assert_equals_the_account(lab, receiver, request_id):
     parts = sorted(part_spans(spans), key=lambda span: span.start_ns)
     sent, wanted = {span.name: span.ms for span in parts}, dict(account.parts)
     for name in sent.keys() | wanted.keys():  # a part of 240 ns is the rounding of a time of day, and may be missing
-        assert sent.get(name, 0.0) == pytest.approx(wanted.get(name, 0.0), abs=0.01)
+        assert sent.get(name, 0.0) == pytest.approx(wanted.get(name, 0.0), abs=0.01), f"{name}: {sent}, {wanted}"
     assert sum(span.ms for span in parts) == pytest.approx(account.total_ms, abs=1)
     assert root.ms == pytest.approx(account.total_ms, abs=1)
     assert {span.parent_id for span in parts} == {root.span_id}

@@ -43,7 +43,7 @@ def test_a_record_without_a_value_takes_memory_too():
     assert units_of(record(0, value=bytes(10_000))) == 11
 
 
-def test_records_that_the_broker_has_lost_give_way_to_those_at_their_offsets():
+def test_lost_records_give_way_to_those_at_their_offsets():
     buffer = PartitionBuffer(0)
     for offset in (0, 1, 2, 3, 4, 0, 1, 2):  # the log is read again from an earlier record on
         buffer.add(record(offset, 1, b"old"), 7)

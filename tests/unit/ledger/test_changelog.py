@@ -110,7 +110,7 @@ async def _complete(changelog, log):
         await asyncio.sleep(0.01)
 
 
-async def test_a_writer_that_was_paused_for_longer_than_its_session_writes_nothing(monkeypatch):
+async def test_a_writer_paused_for_longer_than_its_session_writes_nothing(monkeypatch):
     times = iter((0, 20_000_000))
     monkeypatch.setattr(module, "steady_us", lambda: next(times))
     log, event = Log(), Event()
