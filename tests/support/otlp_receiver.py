@@ -48,15 +48,17 @@ class OtlpReceiver:
         self.status = 200
 
     def by_request(self):
-        """The spans of each request, by its id: each trace's root names it."""
+        """The spans of each request, by its id, once its trace is whole: two exports may have one trace's spans."""
         traces: dict[str, dict[str, ReceivedSpan]] = {}
         for span in self.spans:
             traces.setdefault(span.trace_id, {})[span.span_id] = span
         found = {}
-        for spans in traces.values():
-            for span in spans.values():
-                if request_id := span.attributes.get("railbus.request_id"):
-                    found[request_id] = list(spans.values())
+        for trace in traces.values():
+            spans = list(trace.values())
+            parts_ms = sum(span.ms for span in spans if "railbus.part" in span.attributes)
+            for span in spans:
+                if (request_id := span.attributes.get("railbus.request_id")) and parts_ms >= span.ms - 1:
+                    found[request_id] = spans
         return found
 
     def take(self, body):
