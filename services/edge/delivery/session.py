@@ -81,9 +81,8 @@ class DeliverySession:
         self.answered = False
         self.closed = False
         self._screen = Screen(request_id, governance)
-        self._resumed_with: frozenset[tuple[int, int]] = (
-            frozenset()
-        )  # offset and append time of each event of the history
+        # Offset and append time of each event of the history.
+        self._resumed_with: frozenset[tuple[int, int]] = frozenset()
         self._shortened_to: OpId | None = None  # position of the ops after recalled text was removed
 
     @property
