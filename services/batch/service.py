@@ -25,6 +25,7 @@ from services.bus import (
     BusSettings,
     GroupReader,
     InFlightLimit,
+    Partition,
     Position,
     Producer,
     Received,
@@ -93,6 +94,7 @@ class BatchService:
         self._tail = TailReader(
             bus, handler=self._on_records, in_flight_limit=self._limit,
             record_filter=lambda kind, key: kind in kinds and key is not None and key[:JOB_CHARS] in self._wanted,
+            on_moved=self._on_moved,
         )  # fmt: skip
         # The member with the only partition of the topic takes over each unfinished job, by an event of a higher epoch.
         self._group = GroupReader(
@@ -135,8 +137,15 @@ class BatchService:
             self._forget()
         self._wake.set()
 
+    def _on_moved(self, partition: Partition, gone: int, begin: int) -> None:
+        if begin < gone:
+            # The broker lost records that the jobs' state was built from, and gives their offsets to other records.
+            _log.warning("%s[%d]: records are lost; every job goes on from its newest progress event", *partition)
+            self._forget()
+            self._wake.set()
+
     def _forget(self) -> None:
-        # Another batch service now holds the partition, and takes the jobs over.
+        # Whoever holds the partition takes the jobs over, from their newest progress events.
         for task in self._begun.values():
             task.cancel()
         self._begun.clear()

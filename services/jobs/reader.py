@@ -53,8 +53,9 @@ class JobReader:
     async def read_to_end(self) -> None:
         """Wait until ``run`` has read all records that are on the topic at the time of this call."""
         end = await self._tail.end_offset(BATCHES, 0)
-        while (self._tail.position(BATCHES, 0) or 0) < end:  # noqa: ASYNC110 - see POLL_S
+        while (self._tail.position(BATCHES, 0) or 0) < end:
             await asyncio.sleep(POLL_S)
+            end = min(end, await self._tail.end_offset(BATCHES, 0))  # the broker may have lost records meanwhile
 
     async def changed(self, timeout_s: float) -> None:
         """Wait until new records have been read, or until ``timeout_s`` seconds have passed."""

@@ -5,7 +5,7 @@ from typing import Any, Literal
 from schemas.topics import Topic
 from services.bus.in_flight_limit import InFlightLimit
 from services.bus.kafka.cluster import Cluster
-from services.bus.read.fetcher import Events, Fetcher
+from services.bus.read.fetcher import Events, Fetcher, OnMoved
 from services.bus.read.record_decoder import RawDecoder, RecordDecoder
 from services.bus.records import AtTime, Partition, RecordFilter, RecordHandler, StoredRecordHandler
 from services.bus.settings import BusSettings
@@ -25,6 +25,7 @@ class TailReader:
         record_filter: A record for which it returns false is skipped without decoding.
         include_newer: Whether the handler also gets an ``UnreadableRecord`` for each record that only a newer version
             of Railbus can decode.
+        on_moved: Called as ``Fetcher`` describes.
     """
 
     def __init__(
@@ -35,8 +36,10 @@ class TailReader:
         record_filter: RecordFilter | None = None,
         include_newer: bool = False,
         in_flight_limit: InFlightLimit | None = None,
+        on_moved: OnMoved | None = None,
     ) -> None:
-        self._open(settings, handler, RecordDecoder(record_filter, include_newer=include_newer), in_flight_limit)
+        decoder = RecordDecoder(record_filter, include_newer=include_newer)
+        self._open(settings, handler, decoder, in_flight_limit, on_moved)
 
     def _open(
         self,
@@ -44,6 +47,7 @@ class TailReader:
         handler: RecordHandler | StoredRecordHandler,
         decoder: RecordDecoder | RawDecoder,
         in_flight_limit: InFlightLimit | None,
+        on_moved: OnMoved | None = None,
     ) -> None:
         self._handler: Callable[[Sequence[Any]], None] = handler
         self._cluster = Cluster(settings, "tail")
@@ -52,6 +56,7 @@ class TailReader:
             decoder=decoder,
             hand_over=self._hand_over,
             in_flight_limit=in_flight_limit,
+            on_moved=on_moved,
         )
         self._running = asyncio.Event()
 
