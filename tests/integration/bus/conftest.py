@@ -1,4 +1,5 @@
 import asyncio
+import random
 from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
@@ -33,6 +34,12 @@ def new_topic(settings: BusSettings) -> NewTopic:
         return topic
 
     return make
+
+
+@pytest.fixture
+def group() -> str:
+    """The name of a group of this test's own."""
+    return f"group-{random.getrandbits(64):x}"
 
 
 @pytest.fixture

@@ -10,8 +10,9 @@ from aiokafka import AIOKafkaProducer
 
 from schemas.ids import uuid7
 from schemas.stream import Chunk, Closed
+from schemas.topics import Topic
 from schemas.wire import encode, key_of
-from services.bus import Received, UnreadableRecord, partition_for
+from services.bus import Producer, Received, TopicPartitions, UnreadableRecord, partition_for
 from services.runtime.clock import now_ms
 
 LIMIT_S = 60.0
@@ -36,6 +37,19 @@ def closed(request_id: str, reason: str = "") -> Closed:
     return Closed(
         request_id=request_id, tenant="t", at=now_ms() * 1000, source="test", outcome="completed", reason=reason
     )
+
+
+NOTHING: TopicPartitions = frozenset()
+
+
+def all_partitions(topic: Topic) -> TopicPartitions:
+    return frozenset((topic.name, partition) for partition in range(4))
+
+
+async def fill_all(producer: Producer, topic: Topic, each: int) -> list[tuple[int, int]]:
+    """Write so many chunks to each partition, and return where they are, in order."""
+    futures = [await producer.post(topic, chunk(request_in(p), 0)) for p in range(4) for _ in range(each)]
+    return sorted([await future for future in futures])
 
 
 class RecordCollector:
