@@ -34,6 +34,10 @@ class Driver:
     def over(self) -> bool:
         return time.monotonic() >= self._until
 
+    def restart_limit(self) -> None:
+        """Count the workload's time limit from now on."""
+        self._until = time.monotonic() + self._workload.limit_s
+
     async def warm_up(self) -> None:
         """Send one request that is not measured.
 

@@ -24,8 +24,8 @@ from services.runtime.settings import load_settings
 from services.worker.engine import Engine, EngineError, EngineStep, Job, ScoringEngine
 
 MAX_LINE_BYTES: Final = 64 * 2**20
-LIFETIME_S: Final = 7_200.0
-"""``RunLoad`` sends no request later than this many seconds after the engine became ready."""
+LOAD_LIMIT_S: Final = 7_200.0
+"""``RunLoad`` sends no request later than this many seconds after it began."""
 
 REQUEST_TIMEOUT_S: Final = 300.0
 SEED: Final = 1
@@ -53,12 +53,13 @@ class EngineSession:
         self._asked = 0
         about = Workload(
             engine=engine.name, cells=(), streams=(), output=2, temperature=0.0, seed=SEED,
-            request_s=REQUEST_TIMEOUT_S, limit_s=LIFETIME_S,
+            request_s=REQUEST_TIMEOUT_S, limit_s=LOAD_LIMIT_S,
         )  # fmt: skip
         self._driver = Driver(engine, about)
 
     async def do(self, command: RunLoad | RunAnswers | RunScores) -> dict[str, Any]:
         if isinstance(command, RunLoad):
+            self._driver.restart_limit()  # an engine can be in use for longer than one load may take
             began = time.monotonic()
             requests = await self._driver.sample(command.loop)
             wall_s = time.monotonic() - began

@@ -36,7 +36,7 @@ class SampledLoop:
         new: Mean number of uncached prompt tokens of a request.
         prompt: Mean number of prompt tokens of a request.
         output: Mean number of tokens of an answer.
-        token_ms: Mean time between the tokens of an answer.
+        token_ms: Mean time between the tokens of an answer; 0 if every answer has one token.
         lengths: Number of tokens of each answer.
     """
 
@@ -79,7 +79,7 @@ class SampledEngine:
 
     @property
     def prompt(self) -> float:
-        return fmean(loop.prompt for loop in self.loops)
+        return fmean(loop.prompt for loop in self.loops[1:])  # the same loops as in ``new``
 
     def output(self, max_tokens: int) -> float:
         """Return the mean number of tokens of the sampled answers.
@@ -131,12 +131,15 @@ def sampled_loop(result: SampleResult) -> SampledLoop:
     Raises:
         ValueError: Too few requests were answered.
     """
-    found = [_counted(each) for each in result.requests if each.answered and each.token_ms is not None]
+    found = [_counted(each) for each in result.requests if each.answered]
     if len(found) < max(4, 2 * result.at_once + 1, len(result.requests) / 2):
         raise ValueError(
             f"{len(found)} of {len(result.requests)} requests were answered with {result.at_once} at once: too few to "
             "plan by; give more prompts, or fewer at once (--at-once)"
         )
+    paces = [pace for each in found if (pace := each.token_ms) is not None]
+    if not paces and any(each.tokens > 1 for each in found):
+        raise ValueError("every answer came in one piece, so the time of a token is unknown: use an engine that streams")
     # With N concurrent requests, all N slots are in use from the end of the Nth answer to the start of the last
     # request. Tokens are counted instead of answers, because answers of equal length end at the same time.
     ends = sorted(each.due_ms + each.total_ms for each in found)
@@ -156,7 +159,7 @@ def sampled_loop(result: SampleResult) -> SampledLoop:
         prompt=fmean(0 if each.usage is None else each.usage.prompt_tokens for each in found),
         output=output,
         ttft_ms=fmean(each.ttft_ms for each in found),
-        token_ms=fmean(each.token_ms or 0.0 for each in found),
+        token_ms=fmean(paces) if paces else 0.0,
         lengths=tuple(each.tokens for each in found),
     )
 

@@ -91,7 +91,8 @@ def run(args: argparse.Namespace) -> int:
 def _grown(demand: Demand, chosen: ServePlan, streams: int) -> GrowthRow:
     full = plan_serve(chosen.kind, replace(demand, users=max(demand.users, MANY))).full
     plan = plan_serve(chosen.kind, grown(demand, streams, full))
-    return GrowthRow(plan, growth(streams, plan.seen.token_ms))
+    # An answer of one token is one chunk, and its stream is open until this chunk comes.
+    return GrowthRow(plan, growth(streams, plan.seen.token_ms or full.ttft_ms(0.5)))
 
 
 def _demand(args: argparse.Namespace) -> Demand:

@@ -4,7 +4,9 @@ import asyncio
 import itertools
 
 from services.generator.bench.driver import Driver
+from services.generator.bench.session import LOAD_LIMIT_S, EngineSession, RunLoad
 from services.generator.bench.workload import ClosedLoop, SampleLoop, Workload
+from services.generator.engines import make
 from services.worker.engine import EngineStep, GenerationResult
 
 
@@ -74,3 +76,13 @@ async def test_a_sample_sends_each_prompt_once_and_never_more_at_once():
     assert engine.most == 3
     assert len(found) == 20
     assert all(each.error is None and each.steps for each in found)
+
+
+async def test_an_engine_that_stays_for_hours_is_still_measured() -> None:
+    engine = make("simulated", {"RAILBUS_SIM_TIME_SCALE": "0.05"})
+    await engine.start()
+    long_ago = EngineSession(engine)
+    long_ago._driver._until -= LOAD_LIMIT_S
+    found = await long_ago.do(RunLoad(SampleLoop(prompts=("a",) * 8, at_once=2, output=4)))
+    await engine.close()
+    assert len(found["requests"]) == 8

@@ -18,7 +18,10 @@ from tests.support.examples import examples
 
 
 class Engine:
-    """An engine in virtual time: a step takes ``fixed + each x running``, and ``token`` for each prompt token in it."""
+    """An engine in virtual time: a step takes ``fixed + each x running``, and ``token`` for each prompt token in it.
+
+    A prompt is its number of tokens, or a pair: this number, and the length of its answer.
+    """
 
     def __init__(self, fixed, each, token, length=20, cached=0):
         self.fixed, self.each, self.token, self.length, self.cached = fixed, each, token, length, cached
@@ -27,17 +30,21 @@ class Engine:
         now, coming, running, found = 0.0, list(prompts), [], []
         while coming or running:
             while coming and len(running) < at_once:
-                running.append({"due": now, "new": coming.pop(0) - self.cached, "steps": []})
+                prompt, length = self._lengths(coming.pop(0))
+                running.append({"due": now, "new": prompt - self.cached, "steps": [], "length": length})
             decoding = [one for one in running if one["steps"]]
             starting = [one for one in running if not one["steps"]]
             now += self.fixed + self.each * len(decoding) + self.token * sum(one["new"] for one in starting)
             for one in running:
                 one["steps"].append((now - one["due"], 1))
-            for one in [one for one in running if len(one["steps"]) == self.length]:
+            for one in [one for one in running if len(one["steps"]) == one["length"]]:
                 running.remove(one)
-                usage = TokenCounts(one["new"] + self.cached, self.length, self.cached)
+                usage = TokenCounts(one["new"] + self.cached, one["length"], self.cached)
                 found.append(RequestResult(one["due"], tuple(one["steps"]), now - one["due"], usage))
         return SampleResult(at_once, self.length, tuple(found))
+
+    def _lengths(self, prompt):
+        return prompt if isinstance(prompt, tuple) else (prompt, self.length)
 
 
 PROMPTS = [80 + 7 * (number % 12) for number in range(200)]
@@ -110,6 +117,32 @@ def test_a_prompt_that_is_not_cached_costs_more():
     assert cold.hours.value > 1.05 * usual.hours.value
     assert usual.money.value == 2 * usual.hours.value
     assert usual.hours.high / usual.hours.value < cold.hours.high / cold.hours.value
+
+
+@pytest.mark.parametrize("lengths", [range(60, 260), range(300, 100, -1)])
+def test_prompts_sorted_by_length_are_no_cached_prefix(lengths):
+    engine = Engine(10, 0.4, 0.05, 12)
+    found = sampled_engine([engine.run(number, texts) for number, texts in divided(list(lengths), 4)])
+    assert found.prompt == found.new
+
+
+@pytest.mark.parametrize("longer", [30, 1])
+def test_answers_of_one_token_count(longer):
+    prompts = [(150, 1 if number % 5 < 2 else longer) for number in range(200)]
+    engine = Engine(10, 0.4, 0.05)
+    found = sampled_engine([engine.run(number, texts) for number, texts in divided(prompts, 4)])
+    for number in (1, 2, 4):
+        result = engine.run(number, prompts)
+        took = max(each.due_ms + each.total_ms for each in result.requests)
+        said = found.hours(1, number, found.output(1_000)).value * 3.6e6
+        assert said == pytest.approx(took / 200, rel=0.1)
+
+
+def test_answers_in_one_piece_are_refused():
+    result = Engine(10, 1, 0.1).run(1, PROMPTS[:16])
+    whole = [RequestResult(r.due_ms, ((r.total_ms, 20),), r.total_ms, r.usage) for r in result.requests]
+    with pytest.raises(ValueError, match="came in one piece"):
+        sampled_loop(SampleResult(1, 20, tuple(whole)))
 
 
 def test_a_machine_whose_speed_changes_is_believed_where_it_was_measured():

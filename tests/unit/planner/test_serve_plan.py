@@ -155,6 +155,12 @@ def test_what_cannot_be_promised_is_said(capsys):
 
 
 @pytest.mark.slow
+def test_answers_of_one_token_can_grow(capsys):
+    code, out, _ = told(capsys, "--gpu", "h100", "--gpus", "1", "--output", "1", "--grow", "--json")
+    assert code == 0
+    assert all(row["chunks_per_second"] > 0 for row in json.loads(out)["growth"])
+
+
 def test_growth_to_a_million_streams(capsys):
     code, out, _ = told(capsys, "--gpu", "h100", "--gpus", "2", "--model", "llama-3-70b", "--grow", "--json")
     found = json.loads(out)["growth"]
