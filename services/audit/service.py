@@ -62,7 +62,9 @@ class ArchiveService:
         self._seal_keys = None if settings.audit_seal_keys is None else KeyStore(settings.audit_seal_keys, create=True)
         self._on_ready: Callable[[], None] | None = on_ready
         self._limit = InFlightLimit(settings.audit_buffer_mb * 1_048_576 // UNIT_BYTES)
-        self._tail = RawTailReader(bus, handler=self._on_records, in_flight_limit=self._limit)
+        self._tail = RawTailReader(
+            bus, handler=self._on_records, in_flight_limit=self._limit, on_moved=self._on_moved
+        )  # fmt: skip
         self._group = GroupReader(
             bus, topics=TOPICS, group=GROUP, handler=None, commit="never", on_assigned=self._on_assigned,
             instance_id=settings.audit_instance,
@@ -116,6 +118,13 @@ class ArchiveService:
                 buffer.add(record, now_us)
         self._count()
 
+    def _on_moved(self, partition: Partition, gone: int, begin: int) -> None:
+        # The broker lost the end of the log, perhaps with records that are in the buffer. So read from the archive's
+        # end. If retention has deleted records instead, the buffer may have the only copy of some of them.
+        if begin < gone and self._buffers.pop(partition, None) is not None:
+            self._changes.put_nowait((partition, True))
+            self._count()
+
     async def _take_changes(self) -> None:
         while True:
             (name, number), gained = await self._changes.get()
@@ -161,7 +170,7 @@ class ArchiveService:
 
     async def _write(self, partition: Partition) -> None:
         buffer, writer = self._buffers.get(partition), self._writers.get(partition)
-        while buffer is not None and writer is not None and len(buffer):
+        while buffer and writer is not None and self._buffers.get(partition) is buffer:
             before = buffer.units
             start, records = buffer.take()
             self._writing = before - buffer.units

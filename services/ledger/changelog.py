@@ -13,6 +13,9 @@ from services.runtime.metrics import LEDGER_READ
 BATCH_S: Final = 0.1
 """Time for which changes are collected. A batch costs one write to a socket, which is the most expensive step."""
 
+LOOK_S: Final = 1.0
+"""Maximum time between two checks whether this process was paused, in seconds."""
+
 BATCH_EVENTS: Final = 1_000
 """Maximum number of events in a batch. While one batch is being written and the next is full, no event is accepted."""
 
@@ -47,6 +50,11 @@ class Changelog:
         self._full = asyncio.Event()
         self._emptied = asyncio.Condition()
         self._writing = False
+        self._awake_us = steady_us()
+
+    def restored(self) -> None:
+        """Note that the table was restored now. The time before does not count as a pause."""
+        self._awake_us = steady_us()
 
     async def add(self, event: Any, partition: int, changes: Sequence[TableChange], read: TableChange) -> None:
         """Queue an event and its changes to the table. While the queue is full, wait.
@@ -75,20 +83,25 @@ class Changelog:
             UnavailableError: This process was paused for longer than the session timeout.
         """
         while True:
-            await self._filled.wait()
-            filled_us = steady_us()
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._full.wait(), BATCH_S)
-            if steady_us() - filled_us > self._session_us:
+                await asyncio.wait_for(self._filled.wait(), LOOK_S)
+            if self._filled.is_set():
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self._full.wait(), BATCH_S)
+            before_us, self._awake_us = self._awake_us, steady_us()
+            if self._awake_us - before_us > self._session_us:
                 # The next owner of the partitions may have written newer values of the same keys. The events were not
                 # acknowledged, so they are read again.
                 raise UnavailableError("the ledger was paused for longer than the session timeout; it must start again")
+            if not self._filled.is_set():
+                continue
             batch, self._taken = self._taken, []
             self._writing = True
             self._filled.clear()
             self._full.clear()
             await self._tell()
             await self._write(batch)
+            self._awake_us = steady_us()  # a slow broker is no pause
             self._writing = False
             await self._tell()
 

@@ -189,6 +189,7 @@ class LedgerApp:
         self._stands.clear()
         for number in self._held():
             self._of(number)
+        self._changelog.restored()  # a large table takes long, and blocks the event loop meanwhile
         self.ready = True
         if self._on_ready is not None:
             self._on_ready()

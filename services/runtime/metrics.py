@@ -181,7 +181,8 @@ BREAKER_OPEN: Final = Gauge(
 )
 FALLBACK_USED: Final = Gauge(
     "railbus_router_fallback_used",
-    "Share of the last minute's fallback budget that is spent, in requests or in money, whichever is more; 1 is all.",
+    "Share of the last minute's fallback budget that is spent, in requests or in money, whichever is more. "
+    "1 also for a minute after the budget has refused an attempt.",
 )
 CUTOVERS: Final = Counter("railbus_router_cutovers", "Cutovers written, by trigger.", ["trigger"])
 CANCELS: Final = Counter("railbus_router_cancels", "Cancels written, by reason.", ["reason"])

@@ -129,7 +129,8 @@ class TracerCore(Core):
         due: list[int] = []
         if (waiting := next(iter(partition.waiting.values()), None)) is not None:
             due.append(waiting.account_us + LINGER_US)
-        if (oldest := next(iter(partition.requests.values()), None)) is not None:
+        oldest_id, oldest = next(iter(partition.requests.items()), ("", None))
+        if oldest is not None and oldest_id not in partition.waiting:  # else it is forgotten after its export
             due.append(oldest.first_us + MEMORY_US)
         return min(due, default=None)
 

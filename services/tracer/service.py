@@ -1,6 +1,7 @@
 import asyncio
 import gc
 from collections.abc import Callable
+from hashlib import blake2b
 from typing import Final
 
 from schemas.registry import read_kinds
@@ -99,7 +100,5 @@ def wanted(ratio: float) -> RecordFilter:
 
 
 def _share(key: bytes) -> int:
-    try:
-        return int(key[-8:], 16)
-    except ValueError:
-        return 0
+    # A hash, because the id of a job's request ends with the position of its line.
+    return int.from_bytes(blake2b(key, digest_size=4).digest())

@@ -47,7 +47,7 @@ class TailReader:
         handler: RecordHandler | StoredRecordHandler,
         decoder: RecordDecoder | RawDecoder,
         in_flight_limit: InFlightLimit | None,
-        on_moved: OnMoved | None = None,
+        on_moved: OnMoved | None,
     ) -> None:
         self._handler: Callable[[Sequence[Any]], None] = handler
         self._cluster = Cluster(settings, "tail")
@@ -147,6 +147,11 @@ class RawTailReader(TailReader):
     """A ``TailReader`` that passes every record to its handler as it is on the log, not decoded."""
 
     def __init__(
-        self, settings: BusSettings, *, handler: StoredRecordHandler, in_flight_limit: InFlightLimit | None = None
+        self,
+        settings: BusSettings,
+        *,
+        handler: StoredRecordHandler,
+        in_flight_limit: InFlightLimit | None = None,
+        on_moved: OnMoved | None = None,
     ) -> None:
-        self._open(settings, handler, RawDecoder(), in_flight_limit)
+        self._open(settings, handler, RawDecoder(), in_flight_limit, on_moved)

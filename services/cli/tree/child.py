@@ -2,6 +2,7 @@
 
 import asyncio
 import ctypes
+import errno
 import os
 import signal
 import sys
@@ -10,7 +11,7 @@ from collections.abc import AsyncIterator, Callable
 from typing import Final
 
 from services.cli.tree.process_specs import ProcessSpec
-from services.runtime.errors import UserError
+from services.runtime.errors import UnavailableError, UserError
 
 MAX_LINE_BYTES: Final = 16_384
 """Maximum number of bytes kept of one line. A child that writes no line breaks must not fill the parent's memory."""
@@ -22,6 +23,8 @@ DRAIN_S: Final = 1.0
 """Maximum time to read the last output of an ended child, because another process may keep the pipes open."""
 
 _PR_SET_PDEATHSIG: Final = 1
+
+_PASSING: Final = frozenset({errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE})
 
 LineSink = Callable[[str], None]
 
@@ -60,7 +63,8 @@ class Child:
                 preexec_fn=_before_exec(os.getpid(), spec.nice),
             )
         except OSError as error:
-            raise UserError(f"{spec.name} cannot be started: {spec.command[0]}: {error.strerror}") from None
+            kind = UnavailableError if error.errno in _PASSING else UserError
+            raise kind(f"{spec.name} cannot be started: {spec.command[0]}: {error.strerror}") from None
         return cls(spec, process, say)
 
     @property

@@ -21,8 +21,9 @@ KAFKA_START_TIMEOUT_S: Final = 120.0
 KAFKA_RUNNER: Final = Path(__file__).resolve().parents[3] / "infra" / "kafka" / "run.py"
 """Script that starts Apache Kafka. It exists only in a checkout of the repository."""
 
-MODEL_LOAD_TIMEOUT_S: Final = 1_200.0
-"""Maximum time from start to ready line for vLLM, which reads tens of gigabytes, compiles, and captures graphs."""
+LOAD_TIMEOUT_S: Final[Mapping[EngineName, float]] = {"vllm": 7_600.0, "llama": 1_200.0}
+"""Maximum time from start to ready line of a generator that loads a model. For vLLM it is above the largest
+``RAILBUS_VLLM_START_TIMEOUT_S`` and the time for the first token, so that the generator itself says what took long."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -257,7 +258,7 @@ def _service(service: str, name: str, stage: int, config: TreeConfig, *, edge_po
     if service != "generator":
         return ProcessSpec(name=name, stage=stage, command=_module(service), env=env, nice=NICENESS.get(service, 0))
     command = _module(service, config.generator_python)
-    ready_s = MODEL_LOAD_TIMEOUT_S if config.engine == "vllm" else READY_TIMEOUT_S
+    ready_s = LOAD_TIMEOUT_S.get(config.engine, READY_TIMEOUT_S)
     return ProcessSpec(name=name, stage=stage, command=command, env=env, ready_s=ready_s)
 
 

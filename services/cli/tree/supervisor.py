@@ -11,8 +11,8 @@ from typing import Final
 from services.cli.tree.child import Child, LineSink
 from services.cli.tree.process_specs import ProcessSpec
 from services.cli.tree.restarts import RestartAfter, RestartPolicy, describe_exit
-from services.runtime.errors import UserError
-from services.runtime.process import EXIT_USER
+from services.runtime.errors import UnavailableError, UserError
+from services.runtime.process import EXIT_CRASH, EXIT_USER
 from services.runtime.task_groups import first_error
 
 STOP_S: Final = 5.0
@@ -109,7 +109,11 @@ class Supervisor:
 
     async def _run_once(self, spec: ProcessSpec, serving: asyncio.Event) -> int | None:
         began = time.monotonic()
-        child = self._children[spec.name] = await Child.start(spec, dict(os.environ), self._say)
+        try:
+            child = self._children[spec.name] = await Child.start(spec, dict(os.environ), self._say)
+        except UnavailableError as error:  # the machine is short of memory or processes at this moment
+            self._say(str(error))
+            return EXIT_CRASH
         self._started()
         ended = asyncio.ensure_future(child.wait_ended())
         ready = asyncio.ensure_future(child.ready.wait())
@@ -128,7 +132,8 @@ class Supervisor:
             ended.cancel()
 
     def _last_line(self, spec: ProcessSpec) -> str:
-        lines = [line for line in self._children[spec.name].last if line]
+        child = self._children.get(spec.name)
+        lines = [line for line in child.last if line] if child is not None else []
         return lines[-1].removeprefix(f"railbus {spec.name}: ") if lines else "it wrote nothing"
 
     async def _stop(self) -> None:

@@ -139,7 +139,9 @@ def sampled_loop(result: SampleResult) -> SampledLoop:
         )
     paces = [pace for each in found if (pace := each.token_ms) is not None]
     if not paces and any(each.tokens > 1 for each in found):
-        raise ValueError("every answer came in one piece, so the time of a token is unknown: use an engine that streams")
+        raise ValueError(
+            "every answer came in one piece, so the time of a token is unknown: use an engine that streams"
+        )
     # With N concurrent requests, all N slots are in use from the end of the Nth answer to the start of the last
     # request. Tokens are counted instead of answers, because answers of equal length end at the same time.
     ends = sorted(each.due_ms + each.total_ms for each in found)

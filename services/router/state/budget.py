@@ -89,6 +89,7 @@ class FallbackBudget:
     def __init__(self, limits: FallbackLimits) -> None:
         self.limits = limits
         self._trackers: list[SpendTracker] = []
+        self._refused_us = -WINDOW_S * 1_000_000
 
     def open(self) -> SpendTracker:
         self._trackers.append(SpendTracker(self))
@@ -100,15 +101,20 @@ class FallbackBudget:
     def allows(self, usd: float, now_us: int) -> bool:
         """Return whether one more attempt at this estimated price is within the limits."""
         fallbacks, most, spent_usd = self._totals(now_us)
-        if fallbacks + 1 > most:
-            return False
-        return self.limits.usd is None or spent_usd + usd <= self.limits.usd
+        fits = fallbacks < most and (self.limits.usd is None or spent_usd + usd <= self.limits.usd)
+        if not fits:
+            self._refused_us = now_us
+        return fits
 
     def used(self, now_us: int) -> float:
-        """Return the spent fraction of the allowed attempts or of the allowed money, whichever is larger."""
+        """Return the spent fraction of the allowed attempts or of the allowed money, whichever is larger.
+
+        Return at least 1 if an attempt was refused within the last minute.
+        """
         fallbacks, most, spent_usd = self._totals(now_us)
         of_requests = fallbacks / most if most else 0.0
-        return max(of_requests, spent_usd / self.limits.usd if self.limits.usd else 0.0)
+        refuses = bool(most) and now_us - self._refused_us < WINDOW_S * 1_000_000
+        return max(float(refuses), of_requests, spent_usd / self.limits.usd if self.limits.usd else 0.0)
 
     def _totals(self, now_us: int) -> tuple[int, int, float]:
         requests = fallbacks = 0

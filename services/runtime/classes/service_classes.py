@@ -195,7 +195,8 @@ class ServiceClasses:
     def __init__(self, specs: Mapping[str, ClassSpec] | None = None, bounds: DeadlineBounds | None = None) -> None:
         lane_bounds: dict[Lane, DeadlineBounds] = {"interactive": bounds or DeadlineBounds(), "batch": BATCH_BOUNDS}
         named = {name: _merged(_BUILT_IN.get(name), spec) for name, spec in {**_BUILT_IN, **(specs or {})}.items()}
-        self._by_name = {name: _filled_in(name, spec, lane_bounds) for name, spec in named.items()}
+        own = {name: _given(spec.deadlines) for name, spec in (specs or {}).items()}
+        self._by_name = {name: _filled_in(name, spec, lane_bounds, own.get(name, {})) for name, spec in named.items()}
         for lane, name in DEFAULT_NAMES.items():
             if self._by_name[name].lane != lane:
                 msg = f"classes.{name}: its lane must be {lane}: it is the class of {lane} requests that name none"
@@ -285,7 +286,9 @@ def _merged(built_in: ClassSpec | None, spec: ClassSpec) -> ClassSpec:
     return msgspec.structs.replace(built_in, **given)
 
 
-def _filled_in(name: str, spec: ClassSpec, lane_bounds: Mapping[Lane, DeadlineBounds]) -> ServiceClass:
+def _filled_in(
+    name: str, spec: ClassSpec, lane_bounds: Mapping[Lane, DeadlineBounds], own: Mapping[str, object]
+) -> ServiceClass:
     lane = spec.lane or "interactive"
     try:
         bounds = msgspec.structs.replace(lane_bounds[lane], **_given(spec.bounds))
@@ -296,7 +299,7 @@ def _filled_in(name: str, spec: ClassSpec, lane_bounds: Mapping[Lane, DeadlineBo
     except ValueError as error:
         msg = f"classes.{name}.bounds: {error}"
         raise ValueError(msg) from None
-    for field, ms in named.items():
+    for field, ms in own.items():  # bounds clamp what only the built-in class names
         if getattr(deadlines, field) != ms:
             least, largest = bounds.of(field)
             msg = f"classes.{name}.deadlines: {field} is {ms}, and the bounds are {least} to {largest}"

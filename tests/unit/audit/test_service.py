@@ -7,8 +7,9 @@ from types import SimpleNamespace
 import pytest
 
 from services.audit import service as audit_service
+from services.audit.buffer import PartitionBuffer
 from services.audit.settings import Settings
-from services.bus import BusSettings
+from services.bus import BusSettings, StoredRecord
 from services.runtime.settings import load_settings
 from tests.support.waiting import until
 
@@ -35,3 +36,18 @@ async def test_an_archiver_that_cannot_write_for_long_is_not_ready(tmp_path, mon
     following.cancel()
     await asyncio.gather(following, return_exceptions=True)
     assert archiver.ready
+
+
+async def test_records_that_the_broker_lost_are_not_archived(tmp_path):
+    where = {"RAILBUS_ARCHIVE": str(tmp_path / "archive"), "RAILBUS_AUDIT_KEY": str(tmp_path / "key.pem")}
+    archiver = audit_service.ArchiveService(load_settings(Settings, where), BusSettings(), lambda: None)
+    place = ("railbus.streams", 0)
+    archiver._buffers[place] = buffer = PartitionBuffer(0)
+    for offset in range(5):
+        buffer.add(StoredRecord(*place, offset, 1, None, b"old", ()), 7)
+    moved = archiver._tail._fetcher._on_moved
+    moved(place, 5, 9)  # retention deleted them, so the buffer may have the only copy
+    assert len(archiver._buffers[place]) == 5
+    moved(place, 5, 0)  # the end of the log was lost
+    assert place not in archiver._buffers
+    assert archiver._changes.get_nowait() == (place, True)

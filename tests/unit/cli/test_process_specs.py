@@ -1,7 +1,10 @@
 import sys
+from dataclasses import fields
 from pathlib import Path
 
 from services.cli.tree.process_specs import TreeConfig, process_specs
+from services.generator.engines.vllm.engine import FIRST_TOKEN_TIMEOUT_S
+from services.generator.engines.vllm.settings import VllmSettings
 
 
 def plan(**changes):
@@ -134,3 +137,10 @@ def test_the_ledger_stands_in_nobodys_way():
     ledger = process_specs(plan(ledger=True, health_ports={"ledger": 7}))[-1]
     assert (ledger.name, ledger.nice, ledger.awaited, ledger.env["RAILBUS_HEALTH_PORT"]) == ("ledger", 19, False, "7")
     assert all(launch.awaited for launch in process_specs(plan(ledger=True))[:-1])
+
+
+def test_no_generator_is_stopped_while_it_may_still_load_its_model():
+    most = {field.name: field.metadata.get("le") for field in fields(VllmSettings)}["vllm_start_timeout_s"]
+    made = {engine: {spec.name: spec for spec in process_specs(plan(engine=engine))} for engine in ("vllm", "llama")}
+    assert made["vllm"]["generator"].ready_s > most + FIRST_TOKEN_TIMEOUT_S
+    assert made["llama"]["generator"].ready_s > 600 > made["llama"]["router"].ready_s

@@ -1,6 +1,7 @@
 """The supervisor over real processes: small Python programs that stand for services."""
 
 import asyncio
+import errno
 import os
 import signal
 import subprocess
@@ -242,3 +243,23 @@ def test_services_die_with_a_supervisor_that_is_killed():
     while alive(child) and time.monotonic() < deadline:
         time.sleep(0.01)
     assert not alive(child)
+
+
+async def test_a_machine_that_can_fork_no_process_for_a_moment_ends_nothing(monkeypatch):
+    start, short = asyncio.create_subprocess_exec, [False]
+
+    async def create(*given, **more):
+        if short[0]:
+            short[0] = False
+            raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+        return await start(*given, **more)
+
+    monkeypatch.setattr(asyncio, "create_subprocess_exec", create)
+    lines = LineCollector()
+    supervisor = Supervisor([make_spec("worker"), make_spec("other")], lines, policy=QUICK)
+    async with supervisor.running():
+        before, short[0] = supervisor.pids, True
+        os.kill(before["worker"], signal.SIGKILL)
+        await until(lambda: supervisor.pids["worker"] != before["worker"])
+        assert supervisor.pids["other"] == before["other"]
+        assert lines.has("worker cannot be started: ")

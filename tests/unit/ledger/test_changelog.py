@@ -111,13 +111,42 @@ async def _complete(changelog, log):
 
 
 async def test_a_writer_paused_for_longer_than_its_session_writes_nothing(monkeypatch):
-    times = iter((0, 20_000_000))
-    monkeypatch.setattr(module, "steady_us", lambda: next(times))
+    now = [0]
+    monkeypatch.setattr(module, "steady_us", lambda: now[0])
+    monkeypatch.setattr(module, "BATCH_S", 0.2)
     log, event = Log(), Event()
     changelog = Changelog(log.send, session_us=10_000_000)
     task = asyncio.create_task(changelog.run())
     await changelog.add(event, 0, [TableChange(b"0/e/a", b"1")], read(0, 1))
+    await asyncio.sleep(0.05)
+    now[0] = 20_000_000
     with pytest.raises(UnavailableError):
         await task
     assert not log.sent
     assert not event.acked
+
+
+async def test_a_writer_paused_while_it_had_nothing_to_write_writes_nothing(monkeypatch):
+    now = [0]
+    monkeypatch.setattr(module, "steady_us", lambda: now[0])
+    log, event = Log(), Event()
+    changelog = Changelog(log.send, session_us=10_000_000)
+    task = asyncio.create_task(changelog.run())
+    await asyncio.sleep(0.01)
+    now[0] = 20_000_000
+    await changelog.add(event, 0, [TableChange(b"0/e/a", b"1")], read(0, 1))
+    with pytest.raises(UnavailableError):
+        await asyncio.wait_for(task, 30)
+    assert not log.sent
+
+
+async def test_a_long_restore_is_no_pause(monkeypatch):
+    now = [0]
+    monkeypatch.setattr(module, "steady_us", lambda: now[0])
+    log = Log()
+    async with running(log) as changelog:
+        await asyncio.sleep(0.01)
+        now[0] = 90_000_000
+        changelog.restored()
+        await changelog.add(Event(), 0, [TableChange(b"0/e/a", b"1")], read(0, 1))
+        assert await comes_true(lambda: len(log.sent) == 2, 30)

@@ -75,6 +75,24 @@ def test_what_is_used_is_the_larger_share_of_requests_and_of_money() -> None:
     )  # nothing may go to the cloud: nothing is spent
 
 
+def test_a_budget_that_refuses_counts_as_spent_for_a_minute() -> None:
+    budget = FallbackBudget(FallbackLimits(ratio=1.0, free=100, usd=1.0))
+    tracker = budget.open()
+    tracker.spend(0.9, 0)
+    assert budget.used(0) == pytest.approx(0.9)
+    assert not tracker.allows(0.2, 0)
+    assert budget.used(59 * S) == 1
+    assert budget.used(60 * S) == 0
+
+
+def test_a_slot_that_becomes_free_for_a_moment_does_not_end_the_alert() -> None:
+    budget = FallbackBudget(FallbackLimits(ratio=0.0, free=1))
+    tracker = budget.open()
+    tracker.spend(0.0, 0)
+    assert not tracker.allows(0.0, 59 * S)
+    assert budget.used(61 * S) == 1
+
+
 def test_totals_follow_every_change_within_one_second() -> None:
     tracker = FallbackBudget(FallbackLimits()).open()
     tracker.add_request(0)

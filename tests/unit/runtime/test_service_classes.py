@@ -7,7 +7,7 @@ from msgspec import structs
 
 from schemas.requests import Deadlines, Message, Request
 from services.runtime.classes.policy_deadlines import DAY_MS, DeadlineBounds
-from services.runtime.classes.service_classes import ServiceClasses, read_service_classes
+from services.runtime.classes.service_classes import ClassSpec, DefaultDeadlines, ServiceClasses, read_service_classes
 from services.runtime.errors import UserError
 
 TEXT = """
@@ -102,3 +102,14 @@ def test_a_mistake_names_the_class_and_the_file(tmp_path, text, said):
     with pytest.raises(UserError, match=r"RAILBUS_POLICY: .*policy\.toml") as refused:
         read_service_classes(tmp_path)
     assert said in str(refused.value)
+
+
+@pytest.mark.parametrize(("stall_ms", "wanted"), [((1_000, 30_000), 1_000), ((100, 400), 400), ((100, 30_000), 500)])
+def test_bounds_move_the_deadline_of_a_class_that_the_policy_does_not_name(stall_ms, wanted):
+    assert ServiceClasses(None, DeadlineBounds(stall_ms=stall_ms)).get("voice").deadlines.stall_ms == wanted
+
+
+def test_a_deadline_that_the_policy_names_must_be_within_the_bounds():
+    named = {"voice": ClassSpec(deadlines=DefaultDeadlines(stall_ms=500))}
+    with pytest.raises(ValueError, match="stall_ms is 500"):
+        ServiceClasses(named, DeadlineBounds(stall_ms=(1_000, 30_000)))

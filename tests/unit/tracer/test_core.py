@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 from msgspec import structs
 
 from services.bus import Received
+from services.jobs.ids import line_request_id, new_batch_id
 from services.tracer import core as module
 from services.tracer.core import LINGER_US, MEMORY_US, OVERLAP_US, ExportTrace, TracerCore
 from services.tracer.service import wanted
@@ -159,3 +160,24 @@ def test_interleaved_requests_are_exported_once_each(order, first):
     ids = [each.trace.spans[0].attributes["gen_ai.response.id"] for each in found]
     assert sorted(ids) == sorted(each.id for each in books)
     assert core.open == 0
+
+
+def test_a_share_of_a_jobs_requests_is_read():
+    job = new_batch_id(T0_MS, 7)
+    keys = [line_request_id(job, line, 1).encode() for line in range(2_000)]
+    assert 100 < sum(wanted(0.1)("Account", key) for key in keys) < 300
+
+
+def test_a_trace_that_waits_beyond_the_memory_of_its_request_is_due_later():
+    core = TracerCore()
+    core.gained(0)
+    core.caught_up(0, T0, T0)
+    books = Books()
+    feed(core, structs.replace(books.receipt, reason="gone"), at_us=T0)
+    closed_us = T0 + MEMORY_US - 2_000_000
+    feed(core, books.account, at_us=closed_us)
+    now = T0 + MEMORY_US
+    assert list(core.tick(0, now, now)) == []
+    assert core.alarm_us(0, now) == closed_us + LINGER_US
+    assert len(core.tick(0, closed_us + LINGER_US, now)) == 1
+    assert core.remembered == 0
