@@ -135,7 +135,7 @@ KINDS: Final[Mapping[str, Kind]] = {
         Kind(cls=BatchControl, access=(_access_on(BATCHES, by=("edge", "operator"), to=("batch", "edge")),)),
         Kind(cls=BatchProgress, access=(_access_on(BATCHES, by=("batch",), to=("batch", "edge")),)),
         Kind(cls=BatchFinished, access=(_access_on(BATCHES, by=("batch",), to=("batch", "edge")),)),
-        Kind(cls=DeadLetter, access=(_access_on(DEAD, by=("router",), to=()),)),
+        Kind(cls=DeadLetter, access=(_access_on(DEAD, by=("router",), to=()),), prompts=("value_b64",)),
     )
 }
 """The rows, by the value of the kind header."""

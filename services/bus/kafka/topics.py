@@ -47,16 +47,20 @@ async def ensure_topics(settings: BusSettings, topics: Sequence[Topic] = TOPICS)
 
 
 async def partition_counts(settings: BusSettings) -> dict[str, int]:
-    """Return the number of partitions of each topic, by topic name. Wait for the broker.
+    """Return the number of partitions of each topic, by topic name. Wait until the broker answers.
 
     A topic is left out if one of its partitions has no leader.
-
-    Raises:
-        KafkaError, OSError: The broker became unreachable after the wait.
     """
-    await wait_for_broker(settings)
-    async with _admin(settings) as admin:
-        return await _partition_counts(admin)
+    for attempt in itertools.count():
+        await wait_for_broker(settings)
+        try:
+            async with _admin(settings) as admin:
+                return await _partition_counts(admin)
+        except (KafkaError, OSError) as error:
+            if attempt == 3:
+                _log.warning("topics cannot be listed yet: %r", error)
+            await asyncio.sleep(backoff_s(attempt))
+    raise AssertionError("unreachable")
 
 
 async def wanted_replication(settings: BusSettings) -> int:

@@ -39,6 +39,11 @@ td:first-child{white-space:nowrap;font-variant-numeric:tabular-nums;text-align:r
 td:last-child{overflow-wrap:anywhere}.bad{color:var(--bad)}.good{color:var(--good)}small{opacity:.7}
 """
 
+_SEALED: Final = (
+    "<p>{} records are sealed and left out. So the text above is not complete, the receipts cannot be checked, and there is"
+    " no account of the time.</p>"
+)
+
 _SCRIPT: Final = """
 const ops=JSON.parse(document.getElementById('ops').textContent),at=document.getElementById('at'),
 text=document.getElementById('text'),when=document.getElementById('when');
@@ -59,8 +64,13 @@ def timeline_page(
     ops: Sequence[FoldedOp],
     checks: Sequence[ReceiptCheck],
     latency: Latency | None,
+    *,
+    sealed: int = 0,
 ) -> str:
-    """Return the self-contained HTML page of one request. Prompts are left out."""
+    """Return the self-contained HTML page of one request. Prompts are left out.
+
+    ``sealed`` is the number of records that could not be decrypted and are left out.
+    """
     zero_ms = records[0].timestamp_ms
     last_ms = max(record.timestamp_ms for record in records)
     steps = [msgspec.to_builtins(folded.op) | {"ms": folded.at_ms - zero_ms} for folded in ops]
@@ -76,8 +86,8 @@ def timeline_page(
 <h2>What the client saw, at <span id="when"></span></h2>
 <input type="range" id="at" min="0" max="{shown_ms}" value="{shown_ms}" aria-label="milliseconds since the first event">
 <div id="text"></div>
-<h2>Receipts</h2>{_receipts(checks, len(ops))}
-{_latency(latency)}
+<h2>Receipts</h2>{_receipts(checks, len(ops)) if not sealed else _SEALED.format(sealed)}
+{_latency(latency) if not sealed else ""}
 <h2>Events</h2><table><tr><th>ms</th><th>event</th></tr>{rows}</table>
 <script type="application/json" id="ops">{data}</script><script>{_SCRIPT}</script></body></html>
 """

@@ -34,20 +34,24 @@ def replay(args: argparse.Namespace) -> int:
 
 
 async def _show(args: argparse.Namespace) -> int:
-    records = await _records(args)
+    records, sealed = await _records(args)
     if not records:
         return 1
     events = [LogEvent(record.timestamp_ms, record.event) for record in records]
-    found = latency(args.request, events, plain_token_ms=args.plain_token_ms)
+    # Without the sealed events, the times and the comparison with the receipts would be wrong.
+    found = None if sealed else latency(args.request, events, plain_token_ms=args.plain_token_ms)
     if args.json:
         body = [orjson.loads(event_json(record, prompts=args.show_prompts)) for record in records]
         shown = {"request_id": args.request, "latency": None if found is None else latency_json(found)}
         print(orjson.dumps(shown if args.only_latency else shown | {"events": body}).decode())
         return 0
     ops, checks = refold_as_sent(args.request, records)
+    checks = [] if sealed else checks
     if args.html is not None:
         try:
-            args.html.write_text(timeline_page(args.request, records, ops, checks, found), encoding="utf-8")
+            args.html.write_text(
+                timeline_page(args.request, records, ops, checks, found, sealed=sealed), encoding="utf-8"
+            )
         except OSError as error:
             raise UserError(f"--html {args.html}: {error.strerror}") from None
         sys.stderr.write(f"wrote {args.html}: open it in a browser\n")
@@ -55,18 +59,19 @@ async def _show(args: argparse.Namespace) -> int:
     if not args.only_latency:
         lines = [*timeline(args.request, events, prompts=args.show_prompts), "", *receipts(checks, len(ops))]
         print("\n".join(lines) + "\n")
-    print(
-        "\n".join(latency_table(found))
-        if found is not None
-        else "the request is not closed yet: no account of its time"
-    )
+    if found is not None:
+        print("\n".join(latency_table(found)))
+    else:
+        print(f"{'some events are sealed' if sealed else 'the request is not closed yet'}: no account of its time")
     return 0
 
 
 async def _replay(args: argparse.Namespace) -> int:
-    records = await _records(args)
+    records, sealed = await _records(args)
     if not records:
         return 1
+    if sealed:
+        raise UserError("what the client saw is not known without the sealed records")
     zero_ms = records[0].timestamp_ms
     ops, _ = refold_as_sent(args.request, records)
     if args.at is not None:
@@ -79,10 +84,11 @@ async def _replay(args: argparse.Namespace) -> int:
     return 0
 
 
-async def _records(args: argparse.Namespace) -> list[Received]:
+async def _records(args: argparse.Namespace) -> tuple[list[Received], int]:
+    sealed = 0
     if args.archive is not None:
         archive = open_archive(args.archive, args.keys)
-        records, where = archived_request(archive, args.request), f"in the archive {args.archive}"
+        (records, sealed), where = archived_request(archive, args.request), f"in the archive {args.archive}"
     else:
         settings = bus_settings(args.kafka)
         records, where = await live_request(args.request, settings), f"on the log at {settings.bootstrap}"
@@ -91,7 +97,12 @@ async def _records(args: argparse.Namespace) -> list[Received]:
             f"railbus audit: no event of request {args.request} is {where}: check the id (`railbus ask` prints it);"
             f" {'it' if args.archive else 'the log'} may be younger than the request\n"
         )
-    return in_log_order(records)
+    elif sealed:
+        sys.stderr.write(
+            f"railbus audit: {sealed} records of request {args.request} are sealed and left out: name the folder of"
+            " their keys with --keys, unless the keys were destroyed\n"
+        )
+    return in_log_order(records), sealed
 
 
 def _moment(text: str, zero_ms: int) -> int:

@@ -38,8 +38,8 @@ def open_archive(location: str, keys: Path | None = None) -> "Archive":
     return Archive(Store(location), None if keys is None else KeyStore(keys))
 
 
-def archived_request(archive: "Archive", request_id: str) -> list[Received]:
-    """Read a request's events from an archive.
+def archived_request(archive: "Archive", request_id: str) -> tuple[list[Received], int]:
+    """Read a request's events from an archive. Return them, and the number of records that cannot be decrypted.
 
     Raises:
         UserError: The request has more than ``MAX_EVENTS`` events.
@@ -47,12 +47,14 @@ def archived_request(archive: "Archive", request_id: str) -> list[Received]:
     from services.archive.reader import received
 
     found: list[Received] = []
+    sealed = 0
     for record in archive.request(request_id):
+        sealed += record.value is None
         event = received(record)
         if event is not None and belongs_to(request_id, event):
             found.append(event)
             check_count(request_id, found)
-    return found
+    return found, sealed
 
 
 async def live_request(request_id: str, settings: BusSettings) -> list[Received]:

@@ -49,7 +49,7 @@ def describe_event(event: AnyEvent) -> str:
 
 
 def event_json(record: Received | UnreadableRecord, *, prompts: bool) -> str:
-    """Return the record as a JSON object. If ``prompts`` is false, prompts are null."""
+    """Return the record as a JSON object. If ``prompts`` is false, prompts and unreadable values are null."""
     place: dict[str, Any] = {
         "topic": record.topic,
         "partition": record.partition,
@@ -57,7 +57,7 @@ def event_json(record: Received | UnreadableRecord, *, prompts: bool) -> str:
         "timestamp_ms": record.timestamp_ms,
     }
     if isinstance(record, UnreadableRecord):
-        value = None if record.value is None else base64.b64encode(record.value).decode()
+        value = None if record.value is None or not prompts else base64.b64encode(record.value).decode()
         return orjson.dumps(place | {"unreadable": str(record.error), "value_b64": value}).decode()
     kind = type(record.event).__name__
     body = msgspec.to_builtins(record.event)

@@ -17,7 +17,14 @@ def printable(text: str) -> str:
 
 
 def screen_rows(text: str, columns: int) -> int:
-    return sum(max(1, -(-_width(line) // columns)) for line in text.split("\n"))
+    rows = 0
+    for line in text.split("\n"):
+        rows, column = rows + 1, 0
+        for width in map(_width, line):
+            if column + width > columns:  # a wide character is never split between two rows
+                rows, column = rows + 1, 0
+            column += width
+    return rows
 
 
 class Terminal:
@@ -69,7 +76,7 @@ class Terminal:
         return text if self._columns is None else printable(text).expandtabs(1)
 
 
-def _width(line: str) -> int:
-    return sum(
-        0 if unicodedata.combining(char) else 2 if unicodedata.east_asian_width(char) in "WF" else 1 for char in line
-    )
+def _width(char: str) -> int:
+    if unicodedata.category(char) in {"Mn", "Me", "Cf"} and char != "\xad":  # terminals show a soft hyphen
+        return 0
+    return 2 if unicodedata.east_asian_width(char) in "WF" else 1

@@ -1,9 +1,11 @@
 """The first connections: which brokers count as away, and a node that does not know everything yet."""
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
-from aiokafka.errors import KafkaError
+from aiokafka.errors import KafkaError, NodeNotReadyError
 
 from schemas.topics import TOPICS
 from services.bus import BusSettings
@@ -35,3 +37,24 @@ async def test_a_node_that_does_not_know_a_topic_yet_is_asked_again() -> None:
 
     with pytest.raises(KafkaError):
         await topics._replications(Admin(), TOPICS[:1])
+
+
+async def test_a_cluster_whose_nodes_cannot_be_reached_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[BusSettings] = []
+
+    @asynccontextmanager
+    async def admin(settings: BusSettings) -> AsyncIterator[object]:
+        asked.append(settings)
+        if len(asked) < 3:
+            raise NodeNotReadyError
+        yield object()
+
+    async def reached(_: BusSettings) -> None: ...
+
+    async def counts(_: object) -> dict[str, int]:
+        return {"railbus.streams": 4}
+
+    monkeypatch.setattr(topics, "wait_for_broker", reached)
+    monkeypatch.setattr(topics, "_admin", admin)
+    monkeypatch.setattr(topics, "_partition_counts", counts)
+    assert await topics.partition_counts(BusSettings()) == {"railbus.streams": 4}

@@ -9,8 +9,10 @@ import pytest
 pytest.importorskip("pyarrow")
 pytest.importorskip("duckdb")
 
+from schemas.side_events import Detached
 from schemas.stream import Closed, Recall
-from schemas.topics import REQUESTS, STREAMS
+from schemas.topics import RECEIPTS, REQUESTS, STREAMS
+from services.archive.sealing import KeyStore
 from services.cli.__main__ import main
 from services.cli.audit import archives, requests
 from services.runtime.clock import now_ms
@@ -251,3 +253,32 @@ def test_a_request_that_is_not_there(archive, capsys):
     code, _, err = railbus(capsys, "show", "019a8c1f-0000-7000-8000-000000000000", "--archive", archive[0])
     assert code == 1
     assert "check the id" in err
+
+
+def test_a_request_whose_records_are_sealed_is_not_judged(tmp_path, capsys):
+    each, folder, keys = RequestEvents(), tmp_path / "archive", tmp_path / "keys.db"
+    begin_ms = now_ms()
+    streams = [each.started(), *(each.chunk(seq) for seq in range(5)), each.finished(4)]
+    streams.append(Closed(**each.about(), outcome="completed"))
+    receipt = Detached(**each.about(), connection="c", reason="complete", ops=1, ops_hash="0" * 64)
+    records = [
+        *stored([each.request], REQUESTS.name, begin_ms=begin_ms),
+        *stored(streams, STREAMS.name, begin_ms=begin_ms),
+        *stored([receipt], RECEIPTS.name, begin_ms=begin_ms),
+    ]
+    make_archive(folder, records, seal_keys=KeyStore(keys, create=True))
+    page = tmp_path / "page.html"
+    for options in ((), ("--html", page)):
+        code, out, err = railbus(capsys, "show", each.id, "--archive", folder, *options)
+        out += page.read_text() if options else ""
+        assert code == 0
+        assert "sealed" in out
+        assert "sealed and left out" in err
+        assert "other ops than" not in out
+        assert "not closed" not in out
+    code, _, err = railbus(capsys, "replay", each.id, "--archive", folder, "--at", "+1000000")
+    assert code == 2
+    assert "without the sealed records" in err
+    _, out, err = railbus(capsys, "show", each.id, "--archive", folder, "--keys", keys)
+    assert "other ops than" in out
+    assert err == ""

@@ -1,3 +1,4 @@
+import base64
 import json
 from pathlib import Path
 
@@ -5,6 +6,7 @@ import pytest
 from msgspec import structs
 
 from schemas.errors import MalformedEvent
+from schemas.side_events import DeadLetter
 from schemas.wire import decode
 from services.bus import Received, UnreadableRecord
 from services.cli.show import event_format
@@ -87,3 +89,15 @@ def test_json_lines_hide_prompts_unless_asked(record):
     assert "What is Kafka?" not in hidden
     assert json.loads(shown)["kind"] == type(record.event).__name__
     assert json.loads(hidden)["event"].keys() == json.loads(shown)["event"].keys()
+
+
+def test_unreadable_records_are_not_shown_without_prompts():
+    value = b'{"messages":[{"role":"user","content":"secret"}]}'
+    text = base64.b64encode(value).decode()
+    unread = UnreadableRecord("railbus.requests", 0, 5, 1, b"k", value, (), MalformedEvent("bad"))
+    letter = DeadLetter(
+        at=1, source="router/1", topic="railbus.requests", partition=0, offset=5, reason="x", value_b64=text
+    )
+    for record in (unread, Received("railbus.dead", 0, 0, 1, letter, None)):
+        assert text not in event_json(record, prompts=False)
+        assert text in event_json(record, prompts=True)

@@ -142,3 +142,5 @@ def test_rows():
     assert screen_rows("x" * 11, 10) == 2
     assert screen_rows("a\n\nb", 10) == 3
     assert screen_rows("漢字漢字漢字", 10) == 2
+    assert screen_rows("漢" * 82, 41) == 5
+    assert screen_rows("\u0e01\u0e31" * 10, 10) == 1  # Thai vowels have no width

@@ -134,7 +134,8 @@ async def _replay(args: argparse.Namespace, settings: BusSettings) -> int:
     if not found:
         sys.stderr.write("no dead letter matches\n")
         return 1
-    partitions = (await partition_counts(settings)).get(REQUESTS.name, settings.partitions)
+    async with reaching_broker(settings):
+        partitions = (await partition_counts(settings)).get(REQUESTS.name, settings.partitions)
     try:
         originals = [original_record(record, partitions) for record in found]
     except ValueError as error:
