@@ -40,8 +40,8 @@ td:last-child{overflow-wrap:anywhere}.bad{color:var(--bad)}.good{color:var(--goo
 """
 
 _SEALED: Final = (
-    "<p>{} records are sealed and left out. So the text above is not complete, the receipts cannot be checked, and there is"
-    " no account of the time.</p>"
+    "<p>{} records are sealed and left out. So the text above is not complete, the receipts cannot be checked, and"
+    " there is no account of the time.</p>"
 )
 
 _SCRIPT: Final = """
