@@ -92,14 +92,14 @@ async def _records(args: argparse.Namespace) -> tuple[list[Received], int]:
     else:
         settings = bus_settings(args.kafka)
         records, where = await live_request(args.request, settings), f"on the log at {settings.bootstrap}"
-    if not records:
+    if not records and not sealed:
         sys.stderr.write(
             f"railbus audit: no event of request {args.request} is {where}: check the id (`railbus ask` prints it);"
             f" {'it' if args.archive else 'the log'} may be younger than the request\n"
         )
-    elif sealed:
+    if sealed:
         sys.stderr.write(
-            f"railbus audit: {sealed} records of request {args.request} are sealed and left out: name the folder of"
+            f"railbus audit: {sealed} records of request {args.request} are sealed and left out: name the file of"
             " their keys with --keys, unless the keys were destroyed\n"
         )
     return in_log_order(records), sealed
