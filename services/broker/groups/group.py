@@ -121,7 +121,7 @@ class ConsumerGroup:
         if self._sync_by_ms is not None and self._sync_by_ms <= now_ms:
             self._sync_by_ms = None
             self._remove([each for each in self.members if not each.synced], now_ms)
-        self._maybe_complete(now_ms)
+        self._maybe_complete(now_ms, ticks=True)
         return self._responses()
 
     def next_deadline_ms(self) -> int | None:
@@ -215,10 +215,11 @@ class ConsumerGroup:
                 self._due += member.fail_pending(ErrorCode.REBALANCE_IN_PROGRESS)
                 member.renew_session(now_ms)
 
-    def _maybe_complete(self, now_ms: int) -> None:
+    def _maybe_complete(self, now_ms: int, *, ticks: bool = False) -> None:
         if self.state is not GroupState.PREPARING or now_ms < self._earliest_ms:
             return
-        if self.members.everyone_joined() or now_ms >= self._join_by_ms:
+        # Only `tick` ends the wait for the others, because after a pause of this process their requests may be unread.
+        if self.members.everyone_joined() or (ticks and now_ms >= self._join_by_ms):
             self._complete(now_ms)
 
     def _complete(self, now_ms: int) -> None:

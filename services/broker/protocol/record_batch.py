@@ -144,7 +144,10 @@ def place(batch: bytes, header: BatchHeader, base_offset: int, append_ms: int | 
 def take_place_of(batch: bytearray, original: BatchHeader) -> None:
     length = len(batch) - LENGTH_COUNTS_FROM
     BROKER_FIELDS.pack_into(batch, 0, original.base_offset, length, original.leader_epoch)
-    _ATTRIBUTES.pack_into(batch, _ATTRIBUTES_AT, original.attributes)
+    # The builder of `batch` may have left the records uncompressed.
+    (built,) = _ATTRIBUTES.unpack_from(batch, _ATTRIBUTES_AT)
+    attributes = (original.attributes & ~_COMPRESSION) | (built & _COMPRESSION)
+    _ATTRIBUTES.pack_into(batch, _ATTRIBUTES_AT, attributes)
     _LAST_DELTA.pack_into(batch, _LAST_DELTA_AT, original.last_offset_delta)
     _MAX_TIMESTAMP.pack_into(batch, _MAX_TIMESTAMP_AT, original.max_timestamp_ms)
     _CRC.pack_into(batch, _CRC_AT, crc32c(bytes(batch[CRC_COVERS_FROM:])))

@@ -103,6 +103,8 @@ class Storage:
             # A kill during the deletion of a topic leaves its offsets. They must not apply to a new topic of its name.
             for topic in offsets.topics() - stored.keys():
                 offsets.forget_topic(topic)
+            if not trusted:
+                _lower_to_ends(offsets, topics)
             _write_lock(self._lock, _boot_id())
         except OSError as error:
             remedy = "free some space on its disk" if error.errno in DISK_FULL else "repair it or name another"
@@ -222,6 +224,19 @@ def _lock(folder: Path) -> int:
         os.close(lock)
         raise BadSetting(f"--data-dir {folder}: another broker is using it; stop it or name another") from None
     return lock
+
+
+def _lower_to_ends(offsets: CommittedOffsets, topics: Topics) -> None:
+    # A crash of the machine may lose the end of a log but not the commits. New records get the lost offsets. A group
+    # that continued at its committed offset would never read them.
+    for group in tuple(offsets.groups()):
+        for place, committed in tuple(offsets.of(group).items()):
+            topic = topics.get(place.topic)
+            log = None if topic is None else topic.partition(place.partition)
+            if log is None:
+                offsets.forget(group, place)
+            elif committed.offset > log.end:
+                offsets.commit(group, place, committed._replace(offset=log.end))
 
 
 def _was_synced_or_same_boot(lock: int) -> bool:

@@ -14,6 +14,7 @@ from services.broker.storage.topic_config import TopicConfig
 
 NO_TIME = -1
 _STEP_BYTES = 1024 * 1024  # bytes of batches that compaction reads at once
+COMPACTION_RETRY_MS = 60_000  # time between a failed compaction and the next
 
 
 class AppendResult(NamedTuple):
@@ -57,6 +58,7 @@ class PartitionLog:
         self.size = 0
         self._appended_ms = NO_TIME  # the latest append time of a batch
         self._compacted_end = 0  # end of the compacted segments; closed segments after it are new
+        self._compact_from_ms = 0  # no compaction before this time, because the last one failed
         self.deleted = False
 
     def restore(self, segments: Sequence[LogSegment], producers: ProducerStates, appended_ms: int) -> None:
@@ -236,6 +238,7 @@ class PartitionLog:
         * The topic's `cleanup.policy` does not contain `compact`.
         * Less than half of the bytes in these segments are new, that is, not compacted yet.
         * A batch is damaged or cannot be decoded.
+        * A compaction failed less than `COMPACTION_RETRY_MS` ago.
 
         Raises:
             OSError: A segment file cannot be read or written.
@@ -246,13 +249,19 @@ class PartitionLog:
         new_bytes = sum(len(segment) for segment in closed if segment.base >= self._compacted_end)
         if not self.config.compacts or not new_bytes or 2 * new_bytes < sum(map(len, closed)):
             return False
-        self._compacted_end = closed[-1].end
+        if now_ms < self._compact_from_ms:
+            return False
         try:
             newest = newest_offsets(_batches(closed))
+            kept = survivors(_batches(closed), newest, now_ms - self.config.delete_retention_ms)
+            before, fresh = sum(map(len, closed)), self._store.replace(closed, kept)
         except UnreadableBatch:
+            self._compacted_end = closed[-1].end
             return False
-        kept = survivors(_batches(closed), newest, now_ms - self.config.delete_retention_ms)
-        before, fresh = sum(map(len, closed)), self._store.replace(closed, kept)
+        except OSError:
+            self._compact_from_ms = now_ms + COMPACTION_RETRY_MS
+            raise
+        self._compacted_end = closed[-1].end
         self._segments[: len(closed)] = [fresh]
         self.start = fresh.base
         self.size += len(fresh) - before

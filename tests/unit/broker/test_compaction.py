@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from services.broker.protocol.error_codes import ErrorCode
-from services.broker.protocol.record_batch import HEADER, BatchHeader, BatchRejected, intact, take_place_of
+from services.broker.protocol.record_batch import HEADER, BatchHeader, BatchRejected, intact, parse, take_place_of
 from services.broker.storage.compaction import newest_offsets, survivors
 from services.broker.storage.partition_log import PartitionLog
 from services.broker.storage.topic_config import COMPACTED_SEGMENT_BYTES, DAY_MS, TopicConfig
 from tests.support.examples import examples
 from tests.unit.broker.batches import NOW_MS, build, split
-from tests.unit.broker.disk import Disk, put
+from tests.unit.broker.disk import Disk, disk_that_is_full, put
 
 COMPACT = {"cleanup.policy": "compact"}
 KEYS = [b"a", b"b", b"c", b"d"]
@@ -263,3 +263,22 @@ def test_a_batch_damaged_on_the_disk_keeps_its_partition_as_it_is(tmp_path, at):
     assert not disk.log.compact(NOW_MS)
     assert path.read_bytes() == data
     disk.close()
+
+
+def test_a_compaction_without_room_is_tried_again(tmp_path):
+    disk = Disk(tmp_path / "data", COMPACT)
+    for number in range(60):
+        put(disk.log, build([b"x" * 20_000], keys=[b"%d" % (number % 5)]))
+    with disk_that_is_full(1_000), pytest.raises(OSError, match="File too large"):
+        disk.log.compact(NOW_MS)
+    assert not disk.log.compact(NOW_MS + 59_999)
+    assert disk.log.compact(NOW_MS + 60_000)
+    disk.close()
+
+
+def test_records_that_are_not_compressed_are_not_marked_as_compressed():
+    original = parse(build([b"1"] * 50, compression=1))
+    batch = bytearray(build([b"1"]))
+    take_place_of(batch, original)
+    assert parse(batch).codec == 0
+    assert [record.value for record in DefaultRecordBatch(batch)] == [b"1"]

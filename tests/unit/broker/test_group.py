@@ -9,7 +9,7 @@ from services.broker.groups.members import (
     SyncResponse,
 )
 from services.broker.protocol.error_codes import ErrorCode
-from tests.unit.broker.group_lab import SESSION_MS, Lab
+from tests.unit.broker.group_lab import REBALANCE_MS, SESSION_MS, Lab
 
 
 def test_a_single_member_leads_itself():
@@ -239,3 +239,13 @@ def test_there_is_always_a_next_deadline_while_somebody_is_there(state):
             if state == "stable":
                 lab.sync(joined)
     assert lab.group.next_deadline_ms() is not None
+
+
+def test_joins_that_came_during_a_pause_count():
+    lab = Lab()
+    first, second = lab.stable(None, None)
+    third = lab.join()
+    lab.now += REBALANCE_MS  # without a tick: the process was paused
+    tickets = [lab.join(first.member_id), lab.join(second.member_id), third]
+    lab.wait(50)
+    assert [lab.joined(each).code for each in tickets] == [ErrorCode.NONE] * 3

@@ -1,3 +1,5 @@
+import os
+
 import orjson
 import pytest
 
@@ -282,3 +284,17 @@ def test_a_data_directory_that_is_a_file_is_refused(tmp_path):
     (tmp_path / "file").write_bytes(b"")
     with pytest.raises(BadSetting, match="cannot be used"):
         Storage(tmp_path / "file")
+
+
+def test_commits_beyond_an_end_that_a_crash_lost_are_lowered(disk):
+    disk.topics.create("t", 1, {}, now_ms=NOW_MS)
+    for number in range(4):
+        put(disk.log(), build([b"%d" % number]))
+    disk.offsets.commit("g", TopicPartition("t", 0), CommittedOffset(4, -1, "note"))
+    (path,) = disk.files()
+    disk.close()
+    (disk.folder / "lock").write_text("the boot before")
+    os.truncate(path, path.stat().st_size // 2)
+    disk.open()
+    assert disk.log().end == 2
+    assert disk.offsets.of("g") == {TopicPartition("t", 0): CommittedOffset(2, -1, "note")}
