@@ -53,7 +53,7 @@ class Changelog:
         self._awake_us = steady_us()
 
     def restored(self) -> None:
-        """Note that the table was restored now. The time before does not count as a pause."""
+        """Record that the table has just been restored, so that the time until now does not count as a pause."""
         self._awake_us = steady_us()
 
     async def add(self, event: Any, partition: int, changes: Sequence[TableChange], read: TableChange) -> None:

@@ -60,7 +60,7 @@ class LogClock:
         self.follow(offset)
 
     def follow(self, offset: BrokerOffset) -> None:
-        """Use this estimate from now on, because another broker leads the partition."""
+        """Convert the broker's times with ``offset`` from now on, because another broker leads the partition."""
         self.offset = offset
         # The offset when reading began. It counts until the partition was read to its end once, because records that
         # are read long after their append say nothing about the offset.

@@ -123,8 +123,8 @@ def store_input(store: FolderStore, batch_id: str, filename: str, write: Callabl
     """Store the input of a job that does not exist yet, and check its lines.
 
     Raises:
-        UserError: The input is invalid, for example because two lines have the same ``custom_id``, or there are results
-            of this job.
+        UserError: The input is invalid, for example because two lines have the same ``custom_id``. Or there are results
+            of this job already.
     """
     file_id = input_file_id(batch_id)
     folder = store.work_folder(batch_id)

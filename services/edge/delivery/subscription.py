@@ -51,8 +51,8 @@ class OpenRequest:
 
     Attributes:
         at: When the request reached the host, in microseconds since the epoch.
-        waited_ms: How long the request waited for its write to the log, in milliseconds, counted from ``at``. For a
-            resumed stream, it is counted like ``Request.waited_ms``: from when an edge read the original request.
+        waited_ms: Time from ``at`` until the request was written to the log, in milliseconds. For a resumed stream, the
+            time begins when an edge read the original request, as in ``Request.waited_ms``.
         total_ms: The total deadline: milliseconds from when the edge read the request.
     """
 

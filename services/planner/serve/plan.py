@@ -244,7 +244,7 @@ def plan_serve(kind: EngineKind, demand: Demand) -> ServePlan:
 
 
 def grown(demand: Demand, streams: int, seen: QueueTimes) -> Demand:
-    """Return a copy of ``demand`` whose number of users fits an average of ``streams`` simultaneous answers.
+    """Return a copy of ``demand`` with the number of users at which ``streams`` answers run at once on average.
 
     ``seen`` gives the time that an answer takes.
     """
