@@ -129,7 +129,7 @@ def sampled_loop(result: SampleResult) -> SampledLoop:
     """Summarise a closed-loop load test.
 
     Raises:
-        ValueError: Too few requests were answered.
+        ValueError: Too few requests were answered, or every answer came in one piece.
     """
     found = [_counted(each) for each in result.requests if each.answered]
     if len(found) < max(4, 2 * result.at_once + 1, len(result.requests) / 2):

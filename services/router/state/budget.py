@@ -109,7 +109,7 @@ class FallbackBudget:
     def used(self, now_us: int) -> float:
         """Return the spent fraction of the allowed attempts or of the allowed money, whichever is larger.
 
-        Return at least 1 if an attempt was refused within the last minute.
+        Return at least 1 if an attempt was refused within the last minute, unless no attempt is allowed at all.
         """
         fallbacks, most, spent_usd = self._totals(now_us)
         of_requests = fallbacks / most if most else 0.0
