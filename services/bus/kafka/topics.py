@@ -1,8 +1,8 @@
 import asyncio
 import itertools
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.errors import KafkaError, TopicAlreadyExistsError, for_code
@@ -17,6 +17,8 @@ from services.runtime.errors import UserError
 from services.runtime.logging import logger
 
 _log = logger("bus")
+
+T = TypeVar("T")
 
 TIMESTAMP_SETTING: Final = "message.timestamp.type"
 
@@ -34,16 +36,7 @@ async def ensure_topics(settings: BusSettings, topics: Sequence[Topic] = TOPICS)
         UserError: A topic has another number of partitions than the settings say, the broker refuses to create a topic,
             a new topic gets no leader, or the settings contradict each other.
     """
-    for attempt in itertools.count():
-        await wait_for_broker(settings)
-        try:
-            await _ensure(settings, topics)
-        except (KafkaError, OSError) as error:
-            if attempt == 3:
-                _log.warning("topics cannot be created or checked yet: %r", error)
-            await asyncio.sleep(backoff_s(attempt))
-        else:
-            return
+    await _persistently(settings, lambda: _ensure(settings, topics), "topics cannot be created or checked yet")
 
 
 async def partition_counts(settings: BusSettings) -> dict[str, int]:
@@ -51,27 +44,38 @@ async def partition_counts(settings: BusSettings) -> dict[str, int]:
 
     A topic is left out if one of its partitions has no leader.
     """
-    for attempt in itertools.count():
-        await wait_for_broker(settings)
-        try:
-            async with _admin(settings) as admin:
-                return await _partition_counts(admin)
-        except (KafkaError, OSError) as error:
-            if attempt == 3:
-                _log.warning("topics cannot be listed yet: %r", error)
-            await asyncio.sleep(backoff_s(attempt))
-    raise AssertionError("unreachable")
+
+    async def count() -> dict[str, int]:
+        async with _admin(settings) as admin:
+            return await _partition_counts(admin)
+
+    return await _persistently(settings, count, "topics cannot be listed yet")
 
 
 async def wanted_replication(settings: BusSettings) -> int:
-    """Return the replication factor of a new topic, for a client that creates topics itself. Wait for the broker.
+    """Return the replication factor of a new topic, for a client that creates topics itself.
 
-    Raises:
-        KafkaError, OSError: The broker became unreachable after the wait.
+    Wait until the broker answers.
     """
-    await wait_for_broker(settings)
-    async with _admin(settings) as admin:
-        return wanted_copies(settings, len((await admin.describe_cluster())["brokers"])).replication
+
+    async def choose() -> int:
+        async with _admin(settings) as admin:
+            brokers = (await admin.describe_cluster())["brokers"]
+        return wanted_copies(settings, len(brokers)).replication
+
+    return await _persistently(settings, choose, "the brokers cannot be counted yet")
+
+
+async def _persistently(settings: BusSettings, work: Callable[[], Awaitable[T]], trouble: str) -> T:
+    for attempt in itertools.count():
+        await wait_for_broker(settings)
+        try:
+            return await work()
+        except (KafkaError, OSError) as error:
+            if attempt == 3:
+                _log.warning("%s: %r", trouble, error)
+            await asyncio.sleep(backoff_s(attempt))
+    raise AssertionError("unreachable")
 
 
 @asynccontextmanager
