@@ -1,4 +1,4 @@
-"""Write the exact versions of all installed packages to requirements/*.txt (``make pins``).
+"""Pin the project's dependencies: write their installed versions to requirements/*.txt (``make pins``).
 
 Each file lists the packages that one extra of the project needs in addition to ``base.txt``. The files
 ``*-nodeps.txt`` are written by hand.

@@ -1,4 +1,4 @@
-"""Fixtures for every test: embedded brokers as processes of their own."""
+"""Hooks and fixtures for all tests, such as embedded brokers."""
 
 import gc
 import os
@@ -26,7 +26,7 @@ settings.load_profile("random" if os.environ.get("RAILBUS_RANDOM") == "1" else "
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
-    """Collect without looking for garbage, and never look at what was collected: it lives as long as the run."""
+    """Collect the tests without garbage collection, and exclude the objects from later garbage collections."""
     gc.disable()
     try:
         return (yield)
@@ -36,13 +36,13 @@ def pytest_collection() -> Generator[None, object, object]:
 
 
 def ours() -> dict[str, str]:
-    """The product's own variables."""
+    """Return the environment variables whose names begin with ``RAILBUS_``."""
     return {name: os.environ[name] for name in os.environ if name.startswith("RAILBUS_")}
 
 
 @pytest.fixture(autouse=True)
 def environment_as_it_was() -> Iterator[None]:
-    """A command that a test runs in this process may set variables; no other test is told."""
+    """Restore the product's environment variables after each test, because a command under test may set them."""
     before = ours()
     yield
     if (after := ours()) != before:
@@ -53,13 +53,16 @@ def environment_as_it_was() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def embedded_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    """A running embedded broker that all tests of the session share: never stop it, and keep to topics of your own."""
+    """Yield a running embedded broker that all tests of the session share.
+
+    A test must not stop this broker, and must use its own topics.
+    """
     yield from _running(Broker("embedded", tmp_path_factory.mktemp("broker") / "data"))
 
 
 @pytest.fixture
 def own_embedded_broker(tmp_path: Path) -> Iterator[Broker]:
-    """A running embedded broker of the test's own, which it may stop, kill and start again; its data survive."""
+    """Yield a running embedded broker for one test, which may stop, kill and restart it. The data survive."""
     yield from _running(Broker("embedded", tmp_path / "data"))
 
 

@@ -12,7 +12,7 @@ LOADED: Final = {"script": "src", "img": "src", "iframe": "src", "source": "src"
 """Elements that make a browser load a file, with the attribute that names it."""
 
 NOT_LOADED: Final = frozenset({"canonical", "next", "prev", "alternate"})
-"""Kinds of ``link`` that only tell of another page."""
+"""Values of ``rel`` with which a ``link`` element only names another page, so that a browser does not load it."""
 
 REMOTE: Final = re.compile(r"^(https?:)?//")
 CSS_URL: Final = re.compile(r"""(?:url\(|@import)\s*['"]?((?:https?:)?//[^'")\s]+)""")

@@ -15,7 +15,10 @@ OWN = ("schemas", "services")
 
 @cache
 def modules(marker: str) -> tuple[ModuleType, ...]:
-    """Import and return the product's modules whose source contains the string ``marker``."""
+    """Import and return the modules of ``schemas`` and ``services`` whose source contains the string ``marker``.
+
+    ``__main__`` modules are left out.
+    """
     return tuple(
         importlib.import_module(module)
         for module, text in texts()
@@ -54,7 +57,11 @@ def classes(wanted: Callable[[type], bool], marker: str) -> list[type]:
 
 
 def constant(name: str) -> Any:
-    """Return the value of a module-level name that exactly one module assigns."""
+    """Return the value of a module-level name.
+
+    Raises:
+        LookupError: If no module assigns the name, or more than one does.
+    """
     homes = [module for module, tree, _ in sources() if any(target == name for target, _ in assignments(tree))]
     if len(homes) != 1:
         msg = f"{name} must be assigned in one module, found: {', '.join(homes) or 'none'}"
@@ -63,7 +70,10 @@ def constant(name: str) -> Any:
 
 
 def assignments(tree: ast.Module) -> Iterator[tuple[str, str]]:
-    """Yield each assigned module-level name, and the string literal after the assignment that documents it."""
+    """Yield each name that a module assigns at its top level, with the string literal that documents it, or ``""``.
+
+    That string literal is the statement after the assignment.
+    """
     for node, following in zip(tree.body, [*tree.body[1:], None], strict=False):
         target = node.target if isinstance(node, ast.AnnAssign) else None
         if isinstance(node, ast.Assign) and len(node.targets) == 1:

@@ -10,7 +10,7 @@ from schemas.registry import KINDS, ROLES, Kind, kinds_on
 from schemas.topics import DAY_MS, DEFAULT_PARTITIONS, TOPICS
 
 ENVELOPE = ("request_id", "tenant", "at", "source")
-"""Fields that every event about a request has: described once."""
+"""Fields that every event about a request has. The page of events does not repeat them for each event."""
 
 FIELDS = ("field", "type", "default", "meaning")
 

@@ -1,4 +1,4 @@
-"""MkDocs hook that replaces the markers ``<!-- generated: NAME -->`` by text generated from the code."""
+"""MkDocs hook that replaces each marker ``<!-- generated: NAME -->`` with text that is generated from the code."""
 
 import re
 import sys

@@ -22,7 +22,7 @@ METHODS = ("get", "post", "put", "delete", "head")
 
 @cache
 def routes() -> tuple[tuple[str, str, str, str], ...]:
-    """Return service, method, path and description of every HTTP route."""
+    """Return the service, method, path and description of every HTTP route."""
     found = set()
     for module, tree, _ in sources():
         for scope in ast.walk(tree):
@@ -96,7 +96,7 @@ def _bodies() -> tuple[type, ...]:
 
 
 def _meanings(cls: type) -> dict[str, str]:
-    """Return the description of each field, also of those that a base class describes."""
+    """Return the description of each field of a class, including the fields that a base class describes."""
     tag = cls.__struct_config__.tag_field  # type: ignore[attr-defined]
     texts = {tag: f"Always `{cls.__struct_config__.tag}`"} if tag else {}  # type: ignore[attr-defined]
     for one in reversed(cls.__mro__):
@@ -157,7 +157,11 @@ def _paths(node: ast.expr, scope: ast.AST, tree: ast.Module) -> list[str]:
 
 
 def _sources_of(node: ast.expr, scope: ast.AST) -> set[str]:
-    """Return the name of a variable. If a comprehension sets the variable, return the name of what it iterates over."""
+    """Return the name of the variable ``node``.
+
+    If a comprehension in ``scope`` sets the variable, return the name of the collection over which the comprehension
+    iterates.
+    """
     name = getattr(node, "id", "")
     loops = [each for each in ast.walk(scope) if isinstance(each, ast.comprehension)]
     return {getattr(each.iter, "id", "") for each in loops if getattr(each.target, "id", "") == name} or {name}

@@ -1,6 +1,6 @@
 """Download the jars of Apache Kafka with Maven into `.railbus/kafka-VERSION/lib`.
 
-They are downloaded once, and again if `pom.xml` changes. While one process downloads, other processes wait.
+The jars are downloaded once, and again if `pom.xml` changes. While one process downloads, other processes wait.
 """
 
 import contextlib
@@ -25,7 +25,7 @@ _STAMP = "pom.sha256"
 
 
 class KafkaError(Exception):
-    """Apache Kafka cannot be downloaded, started or run. `status` is the exit status of the program."""
+    """Apache Kafka cannot be downloaded, started or run. `run.py` then exits with the exit status `status`."""
 
     status = 1
 
@@ -47,7 +47,7 @@ def find_java() -> str:
     """Return the path of `java`, from JAVA_HOME or PATH.
 
     Raises:
-        PrerequisiteError: If there is no Java, or it is older than Java 17.
+        PrerequisiteError: If Java is missing, does not run, or is older than version 17.
     """
     remedy = f"install a Java runtime, version {MIN_JAVA} or newer (Debian: openjdk-17-jre-headless)"
     home = os.environ.get("JAVA_HOME")

@@ -39,7 +39,7 @@ def new_cluster_id() -> str:
 
 @dataclass(frozen=True)
 class Place:
-    """A node's place in its cluster.
+    """The number of a node in its cluster, and the settings that all nodes of the cluster share.
 
     Attributes:
         node_id: Number of the node, from 1.
@@ -106,7 +106,10 @@ class Node:
         return self._jvm is not None and self._jvm.poll() is None
 
     def format(self) -> "subprocess.Popen[str] | None":
-        """Write the settings and start a process that formats the storage. Return None if it is formatted already."""
+        """Write the settings, and start and return a process that formats the storage.
+
+        Return None if the storage is formatted already.
+        """
         self._write_settings()
         if (self._data_dir / "log" / "meta.properties").exists():
             return None
@@ -178,7 +181,7 @@ class Node:
         self._settings.write_text(filled)
 
     def wait_until_it_serves(self, brokers: int = 1) -> None:
-        """Wait until the broker answers and knows at least this number of brokers.
+        """Wait until the broker answers and knows at least `brokers` brokers, including itself.
 
         Raises:
             KafkaError: If the broker ends, or does not serve within 90 s.
@@ -253,7 +256,7 @@ class Cluster:
     def _end(self) -> None:
         for node in self._nodes:
             node.terminate()
-        # The last nodes have no majority of controllers left to take leave of, and wait for one in vain.
+        # To shut down, a node needs a majority of the controllers. The last nodes have none, and wait for one in vain.
         deadline = time.monotonic() + CLUSTER_STOP_LIMIT_S
         for node in self._nodes:
             node.end(max(0.1, deadline - time.monotonic()))
@@ -288,9 +291,10 @@ def free_port() -> int:
 
 
 def _reserve(port: int) -> bool:
-    """Lock a port that is chosen here seconds before Java listens there.
+    """Lock a port until this process ends. Return False if another process has locked the port.
 
-    The lock files are those of ``railbus up``, which chooses ports in the same range.
+    The lock is needed because Java listens on the port only seconds after the port was chosen. The lock files are the
+    same as those of ``railbus up``, which chooses ports from the same range.
     """
     # The same as `reserve` in services/cli/tree/ports.py, which this program cannot import: it runs without Railbus.
     folder = Path(tempfile.gettempdir()) / f"railbus-{os.getuid()}-ports"
@@ -309,7 +313,7 @@ def _reserve(port: int) -> bool:
 
 
 def serves(port: int, brokers: int = 1) -> bool:
-    """Return whether the broker answers and knows at least this number of brokers, including itself."""
+    """Return whether the broker on this port answers and knows at least `brokers` brokers, including itself."""
     # The port opens before the broker is ready, so a connection alone is not enough: send a metadata request.
     key, version, correlation = 3, 1, 1
     body = struct.pack(">hhihi", key, version, correlation, -1, 0)  # no client id, no topics

@@ -9,9 +9,9 @@ start with the same data directory finds the records of the earlier one.
 Exit status: 0 stopped by a signal, 1 failed, 2 wrong arguments, 3 Java or Maven is missing.
 
 With one node, the program ends when the node ends. With several nodes, the program goes on. On SIGHUP, it starts the
-ended nodes again. With `--restart`, it does so without SIGHUP.
+ended nodes again. With `--restart`, it starts an ended node again at once, without SIGHUP.
 
-The broker's process id is in `DIR/pid`. With several nodes, that of node N is in `DIR/node-N/pid`.
+The broker's process id is in `DIR/pid`. With several nodes, the process id of node N is in `DIR/node-N/pid`.
 """
 
 import argparse

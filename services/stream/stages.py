@@ -35,13 +35,14 @@ class RunTimes:
         started_ms: Append time of ``Started``.
         first_ms: Append time of the first chunk.
         last_ms: Append time of the newest chunk before ``Closed``.
-        tokens: Number of tokens in all chunks.
+        tokens: Number of tokens in all chunks, also in those after ``Closed``.
         answer_tokens: Number of tokens in the chunks before ``Closed``.
         first_tokens: Number of tokens in the first chunk.
         queue_ms: How long the run waited in the engine's queue, as the worker reports.
         longest_pause_ms: Longest time between two chunks before ``Closed``.
         first_chunk_at: Time of the first chunk by the worker's clock, in microseconds since the epoch.
-        last_chunk_at: Time of the newest chunk by the worker's clock, in microseconds since the epoch.
+        last_chunk_at: Time of the newest chunk, also of one after ``Closed``, by the worker's clock, in microseconds
+            since the epoch.
     """
 
     __slots__ = (

@@ -1,4 +1,8 @@
-"""``make bench``: the two questions that matter most. Each bench runs by itself too: ``python -m tests.bench.NAME``."""
+"""``make bench``: run the benchmarks ``bus_hop`` and ``added_ttft``, one after the other.
+
+``bus_hop`` measures one hop over the bus. ``added_ttft`` measures what Railbus adds to the time to first token. Every
+benchmark can also be run by itself: ``python -m tests.bench.NAME``.
+"""
 
 import subprocess
 import sys
@@ -7,7 +11,7 @@ BENCHES = ("bus_hop", "added_ttft")
 
 
 def main() -> int:
-    """Run them one after another; the first failure is the exit code, in the end."""
+    """Run all benchmarks, even if one fails. Return the exit code of the first that failed, or 0."""
     codes = []
     for name in BENCHES:
         print(f"\n== {name}", flush=True)

@@ -1,10 +1,13 @@
-"""What it costs to say ``accepted`` after the broker's acknowledgement: two checkouts, in turn (A B B A).
+"""Compare the times at which a client gets ``accepted`` and the first text, for this checkout and another one.
 
     python -m tests.bench.acknowledged --other PATH [--requests 200] [--rounds 2] [--streams 1]
 
-Each checkout runs its own ``railbus up`` with the simulated engine, one at a time, and answers the same requests on a
-websocket and over server-sent events. Times are from sending the request: to ``accepted`` or the response's headers
-(first byte), and to the first text.
+The edge says ``accepted`` only after the broker's acknowledgement. To see what this costs, let ``--other`` name an
+older checkout, whose edge does not wait for the acknowledgement. The checkouts run one at a time, in the order A B B A.
+
+Each checkout runs its own ``railbus up`` with the simulated engine, and answers the same requests on a websocket and
+over server-sent events. Each time starts when the request is sent. It ends at ``accepted`` (on a websocket) or at the
+response's headers (with server-sent events), and at the first text.
 """
 
 import argparse
@@ -68,7 +71,7 @@ async def run(url: str, requests: int, streams: int) -> Times:
 
 
 def main() -> None:
-    """Measure both checkouts, and print a line for each."""
+    """Measure both checkouts, and print a table with one column for each."""
     parser = argparse.ArgumentParser(
         prog="python -m tests.bench.acknowledged", description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,

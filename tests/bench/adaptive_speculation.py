@@ -1,6 +1,7 @@
-"""Drafting nothing, always 6, or what load and acceptance make worth while: the simulated machine in its own time.
+"""Compare drafting no tokens, always 6 tokens, and the number of tokens that pays at the current load and acceptance.
 
-``python -m tests.bench.adaptive_speculation``: 15 seconds, no wall clock in the figures.
+``python -m tests.bench.adaptive_speculation`` takes 15 seconds. The figures are in the simulated machine's own time, so
+the speed of the real machine does not change them.
 """
 
 from tests.unit.generator.test_adaptive_simulation import seconds
@@ -9,7 +10,7 @@ BATCHES, ALPHAS = (1, 8, 32, 64, 160), (0.1, 0.3, 0.5, 0.7, 0.85)
 
 
 def main():
-    """One row a batch and alpha; seconds until all answers of 300 tokens are over."""
+    """Print one row for each batch size and acceptance rate: the seconds until all answers of 300 tokens are done."""
     print(
         f"{'batch':>5} {'alpha':>5} {'off':>7} {'always 6':>9} {'adaptive':>9} {'over off':>9} {'over the better':>16}"
     )

@@ -1,11 +1,16 @@
-"""What the whole way costs over asking the model server directly: edge, bus, generator, router, broker.
+"""Measure what Railbus costs in comparison with direct requests to the model server: time to first token, CPU, memory.
 
     python -m tests.bench.added_ttft [--streams 1,16,64] [--rounds 3] [--prompts same] [--governed]
 
-The load kit beside this file is the model server, on a fixed schedule, and the closed-loop client. Direct and
-through-Railbus runs alternate. CPU is that of the whole tree under ``railbus up``, broker and supervisor included;
-``others`` is how many cores anybody else on the machine used meanwhile: figures from a busy machine are not worth
-keeping. Prompts are all the same unless ``--prompts distinct`` is given: rails know a prompt after the first time.
+Through Railbus, a request passes the edge, the bus, the generator, the router and the broker. The model server and the
+closed-loop client are in ``tests/bench/kit``. The model server answers on a fixed schedule. Direct runs alternate with
+runs through Railbus.
+
+CPU and memory are those of all processes of ``railbus up``, including the broker and the supervisor. ``others`` is the
+number of cores that programs other than this benchmark used during the run. Discard figures from a busy machine.
+
+All prompts are the same unless ``--prompts distinct`` is given. Rails check the same prompt only once, and then use the
+cached result.
 """
 
 import argparse
@@ -25,11 +30,11 @@ from tests.bench.kit.servers import load, upstream, wait_for
 ROOT = Path(__file__).resolve().parents[2]
 MODEL = "fake-A-t30-g20-n50"
 REQUESTS_PER_STREAM = {1: 16, 16: 8, 64: 4}
-_seeds = count(1)  # of the prompts: no two runs ask the same
+_seeds = count(1)  # seeds of the prompts: with distinct prompts, no two runs ask the same
 
 
 def client(url: str, streams: int, prompts: str, *options: str) -> dict[str, Any]:
-    """One closed-loop run; the client's own figures."""
+    """Run the closed-loop client once and return its figures. Exit if a stream failed or had a wrong text."""
     requests = streams * REQUESTS_PER_STREAM.get(streams, 4)
     command = ["--model", MODEL, "--streams", str(streams), "--requests", str(requests), "--prompts", prompts]
     figures = load(url, *command, "--seed", str(next(_seeds)), *options)
@@ -39,7 +44,7 @@ def client(url: str, streams: int, prompts: str, *options: str) -> dict[str, Any
 
 
 def table(rows: list[dict[str, Any]]) -> None:
-    """One line per number of streams: medians over the rounds."""
+    """Print one row for each number of streams. The figures are medians over the rounds."""
     print("| streams | direct TTFT p50 / p99 ms | added p50 / p99 ms | chunks/s | CPU ms/stream | RSS MiB | others |")
     print("|---|---|---|---|---|---|---|")
     for row in rows:
@@ -52,7 +57,15 @@ def table(rows: list[dict[str, Any]]) -> None:
 
 
 def measure(streams: int, rounds: int, prompts: str, urls: tuple[str, str], trees: list[str]) -> dict[str, Any]:
-    """Direct and through, in turn."""
+    """Ask the model server directly and through Railbus in turn, and return a row of medians over the rounds.
+
+    Args:
+        streams: Number of requests under way at once.
+        rounds: Number of runs, direct and through Railbus alike.
+        prompts: ``same`` or ``distinct``.
+        urls: Addresses of the model server and of Railbus.
+        trees: Options of the client that name the processes whose CPU time and memory are measured.
+    """
     direct, ours = [], []
     for _ in range(rounds):
         direct.append(client(urls[0], streams, prompts))
@@ -77,7 +90,7 @@ def measure(streams: int, rounds: int, prompts: str, urls: tuple[str, str], tree
 def railbus_up(
     checkout: Path, port: int, *options: str, environment: dict[str, str] | None = None
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """Run a checkout's ``railbus up`` while the block runs."""
+    """Within the ``with`` block, run the ``railbus up`` of a checkout. Yield its process."""
     with tempfile.TemporaryDirectory(prefix="railbus-bench-", ignore_cleanup_errors=True) as folder:
         command = [sys.executable, "-m", "services.cli", "up", "--port", str(port), "--data-dir", folder, *options]
         environment = os.environ | {"PYTHONPATH": str(checkout)} | (environment or {})
@@ -95,7 +108,7 @@ def railbus_up(
 
 
 def main() -> None:
-    """Start upstream and Railbus, measure, stop both."""
+    """Start the model server and Railbus, measure, and stop both."""
     parser = argparse.ArgumentParser(
         prog="python -m tests.bench.added_ttft", description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,

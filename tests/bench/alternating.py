@@ -1,13 +1,16 @@
-"""This checkout against another one, both trees running at once, one burst of requests each in turns: A B B A.
+"""Compare this checkout with another one: both run at the same time, and bursts of requests go to them in turn.
 
     python -m tests.bench.alternating OTHER [--streams 1,16,64] [--pairs 16] [--starts 2] [--governed]
         [--ours=--no-ledger]
 
-A machine's fast and slow phases last minutes, and the two bursts of a pair are seconds apart. The tree that waits uses
-less than a tenth of a core meanwhile, which no figure but ``others' cores`` counts. Both trees are started anew
-``--starts`` times. Of each figure: the mean over all pairs of the other's and of ours, and the median of ours / other
-with the interval in which the true median lies with a probability of 95 % (order statistics, no assumption on the
-distribution). Below 1 is less.
+Each pair has one burst for each checkout. The order is A B B A: the checkout that was second goes first in the next
+pair. A machine's fast and slow phases last minutes, but the two bursts of a pair are only seconds apart. While one
+checkout is measured, the other is idle. It then uses less than a tenth of a core, and only ``others' cores`` includes
+this. Both checkouts are started ``--starts`` times.
+
+For each figure, the table has its mean over all pairs, for the other checkout and for this one (``ours``). It also has
+the median of the ratio ours / other, with a 95 % confidence interval. The interval comes from order statistics, so it
+assumes nothing about the distribution. A ratio below 1 means that this checkout has the smaller figure.
 """
 
 import argparse
@@ -23,7 +26,7 @@ WARM_BURSTS: Final = 2
 PORTS: Final = (18080, 18180)
 
 Pair = tuple[dict[str, float], dict[str, float]]
-"""The figures of two bursts, the other's and ours."""
+"""Figures of the two bursts of a pair: first those of the other checkout, then those of this one."""
 
 
 def figures(burst: dict[str, Any]) -> dict[str, float]:
@@ -38,9 +41,9 @@ def figures(burst: dict[str, Any]) -> dict[str, float]:
 
 
 def median_interval(values: list[float]) -> tuple[float, float]:
-    """Return the narrowest pair of order statistics that holds the true median with a probability of 95 %.
+    """Return a 95 % confidence interval of the median. Its ends are two of the values, as close together as possible.
 
-    Fewer than six values cannot do so. For them, return the smallest and the largest.
+    Fewer than six values give no such interval. In this case, return the smallest and the largest value.
     """
     values, count = sorted(values), len(values)
     outside, low = 0.0, 0
@@ -53,7 +56,14 @@ def median_interval(values: list[float]) -> tuple[float, float]:
 def pairs_of(
     checkouts: tuple[Path, Path], options: tuple[list[str], list[str]], streams: list[int], pairs: int
 ) -> dict[int, list[Pair]]:
-    """Start both trees, and return by number of streams the figures of each pair of bursts."""
+    """Start both checkouts, and return the figures of each pair of bursts, by number of streams.
+
+    Args:
+        checkouts: The other checkout and this one.
+        options: More options of ``railbus up``, for each checkout.
+        streams: Numbers of streams to measure.
+        pairs: Number of pairs of bursts for each number of streams.
+    """
     found: dict[int, list[Pair]] = {}
     with upstream() as server:
         common = ("--engine", "openai", "--upstream-url", server.url)

@@ -1,14 +1,19 @@
-"""A job twice: undisturbed, and with kill -9 on the way. The results must be the same, line by line.
+"""Run a job twice, undisturbed and with ``kill -9``, and check that each line has the same result in both.
 
     python -m tests.bench.batch_equal --lines 20000
     python -m tests.bench.batch_equal --engine simulated --governed --only killed --kills 10 --lines 200000 \\
         --limit-s 7200 --strike generator,batch,router,rails,safety,edge,broker
 
-Each job has a tree of its own, as ``railbus up`` starts it, and the same file of prompts, which all differ. With the
-engine ``llama`` the answers are greedy and two generators of one thread each share the two cores: llama.cpp's threads
-would wait for each other beside the other processes. Each of ``--strike`` is killed ``--kills`` times, at even
-distances. The engine ``simulated`` makes its words from the request's id, which has the job's in it: of its lines the
-outcome and the number of tokens are compared. Exit code 1: a line has not one result, or the results differ.
+``railbus up`` starts a new tree for each job. Both jobs answer the same file, in which no two prompts are the same.
+During the second job, each service in ``--strike`` is killed ``--kills`` times. The kills are spread evenly over the
+job. ``--only killed`` leaves the undisturbed job out.
+
+With the engine ``llama``, decoding is greedy. On two cores, two generators run with one thread each. With more threads,
+llama.cpp's threads would wait for each other, because the other processes need the cores, too. The engine ``simulated``
+makes its words from the request's id, which differs between the jobs. So only the outcome and the number of tokens of
+its lines are compared.
+
+Exit code 1 means that a line does not have exactly one result, or that the results of the two jobs differ.
 """
 
 import argparse
@@ -41,20 +46,20 @@ WORDS: Final = (
     "farm", "church", "museum", "hotel", "office", "factory", "tower", "wall", "door", "roof", "stone", "fire", "glass",
     "clock",
 )  # fmt: skip
-"""So many that three of them make 216,000 different prompts."""
+"""60 words. A prompt has three of them, so there are 216,000 different prompts."""
 
 Results = dict[str, Any]
 
 
 class Outcome(NamedTuple):
-    """What a job came to.
+    """The results of one job, and what its log says about the work for them.
 
     Attributes:
-        results: By the name of a line.
-        once: Whether each line has one.
-        begun: How often lines were begun, beyond once each.
-        answered: How often they were answered, beyond once each.
-        took_s: From the start of the command to its end.
+        results: Result of each line, by the line's name.
+        once: Whether each line has exactly one result.
+        begun: Number of ``Started`` events on the log. One for each line is enough if nothing is killed.
+        answered: Number of ``Finished`` events on the log.
+        took_s: Seconds from the start of the command ``railbus batch run`` to its end.
     """
 
     results: Results
@@ -65,7 +70,10 @@ class Outcome(NamedTuple):
 
 
 def write_prompts(path: Path, count: int) -> None:
-    """Write different prompts of about 12 tokens; neighbours differ in their last word, so a prefix cache pays."""
+    """Write ``count`` different prompts of about 12 tokens.
+
+    Most prompts differ from the one before only in the last word, so a prefix cache helps.
+    """
     side = next(side for side in range(2, len(WORDS) + 1) if side**3 >= count)
     with path.open("w") as file:
         for first, second, third in islice(product(WORDS[:side], repeat=3), count):
@@ -73,7 +81,7 @@ def write_prompts(path: Path, count: int) -> None:
 
 
 def run_job(args: argparse.Namespace, kills: int) -> Outcome:
-    """Run the job in a new tree and print what it has shown."""
+    """Run the job in a new tree, and print and return its outcome. ``kills`` is how often each service is killed."""
     args.kills = kills
     settings = {
         "RAILBUS_BATCH_STALL_MS": str(STALL_MS), "RAILBUS_LLAMA_THREADS": "1",
@@ -104,9 +112,14 @@ def run_job(args: argparse.Namespace, kills: int) -> Outcome:
 
 
 async def read_log(kafka: str, left: set[int]) -> tuple[int, int, dict[int, list[str]]]:
-    """Return how often lines were begun, and answered, by the log, and which events lines that were left open have.
+    """Count ``Started`` and ``Finished`` events on the log, and collect the events of the lines in ``left``.
 
-    A job's own requests alone are on it, and short prompts are submitted in the order of the file.
+    ``left`` has the numbers of the lines that were cancelled at the time limit. The first line of the file has number
+    0. The log has only requests of this job. The request's id tells a line's position in the order of submission. If
+    the prompts are short, this is the order of the file.
+
+    Returns:
+        The two counts, and the names of the events of each line in ``left``.
     """
     seen: Counter[str] = Counter()
     of_left: dict[int, list[str]] = {line: [] for line in left}
@@ -140,7 +153,7 @@ async def read_log(kafka: str, left: set[int]) -> tuple[int, int, dict[int, list
 
 
 def compared(engine: str, result: Any) -> Any:
-    """Return what of a result two jobs must share."""
+    """Return the part of a result that must be the same in both jobs."""
     return result if engine == "llama" or isinstance(result, str) else result[1]
 
 

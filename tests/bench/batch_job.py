@@ -1,15 +1,20 @@
-"""A job through a whole tree whose services are killed on the way: each line once, at what rate, at what cost.
+"""Run a job while services are killed. Check that each line has one result, and print the rate and the CPU time.
 
     python -m tests.bench.batch_job --lines 3000 --kills 2
     python -m tests.bench.batch_job --engine llama --lines 2000 --tokens 4 --shared 0 --kills 0 --keep plain.jsonl
     python -m tests.bench.batch_job --engine llama --lines 2000 --tokens 4 --shared 0 --kills 1 --against plain.jsonl
 
-A tree as ``railbus up`` starts it; ``--governed`` adds rails and safety with the default policy. ``railbus batch run``
-submits a file of prompts. On the way each of ``--strike`` is ended with kill -9, ``--kills`` times; the supervisor
-starts a service again, and this program the command (``command``). In the end every line must have exactly one result,
-or exactly one error; with ``--against`` the answers are compared with those of an undisturbed run. After ``--limit-s``
-the job is cancelled: what was not done by then has the error ``batch_cancelled``. The table says what each service cost
-for a line. Exit code 1: a line has not one result, or another answer.
+``railbus up`` starts the whole tree. ``--governed`` adds rails and safety with the default policy. The command
+``railbus batch run`` submits a file of prompts. While the job runs, each part in ``--strike`` is killed ``--kills``
+times with ``kill -9``. The supervisor starts a killed service again. If the command itself is killed (``command`` in
+``--strike``), this program starts it again.
+
+At the end, every line must have exactly one result or exactly one error. ``--keep`` writes the answers to a file.
+``--against`` compares the answers with those that an undisturbed run has written. After ``--limit-s`` seconds, the job
+is cancelled. Lines that are not done by then have the error ``batch_cancelled``. The table shows the CPU time of each
+service per line.
+
+Exit code 1 means that a line does not have exactly one result, or has a different answer.
 """
 
 import argparse
@@ -36,7 +41,7 @@ GROUPS = 20
 STRUCK = "batch,router,generator,broker,command"
 EVERY_S = 0.5
 ENDING_S = 90.0
-"""How long a job may take to end after it was cancelled."""
+"""Number of seconds that a job may take to end after it was cancelled."""
 
 WORDS = (
     "library", "harbour", "winter", "letter", "garden", "river", "engine", "window", "market", "teacher", "bridge",
@@ -82,14 +87,14 @@ def write_prompts(path: Path, count: int, shared: int) -> None:
 
 
 class Job:
-    """The command, followed by its progress, and the kills.
+    """A run of ``railbus batch run``, with kills on the way. The constructor returns when the run has ended.
 
     Attributes:
-        tree: Where it runs.
-        done: Lines that are done, as the command says.
-        usage: Of the tree.
-        took_s: From its start to the end of the command.
-        kills: What was killed when so many lines were done.
+        tree: The tree in which the command runs.
+        done: Number of lines that are done, as the command prints it.
+        usage: CPU time and memory of the tree.
+        took_s: Seconds from the start of the command to its end.
+        kills: For each kill, what was killed, and how many lines were done then.
     """
 
     def __init__(self, tree: Tree, args: argparse.Namespace) -> None:
@@ -158,7 +163,10 @@ class Job:
 
 
 def answers(path: Path) -> list[tuple[str, Any]]:
-    """Return the name and the result of each line of a file of results or errors."""
+    """Read a file of results or errors, and return the name and the result of each line.
+
+    The result of an answered line is its text and number of tokens. The result of any other line is its error code.
+    """
     found: list[tuple[str, Any]] = []
     with path.open() as file:
         for line in file:
@@ -174,7 +182,7 @@ def answers(path: Path) -> list[tuple[str, Any]]:
 
 
 def judge(job: Job, args: argparse.Namespace, settings: dict[str, str]) -> int:
-    """Print what the job has shown; return the exit code."""
+    """Print the figures of the job, compare its answers if ``--against`` is given, and return the exit code."""
     out = job.tree.folder / "out"
     results, errors = answers(out / "results.jsonl"), answers(out / "errors.jsonl")
     names = Counter(name for name, _ in results + errors)
@@ -201,7 +209,16 @@ def judge(job: Job, args: argparse.Namespace, settings: dict[str, str]) -> int:
 
 
 def show_cost(job: Job, args: argparse.Namespace, settings: dict[str, str], done: int) -> None:
-    """Print what each service cost for a line, and what the pipeline did."""
+    """Print the CPU time of each service per line, and its memory at the end.
+
+    With the simulated engine, also print by how much the job was slower than the engine alone.
+
+    Args:
+        job: The job that has ended.
+        args: Options of the command line.
+        settings: Environment variables of the tree.
+        done: Number of lines that are done.
+    """
     cpu_s = job.usage.cpu_s
     print("| service | CPU ms a line | MiB at the end |\n|---|---|---|")
     for service, used_s in sorted(cpu_s.items(), key=lambda each: -each[1]):

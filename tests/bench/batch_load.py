@@ -1,11 +1,13 @@
-"""A backlog of batch requests, submitted with a window of open ones, and each answer judged by the real fold.
+"""Submit batch requests, keep at most ``--window`` of them open, and check each answer with the product's own fold.
 
     python -m tests.bench.batch_load --kafka 127.0.0.1:9092 --requests 2000 --window 200
 
-It writes ``Request`` events of the batch lane as a job would, with the deadlines of the class ``batch``, and reads the
-stream log: a request that is closed makes room for the next one. SIGTERM stops submitting; what is open is waited for.
-It prints one JSON object. Exit code 1: a request was neither answered, and wholly, nor denied by a rail that has judged
-it: the default policy takes one prompt in two hundred for an attack.
+The program writes ``Request`` events of the batch lane, as the batch service does for a job. Their deadlines are those
+of the class ``batch``, except the stall deadline. The program reads the stream log, and submits the next request when
+one is closed. After SIGTERM, it submits nothing more and waits for the open requests. It prints one JSON object.
+
+Exit code 1 means that a request has neither a whole answer nor a denial by a rail that has judged the prompt. Some
+denials are normal: the default policy takes about one of these prompts in two hundred for an attack.
 """
 
 import argparse
@@ -36,13 +38,13 @@ PROMPT = "Note {} of the archive: the library moved {} letters before lunch. Sum
 
 
 class BatchLoad:
-    """A job of equal requests; or, to have something beside it, as many interactive ones.
+    """A load of similar requests in one lane, with a maximum number of open requests.
 
     Attributes:
-        outcomes: Of the requests that were closed, by outcome; ``wrong`` for a completed one without its whole answer,
-            ``unjudged`` for one that was denied because a rail gave no answer.
-        closed: Ids of the requests that were closed. Each counts once: the first ``Closed`` that the fold believes.
-        attempts: Further attempts that the router made, by trigger.
+        outcomes: Number of closed requests by outcome. ``wrong`` is a completed request without its whole answer.
+            ``unjudged`` is a request that was denied because a rail gave no answer.
+        closed: Ids of the closed requests. Only an effective ``Closed`` counts.
+        attempts: Number of ``Cutover`` events by trigger.
     """
 
     def __init__(
@@ -66,12 +68,12 @@ class BatchLoad:
         return len(self._open)
 
     def stop(self) -> None:
-        """Submit nothing more."""
+        """Make ``run`` submit no further requests."""
         self._stopped = True
         self._room.set()
 
     async def run(self) -> None:
-        """Submit every request, and return when all were closed."""
+        """Submit the requests, and return when all submitted requests are closed."""
         producer, tail = Producer(self._bus, role="app", name="batch-load"), TailReader(self._bus, handler=self._read)
         await producer.start()
         reading = asyncio.create_task(tail.run())
@@ -92,7 +94,7 @@ class BatchLoad:
             await producer.stop()
 
     async def _post(self, producer: Producer, request: Request) -> None:
-        """Write a request, and again if the broker did not take it: its id is the same."""
+        """Write a request to its topic. If the broker does not take it, write it again with the same id."""
         topic = REQUESTS_BATCH if self._lane == "batch" else REQUESTS
 
         def acknowledged(ack: asyncio.Future[Position]) -> None:

@@ -1,14 +1,22 @@
-"""A job killed in its middle: which answers are lost, and which are paid for twice? Railbus and LiteLLM.
+"""Kill a job half way, with Railbus and with LiteLLM. Count the answers that are lost or paid for twice.
 
     python -m tests.bench.batch_peers --python ENV/bin/python [--lines 400]
 
-ENV is made with ``pip install 'litellm==1.109.1'``. LiteLLM's ``/v1/batches`` hands a file to a provider that has a
-batch API and runs no line itself; what runs lines is ``litellm.batch_completion``, on threads. It is asked once for the
-whole file (``litellm``), and for a hundred lines at a time by a program that appends what it got and leaves out what it
-has when it is started again (``litellm-hundreds``). Railbus runs the same lines with the engine ``openai``; killed are
-the batch service, the generator, and the command. Both ask the same server, 32 lines at a time; it counts what it was
-asked and what it answered to the end. Half way the program is ended with kill -9, and started again with the same
-arguments. Exit code 1: a line of Railbus's is missing or there twice, or was answered twice without need.
+ENV is a virtual environment with ``pip install 'litellm==1.109.1'``. LiteLLM's ``/v1/batches`` passes a file to a
+provider that has a batch API, and runs no lines itself. So this benchmark uses ``litellm.batch_completion``, which runs
+lines on threads. A small program calls this function, appends the answers to a file, and when started again leaves out
+the lines whose answers are in the file. ``litellm`` is this program with one call for the whole file.
+``litellm-hundreds`` is this program with one call for each hundred lines.
+
+Railbus runs the same lines with the engine ``openai``, three times. In the first run the batch service is killed, in
+the second the generator, and in the third the command. ``kill -9`` is sent when half of the lines are answered. Then
+this benchmark starts LiteLLM's program or Railbus's command again, with the same arguments. Railbus's supervisor starts
+a killed service again.
+
+Each run has a model server that is asked 32 lines at a time. It counts the requests, and the answers that it sent to
+the end.
+
+Exit code 1 means that a line of Railbus is missing, is there twice, or was answered twice without need.
 """
 
 import argparse
@@ -61,11 +69,11 @@ for start in range(0, len(left), most):
 
 
 class CountingServer:
-    """A model server that answers each line after a while, and counts.
+    """A model server that answers each request after 0.4 s, and counts requests and answers.
 
     Attributes:
-        asked: By line.
-        answered: By line: answers whose last byte was sent.
+        asked: Number of requests for each line.
+        answered: Number of answers to each line whose last byte was sent.
     """
 
     def __init__(self) -> None:
@@ -112,7 +120,7 @@ class CountingServer:
 
 @contextmanager
 def counting_server() -> Iterator[CountingServer]:
-    """Serve in a thread of its own while the block runs."""
+    """Within the ``with`` block, run a ``CountingServer`` in a separate thread. Yield the server."""
     server, loop = CountingServer(), asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, daemon=True)
     thread.start()
@@ -126,7 +134,7 @@ def counting_server() -> Iterator[CountingServer]:
 
 
 class Program:
-    """What a user would start, and start again."""
+    """A command that a user starts, and starts again after a kill."""
 
     def __init__(self, command: list[str], folder: Path, **env: str) -> None:
         self._command, self._folder, self._env = command, folder, env
@@ -139,18 +147,28 @@ class Program:
         )  # fmt: skip
 
     def kill(self) -> None:
-        """Kill -9."""
+        """End the process with ``kill -9``."""
         self.process.kill()
         self.process.wait()
 
     def end(self) -> None:
-        """Wait for its end."""
+        """Wait until the process has ended, and check that its exit code is 0."""
         code = self.process.wait(PATIENCE_S)
         assert code == 0, f"it ended with {code}"
 
 
 def peer(python: str, folder: Path, prompts: list[str], most: int) -> tuple[str, bool]:
-    """Run LiteLLM; return the row of the table, and whether each line is there once."""
+    """Run LiteLLM, kill it half way, and start it again.
+
+    Args:
+        python: Interpreter of an environment with LiteLLM.
+        folder: Folder with the file of prompts.
+        prompts: All prompts.
+        most: Maximum number of lines in one call of ``litellm.batch_completion``.
+
+    Returns:
+        The cells of a row of the table, and whether each line has exactly one answer.
+    """
     with counting_server() as server:
         command = [python, "-c", PEER, server.url, "prompts.txt", "out.jsonl", str(AT_ONCE), str(most)]
         program = Program(command, folder, **QUIET)
@@ -169,7 +187,12 @@ def peer(python: str, folder: Path, prompts: list[str], most: int) -> tuple[str,
 
 
 def ours(what: str, folder: Path, prompts: list[str]) -> tuple[str, bool]:
-    """Run Railbus and kill a part of it; return the row of the table, and whether all is well."""
+    """Run Railbus and kill ``what`` half way: ``batch``, ``generator`` or ``command``.
+
+    Returns:
+        The cells of a row of the table, and whether each line has exactly one answer and no line was answered twice
+        without need. If the generator is killed, up to 32 lines may be answered twice.
+    """
     with (
         counting_server() as server,
         running_tree(
@@ -194,7 +217,7 @@ def ours(what: str, folder: Path, prompts: list[str]) -> tuple[str, bool]:
         said = [(each["custom_id"], each["response"]["body"]["choices"][0]["message"]["content"]) for each in rows]
         once = said == [(f"line-{number + 1}", f"Answer: {prompt}") for number, prompt in enumerate(prompts)]
         again = sum(server.answered[prompt] > 1 for prompt in prompts)
-        # A generator that is killed may have been answered to the end and not have written it: as many as it had open.
+        # A killed generator may have got whole answers that it has not written yet: at most as many as it had open.
         well = once and again <= (AT_ONCE if what == "generator" else 0)
         return row(server, prompts, before, "all on the log", once=once), well
 
@@ -208,7 +231,15 @@ def lines_of(path: Path) -> int:
 
 
 def row(server: CountingServer, prompts: list[str], before: int, kept: str, *, once: bool) -> str:
-    """Return the table's cells after the name."""
+    """Return the cells of a row of the table, without the first cell, which has the program's name.
+
+    Args:
+        server: The model server, with its counts.
+        prompts: All prompts.
+        before: Number of answers at the kill.
+        kept: Text that says how many of these answers survived the kill.
+        once: Whether each line has exactly one answer.
+    """
     asked = [server.asked[prompt] for prompt in prompts]
     again = sum(server.answered[prompt] > 1 for prompt in prompts)
     return f"{before}; {kept} | {sum(asked)} | {sum(each > 1 for each in asked)} | {again} | {'yes' if once else 'no'}"

@@ -1,13 +1,16 @@
-"""A job through the whole tree while its services are killed: each answered once, at what rate, at what cost.
+"""Run batch requests while services are killed. Check that each is answered, and print the rate and the CPU time.
 
     python -m tests.bench.batch_soak --requests 2000 --window 200 --kills 1
 
-A governed tree as ``railbus up`` starts it: embedded broker, rails and safety with the default policy, and the
-simulated engine. ``tests.bench.batch_load`` submits the requests with a window of open ones. On the way each of
-``--strike`` is ended with kill -9, ``--kills`` times; the supervisor starts it again. In the end the table says what
-each service cost for an answer, and its memory when a fifth of the answers and when all were there. The share of the
-pipeline is what is missing to the rate of the same engine by itself, its slots always full. Exit code 1: a request was
-not answered once.
+``railbus up`` starts a governed tree: embedded broker, rails and safety with the default policy, and the simulated
+engine. ``tests.bench.batch_load`` submits the requests, and keeps at most ``--window`` of them open. While it runs,
+each service in ``--strike`` is killed ``--kills`` times with ``kill -9``, and the supervisor starts the service again.
+
+The table shows the CPU time of each service per answer, and its memory after a fifth of the answers and after all. The
+program also prints which share of the time the pipeline costs. For this, it compares the rate with that of the same
+engine alone, whose slots are always full.
+
+Exit code 1 means that a request has neither a whole answer nor a denial by a rail.
 """
 
 import argparse
@@ -37,11 +40,11 @@ PATIENCE_S = 540.0
 
 
 class Usage:
-    """Processor time and memory of each service, kept over restarts.
+    """CPU time and memory of each service of a tree. The CPU time includes processes that were killed.
 
     Attributes:
-        cpu_s: By service, of all its processes so far.
-        rss_mib: By service, now.
+        cpu_s: CPU seconds of each service since this object was made, summed over the service's processes.
+        rss_mib: Resident memory of each service at the last call of ``look``, in MiB.
     """
 
     def __init__(self, tree: Tree) -> None:
@@ -53,7 +56,7 @@ class Usage:
         self._before = dict(self._by_pid)  # what the start of the tree has cost
 
     def look(self) -> None:
-        """Note what is used now; what a process uses between the last look and its end is missed."""
+        """Record CPU time and memory now. CPU time that a process uses after its last record is not counted."""
         rss: dict[str, float] = {}
         for service, pid in self._tree.state["pids"].items():
             try:
@@ -78,7 +81,14 @@ class Usage:
 
 
 def engine_rate(settings: SimulatedSettings, tokens: int, count: int = 300, *, prompt: int = len(PROMPT) // 4) -> float:
-    """Return the answers a second of the engine by itself, with as many at once as the batch lane may have."""
+    """Return the answers per second of the simulated engine alone, with all slots of the batch lane always full.
+
+    Args:
+        settings: Settings of the engine.
+        tokens: Tokens of each answer.
+        count: Number of answers to simulate.
+        prompt: Tokens of each prompt.
+    """
     scheduler, slots = BatchScheduler(settings.cost_model()), most_batch(settings.sim_batch, 0)
     script = parse_script(f"n{tokens}")
 
@@ -100,7 +110,12 @@ def engine_rate(settings: SimulatedSettings, tokens: int, count: int = 300, *, p
 
 
 def soak(options: argparse.Namespace, tree: Tree) -> tuple[dict, Usage, dict[str, float], int]:
-    """Run the job, and strike; return its figures, the usage, the memory at a fifth of the way, and the kills."""
+    """Run ``tests.bench.batch_load``, and kill services on the way.
+
+    Returns:
+        The figures of ``batch_load``, the usage of the tree, the memory of each service when a fifth of the requests
+        were closed, and the number of kills.
+    """
     usage, early, kills = Usage(tree), {}, 0
     strikes = [service for _ in range(options.kills) for service in options.strike.split(",") if service]
     every = options.requests // (len(strikes) + 1)

@@ -1,15 +1,22 @@
-"""The same file of prompts through vLLM's own ``run-batch`` and through ``railbus batch run`` with the engine ``vllm``.
+"""Run the same prompts through vLLM's own ``run-batch`` and through ``railbus batch run`` with the engine ``vllm``.
 
     python -m tests.bench.batch_vllm time [--lines 200] [--tokens 96] [--rounds 1]
     python -m tests.bench.batch_vllm kill [--strike batch,generator,command]
 
-Both run the bench's random Gemma 3 on the CPU, greedy, with 16 lines at once: of 17 slots Railbus's generator gives 16
-to the job (by default three quarters) and keeps one free for whoever is in a hurry. ``time``: run-batch, Railbus twice,
-run-batch; counted is from the ready engine to the last result on disk, the start of the command ``railbus`` included.
-``kill``: half way it gets kill -9 and is started again with the same arguments. What was asked and answered twice is
-counted on the log; run-batch has no log, so what it had answered when it was killed is what its progress bar said. Both
-need ``.venv-vllm`` (``make test-vllm``), or ``--python`` with the interpreter of such an environment. Exit code 1: a
-line of Railbus's is missing, there twice or other than run-batch's; or it took more than 1.05 of run-batch's time.
+Both run a small Gemma 3 with random weights on the CPU, with greedy decoding and 16 lines at once. Railbus's generator
+has 17 slots, and the job may use 16 of them (by default three quarters). One slot stays free for interactive requests.
+
+``time`` runs run-batch, Railbus twice, and run-batch again. In both cases the engine is ready when the time starts, and
+the time ends with the last result on disk. Railbus's time includes the start of the command ``railbus``.
+
+``kill`` ends run-batch half way with ``kill -9``, and starts it again with the same arguments. Railbus gets one job for
+each part in ``--strike``, and half way that part is killed and started again. The lines that Railbus began or answered
+twice are counted on the log. run-batch has no log, so the number of its answers before the kill is read from its
+progress bar.
+
+Both need ``.venv-vllm`` (``make test-vllm``), or ``--python`` with the interpreter of such an environment. Exit code 1
+means that a line of Railbus is missing, is there twice, was answered twice, or differs from run-batch's, or that
+Railbus took more than 1.05 times as long as run-batch.
 """
 
 import argparse
@@ -53,16 +60,16 @@ ENGINE: Final = {
 }  # fmt: skip
 
 Answers = dict[str, list[str]]
-"""Answers of each line, by its name."""
+"""All answers to each line, by the line's name. There should be one for each line."""
 
 
 class RunBatch:
     """One process of ``vllm run-batch``.
 
     Attributes:
-        done: Lines that are answered, as its progress bar says.
-        began_s: When it was started.
-        loaded_s: When its engine was ready.
+        done: Number of answered lines, as the progress bar says.
+        began_s: Time at which the process was started (monotonic clock).
+        loaded_s: Time at which the engine was ready (monotonic clock).
     """
 
     def __init__(self, python: str, folder: Path) -> None:
@@ -80,7 +87,7 @@ class RunBatch:
         threading.Thread(target=self._follow, daemon=True).start()
 
     def wait(self, lines: int) -> float:
-        """Wait for the results; return the seconds from the loaded engine on."""
+        """Wait until all ``lines`` results are written. Return the seconds from the ready engine to the last result."""
         path = self._folder / "peer.jsonl"
         wait_until(lambda: lines_of(path) == lines or self._ended(), "run-batch writes its results", PATIENCE_S)
         ended_s = time.monotonic()
@@ -89,7 +96,7 @@ class RunBatch:
         return ended_s - self.loaded_s
 
     def kill(self) -> None:
-        """Kill -9 it and what computes for it."""
+        """End the process and its child processes with ``kill -9``."""
         if self._process.poll() is None:
             os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait()
@@ -121,7 +128,7 @@ def lines_of(path: Path) -> int:
 
 
 def answers(path: Path) -> Answers:
-    """Return what a result file has for each line."""
+    """Read the answers to each line from a file of results."""
     found: Answers = {}
     for text in path.read_text().splitlines():
         row = json.loads(text)
@@ -131,7 +138,7 @@ def answers(path: Path) -> Answers:
 
 
 def prepare(python: str, folder: Path, lines: int, tokens: int) -> None:
-    """Write the model and the file."""
+    """Write the model and the file of ``lines`` requests for at most ``tokens`` tokens each."""
     subprocess.run(
         [python, "-m", "tests.bench.vllm_model", str(folder / "model")], check=True, cwd=ROOT,
         env=bare_environment(**QUIET), stdout=subprocess.DEVNULL,
@@ -148,7 +155,7 @@ def prepare(python: str, folder: Path, lines: int, tokens: int) -> None:
 
 
 class Job:
-    """The command ``railbus batch run``; started again, it goes on."""
+    """The command ``railbus batch run``. If the command is started again, it continues the same job."""
 
     def __init__(self, tree: Tree, out: str) -> None:
         self.tree, self.out, self.done = tree, tree.folder / out, 0
@@ -169,7 +176,7 @@ class Job:
         self._process.wait()
 
     def end(self) -> Answers:
-        """Wait for its end; return its results."""
+        """Wait until the command has ended with exit code 0, and return the answers."""
         code = self._process.wait(PATIENCE_S)
         assert code == 0, (code, self.said[-5:])
         return answers(self.out / "results.jsonl")
@@ -193,7 +200,7 @@ def railbus(python: str, folder: Path) -> Iterator[Tree]:
 
 
 def compare_times(args: argparse.Namespace, folder: Path) -> bool:
-    """Run both in turn and print their times; return whether all is well."""
+    """Run both programs in turn and print their times. Return whether answers are equal and Railbus is fast enough."""
     took: dict[str, list[float]] = {"run-batch": [], "railbus": []}
     theirs: Answers = {}
     ours: list[Answers] = []
@@ -231,7 +238,10 @@ def compare_times(args: argparse.Namespace, folder: Path) -> bool:
 
 
 def compare_kills(args: argparse.Namespace, folder: Path) -> bool:
-    """Kill both half way and print what was lost and done again; return whether no line of Railbus's was."""
+    """Kill both programs half way, and print what was lost and what was done twice.
+
+    Return whether Railbus has the same answers as run-batch and has answered no line twice.
+    """
     print("| killed | answered at the kill | of these kept | lines begun twice | answered twice | each line once |")
     print("|---|---|---|---|---|---|")
     with run_batch(args.python, folder) as first:
@@ -282,7 +292,13 @@ def once(found: Answers, lines: int) -> str:
 
 
 class Seen(NamedTuple):
-    """What the log says of a job: how often each line was begun and answered, and the time in which that was."""
+    """What the log says about a job.
+
+    Attributes:
+        begun: How often each line was begun.
+        answered: How often each line was answered.
+        busy_s: Seconds from the first line that was begun to the last that was answered.
+    """
 
     begun: Counter[int]
     answered: Counter[int]
@@ -290,7 +306,7 @@ class Seen(NamedTuple):
 
 
 def follow_job(tree: Tree, out: Path) -> Seen:
-    """Read a job's events from the log."""
+    """Read the events of a job from the log. ``out`` is the folder with the job's results."""
     job = job_of(json.loads((out / "job.json").read_text())["batch_id"])
     told = tree.railbus("tail", "--from", "beginning", "--no-follow", "--json", timeout=120)
     assert told.returncode == 0, told.stderr

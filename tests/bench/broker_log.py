@@ -1,17 +1,18 @@
-"""What the embedded broker's log costs: memory, start, and a hop over it beside another version's.
+"""Measure the log of the embedded broker: memory, start time, disk, and speed in comparison with another checkout.
 
     python -m tests.bench.broker_log                        10 million chunks in a data folder
     python -m tests.bench.broker_log --chunks 200000
-    python -m tests.bench.broker_log --against CHECKOUT     beside the broker of another checkout, A B B A
-    python -m tests.bench.broker_log --answers 200          the disk that answers take, in a whole tree
+    python -m tests.bench.broker_log --against CHECKOUT     compared with the broker of another checkout
+    python -m tests.bench.broker_log --answers 200          the disk space that answers take, in a whole tree
 
-The chunks are real events, 16 to a batch, over 4 partitions. Memory is the broker's largest resident set while they are
-written, and then while all are read back; each checksum and offset is checked. A start is timed from the start of the
-process to its ready line, after a stop and after a kill -9, beside that of an empty folder.
+The chunks are real events in batches of 16, over 4 partitions. Memory is the broker's largest resident set while the
+chunks are written, and then while all of them are read back. The reader checks each checksum and offset. A start is
+timed from the start of the process to its ready line, with an empty folder, after a stop and after a ``kill -9``.
 
-Beside another checkout, both brokers run at once with empty folders, and one client asks them in turns, A B B A: what
-else the machine does meets both alike. A hop is one batch from its produce to the answer of the fetch that waits for
-it. Then each takes chunks as fast as they can be sent. `tests.bench.bus_hop --bootstrap` measures the whole bus.
+With ``--against``, both brokers run at the same time with empty folders. One client asks them in turn, in the order
+A B B A, so other work on the machine affects both alike. A hop is timed from the produce request of a batch to the
+answer of a fetch that waits for this batch. After the hops, the client sends chunks to each broker as fast as it can.
+`tests.bench.bus_hop --bootstrap` measures the whole bus.
 """
 
 import argparse
@@ -52,7 +53,7 @@ FILL_CHUNKS = 64_000
 
 
 class PeakMemory:
-    """The largest resident set of a process while the block runs, in MiB."""
+    """Context manager that measures the largest resident set of a process within the block. ``mib`` is the result."""
 
     def __init__(self, pid: int) -> None:
         self._process = psutil.Process(pid)
@@ -74,7 +75,7 @@ class PeakMemory:
 
 
 def kept(folder: Path, chunks: int) -> Iterator[dict[str, Any]]:
-    """Write the chunks, read them back, and start again."""
+    """Write the chunks, read them back, and start the broker again several times. Yield the figures of each step."""
     empty = Broker("embedded", folder / "empty")
     yield started(empty, "start with an empty folder")
     empty.stop()
@@ -114,7 +115,7 @@ def timed(action: Callable[[], Any]) -> tuple[float, Any]:
 
 @contextmanager
 def broker_of(checkout: Path) -> Iterator[tuple[str, int]]:
-    """Run the broker of a checkout with an empty folder; yield its address and process."""
+    """Within the ``with`` block, run a checkout's broker with an empty folder. Yield its address and process id."""
     address = f"127.0.0.1:{free_port()}"
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, "-m", "services.broker", "--no-auto-create-topics", "--data-dir", folder]
@@ -132,7 +133,7 @@ def broker_of(checkout: Path) -> Iterator[tuple[str, int]]:
 
 
 class Arm:
-    """One of the two brokers, with a connection that produces and one that fetches."""
+    """One of the two brokers that are compared, with one connection that produces and one that fetches."""
 
     def __init__(self, name: str, address: str, pid: int) -> None:
         self.name, self.address = name, address
@@ -147,7 +148,7 @@ class Arm:
         return float(times.user + times.system)
 
     def hop_ms(self, batch: bytes, records: int) -> float:
-        """Return the time from the produce of a batch to the answer of a fetch that waits for it."""
+        """Produce a batch of ``records`` records. Return the milliseconds until a waiting fetch has the batch."""
         send_fetch(self._fetching, "hop", 0, self._at, wait_ms=5_000)
         begin = time.perf_counter()
         self._producing.send_produce("hop", batch)
@@ -160,7 +161,7 @@ class Arm:
 
 
 def beside(other: Path, rounds: int) -> Iterator[dict[str, Any]]:
-    """Ask both brokers in turns."""
+    """Measure the broker of this checkout and that of ``other`` in turn. Yield the figures of each load."""
     with broker_of(other) as one, broker_of(ROOT) as two:
         arms = {"other": Arm("other", *one), "this": Arm("this", *two)}
         order = [arms[name] for name in ("other", "this", "this", "other")]
@@ -194,7 +195,7 @@ def quantiles(waits_ms: list[float]) -> dict[str, float]:
 
 
 def compared(figures: dict[str, dict[str, float]]) -> dict[str, Any]:
-    """Return each figure of both arms, and the ratio of this one's to the other's."""
+    """Return each figure of both brokers, and the ratio of this checkout's figure to the other's."""
     found: dict[str, Any] = {}
     for prefix in ("", "cpu "):
         this, other = figures[f"{prefix}this"], figures[f"{prefix}other"]
@@ -208,7 +209,7 @@ def compared(figures: dict[str, dict[str, float]]) -> dict[str, Any]:
 
 
 def answered(folder: Path, answers: int) -> Iterator[dict[str, Any]]:
-    """Ask a tree without rails for answers of 50 tokens; return what its log takes then, by topic."""
+    """Get answers of 50 tokens from a tree without rails. Yield the size of its log, in total and by topic."""
     with running_tree(folder, "--engine", "simulated", "--no-redis", start_s=240) as tree:
         topics = folder / ".railbus" / "log" / "topics"
         body = {"model": "simulated-n50", "messages": [{"role": "user", "content": "Name the seasons."}]}
@@ -230,7 +231,6 @@ def answered(folder: Path, answers: int) -> Iterator[dict[str, Any]]:
 
 
 def main() -> None:
-    """Command line."""
     parser = argparse.ArgumentParser(prog="python -m tests.bench.broker_log", description=__doc__)
     parser.add_argument("--chunks", type=int, default=10_000_000, help="(%(default)s)")
     parser.add_argument("--against", type=Path, help="a checkout whose broker is measured beside this one's")

@@ -1,12 +1,14 @@
-"""What one hop over the bus costs: latency from ``post`` to the handler, and CPU of producer, consumers and broker.
+"""Measure one hop over the bus: latency from ``post`` to the handler, and CPU of producer, consumers and broker.
 
     python -m tests.bench.bus_hop                           starts the embedded broker and, where it can, Apache Kafka
-    python -m tests.bench.bus_hop --bootstrap HOST:PORT     uses a broker that is there (--broker-pid for its CPU)
+    python -m tests.bench.bus_hop --bootstrap HOST:PORT     uses a running broker (--broker-pid for its CPU)
 
-Loads: ``urgent`` sends 1,000 events of 300 bytes a second that must go at once; ``chunks`` sends what 64 streams of
-one chunk every 20 ms send, unsynchronised, over 4 partitions, and two consumers decode all of it; ``flood`` sends as
-fast as it can. Producer and consumers are processes of their own; times are compared on one machine's wall clock. The
-producer's CPU is given without what making the events costs ("load"), which is measured by itself.
+There are three loads. ``urgent`` sends 1,000 events of 300 bytes per second, each of which must be sent at once.
+``chunks`` is 64 unsynchronised streams, each of which sends a chunk every 20 ms, over 4 partitions. Two consumers each
+decode all of these events. ``flood`` sends as fast as it can.
+
+Producer and consumers are separate processes. All processes use the wall clock of the same machine. The producer's CPU
+time leaves out the cost of making the events. That cost is measured in a separate run, and printed as ``load_us``.
 """
 
 import argparse
@@ -34,12 +36,15 @@ from tests.support.brokers import Broker, BrokerUnavailable
 
 ROOT = Path(__file__).resolve().parents[2]
 WARM_S = 2.0
-"""Traffic that is not measured, first: Apache Kafka compiles itself, every client learns its topics."""
+"""Seconds of traffic before the measurement. In this time, the JIT compiles Apache Kafka and clients fetch metadata."""
 
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """Streams that each send one event every ``every_s``, to ``consumers`` processes that read everything."""
+    """Streams that each send one event every ``every_s`` seconds, and consumers that each read all events.
+
+    With ``urgent``, the producer must send each event at once.
+    """
 
     streams: int
     every_s: float
@@ -57,7 +62,10 @@ LOADS = {
 
 
 async def produce(settings: BusSettings, load: Load, seconds: float, *, dry: bool) -> dict[str, Any]:
-    """Sends the load and says what that cost."""
+    """Send the load. Return the number of events, the time span of the measurement, and the CPU time.
+
+    With ``dry``, make the events but do not send them.
+    """
     producer = Producer(settings, role="generator", name="bench")
     await producer.start()
     sent = 0
@@ -91,7 +99,10 @@ async def produce(settings: BusSettings, load: Load, seconds: float, *, dry: boo
 
 
 async def consume(settings: BusSettings) -> dict[str, Any]:
-    """Reads everything from the end on until told to stop (a line on stdin), and says when it came and what it cost."""
+    """Read all new events until a line comes on stdin. Return the number of events, their latency, and the CPU time.
+
+    The line on stdin is the result of ``produce``, which has the time span of the measurement.
+    """
     arrivals: list[tuple[int, int]] = []
     cpu_at: list[tuple[int, float]] = []
 
@@ -116,7 +127,15 @@ async def consume(settings: BusSettings) -> dict[str, Any]:
 
 
 def measure(broker: str, settings: BusSettings, pid: int | None, name: str, args: argparse.Namespace) -> dict[str, Any]:
-    """Runs one load in processes of its own."""
+    """Run one load, with producer and consumers in separate processes, and return its figures.
+
+    Args:
+        broker: Kind of the broker, for the output.
+        settings: Settings that lead to the broker.
+        pid: The broker's process, or None if its CPU time cannot be measured.
+        name: Name of the load.
+        args: Options of the command line.
+    """
     import psutil
 
     uvloop.run(ensure_topics(settings))
@@ -145,7 +164,7 @@ def measure(broker: str, settings: BusSettings, pid: int | None, name: str, args
         **{q: round(max(one[q] for one in read), 2) for q in ("p50_ms", "p95_ms", "p99_ms")},
         "producer_us": round(produced["cpu_s"] / count * 1e6 - load_us, 1),
         "consumer_us": [round(one["cpu_s"] / max(1, one["received"]) * 1e6, 1) for one in read],
-        # The broker's clock ran during the warm-up, too.
+        # The broker's CPU time includes the warm-up, so only the measured share of it is taken.
         "broker_us": round(broker_s / count * 1e6 * args.seconds / (args.seconds + WARM_S), 1) if family else None,
         "load_us": round(load_us, 1),
         "events_a_fetch": round(read[0]["received"] / max(1, read[0]["fetches"]), 1),
@@ -161,7 +180,7 @@ def _run(command: list[str], seconds: float) -> dict[str, Any]:
 
 @contextmanager
 def _brokers(args: argparse.Namespace) -> Iterator[list[tuple[str, str, int | None]]]:
-    """Name, address and process of the brokers to measure."""
+    """Within the ``with`` block, run the brokers to measure. Yield the kind, address and process id of each."""
     if args.bootstrap:
         yield [("given", args.bootstrap, args.broker_pid)]
         return
@@ -182,7 +201,6 @@ def _brokers(args: argparse.Namespace) -> Iterator[list[tuple[str, str, int | No
 
 
 def main() -> None:
-    """Command line."""
     parser = argparse.ArgumentParser(prog="python -m tests.bench.bus_hop", description=__doc__)
     parser.add_argument("--bootstrap", help="a running broker as HOST:PORT")
     parser.add_argument("--broker-pid", type=int, help="its process, to measure its CPU")

@@ -1,12 +1,12 @@
-"""How many function calls a request costs each service: a figure that a busy machine does not change.
+"""Count the function calls that a request costs each service. A busy machine does not change this figure.
 
     python -m tests.bench.calls                               this checkout
     python -m tests.bench.calls --against DIR                 and another one, such as a work tree of an older commit
     python -m tests.bench.calls --against DIR --by edge       one service, by package
 
-Both trees are governed, with the simulated engine, and get the same bursts of short answers. Calls of Python and of C
-functions are counted by the interpreter's own profiler, in the service's main thread. It tells what a change costs, not
-how long that takes: for processor time see ``tests.bench.added_ttft``.
+Each checkout runs a governed tree with the simulated engine, and gets the same bursts of short requests. Python's own
+profiler counts the calls of Python and C functions in the main thread of each service. The number of calls shows how
+much work a change adds, but not how much time. ``tests.bench.added_ttft`` measures CPU time.
 """
 
 import argparse
@@ -27,19 +27,28 @@ from tests.bench.added_ttft import ROOT, railbus_up
 HOOK = Path(__file__).with_name("kit") / "counted"
 SERVICES = ("edge", "router", "rails", "safety", "generator", "broker", "batch", "ledger")
 WARM_UP = 6
-"""Whole bursts in a row before those that count: rails start last, and refuse what they do not judge in time."""
+"""Number of bursts in a row that must be answered before the counting starts.
+
+Rails are ready later than other services. Until then, requests are refused, because no verdict comes in time.
+"""
 
 WARM_UP_S = 90.0
 
 SETTLE_S = 2.0
-"""After the last answer: accounts and receipts are written then."""
+"""Seconds to wait after the last answer of a phase, in which accounts and receipts are written."""
 
 Calls = Counter[str]
-"""Calls a request, by package."""
+"""Number of function calls per request, by package."""
 
 
 def count(checkout: Path, given: argparse.Namespace, options: list[str]) -> dict[str, Calls]:
-    """Return what each service of a checkout calls for a request."""
+    """Run a checkout, and return the calls per request of each service.
+
+    Args:
+        checkout: Folder of the checkout.
+        given: Options of the command line.
+        options: More options of ``railbus up``.
+    """
     with tempfile.TemporaryDirectory() as folder:
         environment = {"PYTHONPATH": f"{checkout}:{HOOK}", "RAILBUS_CALLS_DIR": folder}
         up = ("--engine", "simulated", "--no-redis", "--governed", *options)
@@ -64,9 +73,16 @@ def _service(process: psutil.Process) -> str | None:
 
 
 async def ask(url: str, streams: int, bursts: int, tokens: int, services: list[psutil.Process]) -> str | None:
-    """Ask in bursts; the services count from the end of the warm-up until the last receipts are written.
+    """Send bursts of requests. Services count calls from the end of the warm-up until the last receipts are written.
 
-    Return what was said instead of an answer, if anything was.
+    Return None, or the response that came instead of an answer.
+
+    Args:
+        url: Address of the edge's chat completions.
+        streams: Number of requests in a burst.
+        bursts: Number of bursts after the warm-up.
+        tokens: Tokens of each answer.
+        services: Processes that count.
     """
 
     async def one(client: aiohttp.ClientSession, number: int) -> str | None:
@@ -106,7 +122,7 @@ def _switch(services: list[psutil.Process]) -> None:
 
 
 def by_package(profile: Path, requests: int) -> Calls:
-    """Return the calls of a profile, for a request."""
+    """Read the file of a profile of ``requests`` requests, and return the calls per request."""
     found: Counter[str] = Counter()
     for (file, _, _), (_, calls, *_rest) in pstats.Stats(str(profile)).stats.items():  # type: ignore[attr-defined]
         found[_package(file)] += calls / requests
@@ -125,7 +141,7 @@ def _package(file: str) -> str:
 
 
 def show(names: list[str], rows: dict[str, list[float]]) -> None:
-    """Print a table; with two columns, their ratio."""
+    """Print a table with one column for each of the names. If there are two columns, also print their ratio."""
     heads = [*names, *(["ratio"] if len(names) > 1 else [])]
     print(f"| calls a request | {' | '.join(heads)} |")
     print(f"|{'---|' * (len(heads) + 1)}")

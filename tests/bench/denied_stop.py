@@ -1,11 +1,12 @@
-"""How soon a denied request stops costing: from its verdict to the model server's connection being closed.
+"""Measure how soon the engine stops after a denial: from the verdict to the close of the model server's connection.
 
     python -m tests.bench.denied_stop [--requests 40]
 
-A tree with the default policy in front of the kit's model server, whose first token would take two seconds: every
-prompt holds a key, so it is denied while the model server still reads it. Times are those of the verdict on the log and
-of the model server's own journal, which notes when its client went away. Engine time saved is what was left of the
-answer.
+A tree with the default policy uses the model server in ``tests/bench/kit``, whose first token would take two seconds.
+Every prompt contains a text that looks like an access key. So the request is denied while the model server still
+prepares the first token. The time of the verdict is read from the log. The time of the close is read from the model
+server's journal, which notes when its client disconnects. The engine time saved is the part of the answer's time that
+was left at the close.
 """
 
 import argparse
@@ -31,13 +32,13 @@ PROMPT = "Why does the support desk not get in with the key {}?"
 
 
 def key(number):
-    """Looks like an access key; no two are the same."""
+    """Return a text that looks like an access key. Each number gives a different text."""
     letters = "".join(chr(ord("A") + number // 26**place % 26) for place in range(4))
     return f"AKIAQ3ZRT7WLMKPX{letters}"
 
 
 async def ask(url, count, pace_s):
-    """Ask one after another; every answer must be a refusal."""
+    """Send ``count`` requests one after another, ``pace_s`` seconds apart. Exit if one of them is not denied."""
     async with aiohttp.ClientSession() as session:
         for number in range(count):
             messages = [{"role": "user", "content": PROMPT.format(key(number))}]
@@ -57,7 +58,8 @@ def report(log, journal):
     gone = sorted(entry["at_s"] for entry in entries if entry["event"] == "client_gone")
     if len(arrived) != len(gone):
         sys.exit(f"{len(denied)} verdicts, {len(arrived)} requests at the model server, {len(gone)} given up")
-    # One after another, so the verdict is the last before the end; some come before the model server is even asked.
+    # Requests come one after another, so the last verdict before an end belongs to it. Some verdicts have no end,
+    # because they come before the model server is asked.
     stops = sorted((end - max(at for at in denied if at <= end)) * 1e3 for end in gone)
     spent = sum(end - begin for begin, end in zip(arrived, gone, strict=True)) * 1e3 / len(gone)
 

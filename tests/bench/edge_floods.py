@@ -1,10 +1,10 @@
-"""What a client without a key makes an edge keep: its resident memory under each flood, against idle.
+"""Measure the memory of an edge under floods from clients without an API key, in comparison with an idle edge.
 
     python -m tests.bench.edge_floods [--seconds 6] [--sockets 500] [--one-edge]
 
-The edge is a process of its own on the embedded broker, with its default limits, but of connections per address: the
-floods come from one. Each flood strikes a new edge.
-Its memory is sampled ten times a second. The bar is less than twice the memory of an idle edge.
+The edge is a separate process and uses the embedded broker. Its limits are the defaults, except the limit on
+connections per address, because all floods come from one address. Each flood gets a new edge, unless ``--one-edge`` is
+given. The edge's resident memory is sampled ten times a second. It should stay below twice the memory of an idle edge.
 """
 
 import argparse
@@ -32,7 +32,7 @@ PAUSE_S = 0.02
 
 
 async def hold(port, sent, seconds):
-    """Open a connection, send something, read nothing."""
+    """Open a connection, send ``sent`` once, and keep the connection open for some seconds without reading."""
     with suppress(OSError, asyncio.IncompleteReadError):
         _, writer = await asyncio.open_connection("127.0.0.1", port, limit=1_024)
         writer.transport.pause_reading()
@@ -42,7 +42,7 @@ async def hold(port, sent, seconds):
 
 
 async def again(port, sent, seconds):
-    """Send the same again and again, and read nothing."""
+    """Send ``sent`` again and again for some seconds, and never read the responses."""
     ends = time.monotonic() + seconds
     while time.monotonic() < ends:
         with suppress(OSError, TimeoutError):
@@ -56,7 +56,7 @@ async def again(port, sent, seconds):
 
 
 async def refs(port, _, seconds):
-    """Send control messages with a large ``ref``, and never read their replies."""
+    """Send invalid websocket messages with a large ``ref`` for some seconds, and never read the replies."""
     ends = time.monotonic() + seconds
     while time.monotonic() < ends:
         with suppress(Exception):
@@ -97,7 +97,7 @@ FLOODS = {
     "websockets without a hello": (silent_sockets, b"", 0.3),
     "websockets that read no replies": (refs, b"", 0.05),
 }
-"""How each flood is made, what it sends, and its share of the sockets."""
+"""For each flood: the function that makes it, the bytes that it sends, and its number of sockets as a share of all."""
 
 
 async def most_mib(process, flood):
@@ -111,7 +111,7 @@ async def most_mib(process, flood):
 
 @asynccontextmanager
 async def an_edge(broker):
-    """Start an edge; give its process, its port and its memory while it is idle, in MiB."""
+    """Within the ``async with`` block, run an edge. Yield its process, its port, and its memory when idle, in MiB."""
     port = free_port()
     edge = ServiceProcess(
         "services.edge", RAILBUS_KAFKA_BOOTSTRAP=broker.address, RAILBUS_PARTITIONS="2",
@@ -127,7 +127,13 @@ async def an_edge(broker):
 
 
 async def strike(names, edge, given):
-    """Flood an edge, one flood after the other, and print a row of each."""
+    """Make one flood after another against an edge, and print a row for each flood.
+
+    Args:
+        names: Names of the floods.
+        edge: What ``an_edge`` yields.
+        given: Options of the command line.
+    """
     process, port, idle_mib = edge
     for name in names:
         made, sent, share = FLOODS[name]

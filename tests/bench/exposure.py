@@ -1,20 +1,25 @@
-"""What people saw of a violation before it was recalled, end to end: engine, log, safety, edge, websocket.
+"""Measure how much of a forbidden text is shown before it is recalled, end to end from the engine to the websocket.
 
     python -m tests.bench.exposure [--clients 12] [--answers 120] [--tokens-per-s 120] [--step 8] [--modes gated,...]
 
-A whole governed tree answers through a model server that says given texts: prose with one violation each, at a random
-place, from the policy's own samples. A token is four characters. Three sets: ``short``, violations of one to three
-tokens (what peers are measured with), and ``corpus``, every sample, of which the longest are over 20 tokens and cannot
-be known before they are over; and ``disguised``, blocked phrases that only the rails of tier 1 see, which look every
-so many characters. Per answer:
+A whole governed tree uses a model server that says given texts. Each text is prose with one violation at a random
+place. The violations are examples from the policy's own patterns. A token is four characters. There are three sets of
+violations:
 
-- *exposed*: tokens of the recalled text that stood on the screen when it was taken back, as the edge's receipt says,
-  and as the client counts it from the ops that it got, knowing where the violation is;
-- *ran on*: tokens shown beyond the violation's end when it was taken back;
-- *recall to client*: from the recall's time on the log to its op at the client.
+- ``short``: examples of one to three tokens. Comparable products are measured with such violations.
+- ``corpus``: all examples. The longest have over 20 tokens, and cannot be recognised before they are complete.
+- ``disguised``: blocked phrases with changed spelling. Only the rails of tier 1 recognise them, and these rails check
+  the text only at intervals of some characters.
 
-``missed`` counts answers whose violation was left on the screen, ``whole`` those where it stood there in one piece,
-however shortly.
+For each answer, the benchmark measures:
+
+- *exposed*: tokens of the recalled text that were on the screen when it was taken back. The edge's receipt has this
+  number. The client also counts it from the ops that it got, because it knows where the violation is.
+- *ran on*: tokens after the end of the violation that were on the screen when the violation was taken back.
+- *recall to client*: time from the recall's timestamp on the log until the client got the recall's op.
+
+``missed`` is the number of answers whose violation stayed on the screen. ``whole`` is the number of answers whose
+violation was completely on the screen, however briefly.
 """
 
 import argparse
@@ -64,7 +69,7 @@ MODES = {
 
 
 def violations(policy: Policy) -> list[str]:
-    """Every sample of the policy's patterns that is not only flagged."""
+    """Return the examples of all patterns of the policy, except patterns that only flag a text."""
     found = []
     for name, content in policy.files.items():
         if name.startswith("patterns/"):
@@ -76,24 +81,24 @@ def violations(policy: Policy) -> list[str]:
 
 @dataclass
 class ViolationCase:
-    """One answer with a violation at [start, end), and what a client saw of it."""
+    """One answer with a violation at the characters [start, end), and what a client saw of this answer."""
 
     model: str
     text: str
     start: int
     end: int
     request_id: str = ""
-    shown: list[tuple[int, int]] = field(default_factory=list)  # (code points, tokens) as they stand on the screen
+    shown: list[tuple[int, int]] = field(default_factory=list)  # (characters, tokens) of each text that was shown
     visible: str = ""
     exposed: float = 0.0
     ran_on: float = 0.0
-    recalled_s: dict[str, float] = field(default_factory=dict)  # recall id -> when it came
+    recalled_s: dict[str, float] = field(default_factory=dict)  # recall id -> time when its op came
     recalled: bool = False
     outcome: str = ""
     ever: str = ""
 
     def take(self, op: dict[str, Any], now_s: float) -> None:
-        """Apply an op as a client does, and count before text goes."""
+        """Apply an op as a client does. Count the exposed tokens before the op removes text."""
         kind = op["op"]
         if kind == "show":
             self.shown.append((len(op["text"]), op["tokens"]))
@@ -101,7 +106,7 @@ class ViolationCase:
             self.ever += op["text"]
         elif kind in {"replace", "withdraw"}:
             stop = kind == "withdraw"
-            if not self.recalled:  # afterwards the screen is another
+            if not self.recalled:  # count only once: after the first recall, positions on the screen differ
                 self.exposed = self._tokens(self.start, op["end"] if stop else min(self.end, op["end"]))
                 self.ran_on = self._tokens(self.end, len(self.visible))
             self.recalled = True
@@ -122,7 +127,10 @@ class ViolationCase:
 
 
 def cases(samples: list[str], count: int, tokens: int, seed: int, prefix: str) -> list[ViolationCase]:
-    """Answers of about so many tokens, each with one sample at a random place."""
+    """Return ``count`` answers of about ``tokens`` tokens, each with one of the samples at a random place.
+
+    ``prefix`` is the beginning of the model names that select the answers on the model server.
+    """
     rng = random.Random(seed)
     made = []
     for number in range(count):
@@ -141,7 +149,7 @@ def cases(samples: list[str], count: int, tokens: int, seed: int, prefix: str) -
 
 
 class LogRecorder:
-    """Recalls and receipts as they stand on the log."""
+    """Reader of the log that keeps the recalls by recall id, and the newest receipt of each request by request id."""
 
     def __init__(self, kafka: str) -> None:
         self.recalls: dict[str, Recall] = {}
@@ -151,7 +159,7 @@ class LogRecorder:
         self._tail = TailReader(self._bus, handler=self._take, record_filter=lambda kind, _: kind != "Chunk")
 
     async def follow(self) -> asyncio.Task[None]:
-        """Begin to read."""
+        """Start to read at the end of the log, and return the task that reads."""
         reading = asyncio.create_task(self._tail.run())
         for topic in (STREAMS, RECEIPTS):
             for number in range(topic.partitions(self._bus.partitions)):
@@ -170,7 +178,7 @@ class LogRecorder:
 
 
 async def client(url: str, waiting: list[ViolationCase], delivery: dict[str, Any]) -> None:
-    """One person with a websocket: asks until nothing waits."""
+    """Ask for one answer after another on a websocket, until ``waiting``, which all clients share, is empty."""
     async with aiohttp.ClientSession() as session, session.ws_connect(f"{url}/v1/stream") as socket:
         while waiting:
             case = waiting.pop()
@@ -194,14 +202,23 @@ async def client(url: str, waiting: list[ViolationCase], delivery: dict[str, Any
 
 
 def percentile(values: list[float], share: float) -> float:
-    """By nearest rank."""
+    """Return a percentile by the nearest-rank method, or NaN if there are no values. ``share`` is between 0 and 1."""
     return sorted(values)[max(0, math.ceil(share * len(values)) - 1)] if values else math.nan
 
 
 async def measure(
     url: str, watch: LogRecorder, speaker: ModelServer, made: list[ViolationCase], mode: str, args: Any
 ) -> dict[str, Any]:
-    """One row."""
+    """Ask for all answers in one delivery mode, and return a row of the table.
+
+    Args:
+        url: Address of the edge.
+        watch: Reader of the recalls and receipts.
+        speaker: The model server that says the answers.
+        made: The answers.
+        mode: Delivery mode, a key of ``MODES``.
+        args: Options of the command line.
+    """
     speaker.sayings |= {case.model: ScriptedAnswer(case.text, args.tokens_per_s, args.step) for case in made}
     waiting = list(made)
     await asyncio.gather(*(client(url, waiting, MODES[mode]) for _ in range(args.clients)))
@@ -234,7 +251,7 @@ async def measure(
 
 
 def table(rows: list[dict[str, Any]]) -> None:
-    """As it stands in RESULTS.md."""
+    """Print the table that RESULTS.md has."""
     print(
         "| violations | mode | answers | missed | whole | exposed p50 / p99 / max, tokens | by the client's count ",
         end="",
@@ -250,7 +267,7 @@ def table(rows: list[dict[str, Any]]) -> None:
 
 
 async def run(args: Any) -> None:
-    """The tree, the people, the table."""
+    """Start the tree, measure every set of violations in every delivery mode, and print the table."""
     policy = load(ROOT / "policies" / "default")
     every = violations(policy)
     sets = {
@@ -280,7 +297,6 @@ async def run(args: Any) -> None:
 
 
 def main() -> None:
-    """Prints a Markdown table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--clients", type=int, default=12)
     parser.add_argument("--answers", type=int, default=120, help="for each set and mode")

@@ -1,11 +1,11 @@
-"""Fallbacks through the whole path: generator (simulated engine), router, Vertex worker and emulator as processes.
+"""Measure fallbacks to the cloud, with generator (simulated engine), router, Vertex worker and emulator as processes.
 
-    python -m tests.bench.fallback_bench cases      what an engine may do wrong, one stream each
-    python -m tests.bench.fallback_bench deadline   deadline to the first token from the cloud, 1, 16 and 64 streams
-    python -m tests.bench.fallback_bench race       race against cancel, heavy-tailed first tokens
+    python -m tests.bench.fallback_bench cases      a healthy engine and each of its faults, five requests each
+    python -m tests.bench.fallback_bench deadline   first token from the cloud, if the engine is silent
+    python -m tests.bench.fallback_bench race       ``race`` compared with ``cancel``, with heavy-tailed first tokens
 
-Times are of the events on the log, by the clocks of one machine. Each prints its table of RESULTS.md; all it found with
-``--json``.
+Times are differences between timestamps of events on the log. All processes use the clock of one machine. Each command
+prints its table of RESULTS.md. With ``--json``, it also prints all figures.
 """
 
 import argparse
@@ -41,7 +41,7 @@ CASES = {
 
 
 class Path:
-    """The processes of one run, and the people who ask."""
+    """The service processes of one run, and the requests that were written in this run."""
 
     def __init__(self, lab: RouterLab) -> None:
         self.lab = lab
@@ -50,7 +50,13 @@ class Path:
         lab.watch = self._on_records
 
     async def start(self, ttft_ms: int, tail_ms: int = 0, **router: str) -> None:
-        """Starts everything; the cloud's first token takes ``ttft_ms`` and a heavy tail of scale ``tail_ms``."""
+        """Start all processes.
+
+        Args:
+            ttft_ms: Time to the first token from the cloud.
+            tail_ms: Scale of a random, heavy-tailed delay that is added to ``ttft_ms``.
+            router: More environment variables of the router.
+        """
         lab = self.lab
         emulator = lab.start(
             "services.devtools.vertex", f"--ttft-ms={ttft_ms}", f"--tail-ms={tail_ms}", "--gap-ms=50", "--words=20"
@@ -68,7 +74,7 @@ class Path:
         await asyncio.gather(router_ready, generator.ready(), vertex.ready())
 
     async def ask(self, model: str, **fields: Any) -> RequestEvents:
-        """Puts one request on the log."""
+        """Write one request for a model to the log, and return it. ``fields`` are more fields of the request."""
         person = RequestEvents(model=model, sampling=Sampling(max_tokens=50), **fields)
         self.people[person.id] = person
         self.closed[person.id] = asyncio.Event()
@@ -76,7 +82,7 @@ class Path:
         return person
 
     async def settled(self) -> None:
-        """Every request has its account."""
+        """Wait until every request is closed, and 1.5 s longer, so that the accounts are written."""
         async with asyncio.timeout(120):
             for closed in self.closed.values():
                 await closed.wait()
@@ -88,7 +94,7 @@ class Path:
                 self.closed[record.event.request_id].set()
 
     def told(self) -> dict[str, dict[str, Any]]:
-        """Of each request: when its reader saw the first text, and whether what it saw was one voice's."""
+        """Return for each request its times, and whether its reader saw exactly the text of one attempt."""
         logs: dict[str, list[Any]] = {rid: [] for rid in self.people}
         for record in self.lab.log:
             if record.topic == STREAMS.name:
@@ -126,7 +132,7 @@ def _told(person: RequestEvents, events: list[Any]) -> dict[str, Any]:
 
 
 async def cases(lab: RouterLab) -> dict[str, Any]:
-    """Five of each, one after another."""
+    """Write five requests for each case in ``CASES``, one after another. Return the figures by case."""
     path = Path(lab)
     await path.start(30)
     asked: dict[str, list[RequestEvents]] = {}
@@ -152,10 +158,14 @@ async def cases(lab: RouterLab) -> dict[str, Any]:
 
 
 async def deadline(lab: RouterLab, rounds: int) -> dict[str, Any]:
-    """Streams that ask again and again, each at its own time; then all at one instant. The engine never speaks."""
+    """Measure the fallback from an engine that generates no token, with 1, 16 and 64 streams.
+
+    First, each stream asks ``rounds`` times. It starts at a random moment, and asks again when its answer is closed.
+    Then all streams ask at once.
+    """
     path = Path(lab)
     await path.start(30)
-    await path.ask("simulated-n20-mute")  # the first use of everything
+    await path.ask("simulated-n20-mute")  # warm-up: each process does its work for the first time
     await path.settled()
     dice = random.Random(5)
 
@@ -185,7 +195,15 @@ async def deadline(lab: RouterLab, rounds: int) -> dict[str, Any]:
 
 
 async def race(lab: RouterLab, count: int, rate: float) -> dict[str, Any]:
-    """Every other request races; the first tokens of engine and cloud have a Lomax tail of scale 100 ms each."""
+    """Compare the fallback modes ``cancel`` and ``race``, which alternate from request to request.
+
+    The first tokens of the engine and of the cloud have random delays, each with a Lomax distribution of scale 100 ms.
+
+    Args:
+        lab: The router and its log.
+        count: Number of requests.
+        rate: Requests per second.
+    """
     path = Path(lab)
     await path.start(30, tail_ms=100)
     hows = {"cancel": [], "race": []}  # type: dict[str, list[Person]]
@@ -219,7 +237,7 @@ async def race(lab: RouterLab, count: int, rate: float) -> dict[str, Any]:
 
 
 def table(what: str, found: dict[str, Any]) -> list[str]:
-    """As in RESULTS.md."""
+    """Return the lines of the table that RESULTS.md has. ``what`` is ``cases``, ``deadline`` or ``race``."""
     match what:
         case "deadline":
             head = "| streams | requests | `Cutover` at ms | from it to the call | first token at ms | all at once |"
@@ -248,7 +266,7 @@ def table(what: str, found: dict[str, Any]) -> list[str]:
 
 
 def pair(values: dict[str, float]) -> str:
-    """Median and tail."""
+    """Return p50 and p99 as a table cell, or ``-`` if there are no values."""
     return f"{values['p50']} / {values['p99']}" if values else "-"
 
 

@@ -1,8 +1,10 @@
-"""What a call of the cloud costs the worker: Google's typed method, and our way underneath it. CPU of this process.
+"""Compare the CPU time of a call to Vertex AI: with Google's typed client method, and with Railbus's own engine.
 
     python -m tests.bench.google_client [--calls 100] [--rounds 4]
 
-The emulator, a process of its own, answers each call with 20 frames at once. Both arms take turns; medians of rounds.
+Railbus's engine uses the private methods below the typed method. The CPU time is that of this process. The emulator of
+Vertex AI, a separate process, answers each call with 20 frames at once. The two variants take turns. The figures are
+medians over the rounds.
 """
 
 import argparse

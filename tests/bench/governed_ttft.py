@@ -1,14 +1,15 @@
-"""What governance costs the first token: beside prefill, and in front of it as the control.
+"""Measure how much rails delay the first token, if they run beside the prefill and if they run before the prefill.
 
     python -m tests.bench.governed_ttft [--requests 60] [--prefill-ms 40]
 
-Three arms take turns, request by request, so that all see the same machine: a tree without rails; a tree with rails and
-safety and the default policy, whose checks run beside the prefill; and the control, the same rails asked first, in
-this process, and the tree without rails asked after they have allowed. No prompt is used twice, so nothing is
-remembered. The model server is the kit's: its first token comes ``--prefill-ms`` after the request.
+Three arms take turns, request by request, so that the state of the machine affects all alike. ``ungoverned`` is a tree
+without rails. ``governed`` is a tree with rails and safety and the default policy, whose rails run beside the prefill.
+``serial`` is the control: this process runs the same rails first, and asks the tree without rails when they have
+allowed the prompt. No prompt is used twice, so no result of a rail comes from a cache. The model server is the one in
+``tests/bench/kit``. Its first token comes ``--prefill-ms`` after the request.
 
-Hidden time is what the rails took and nobody waited for: rail + ungoverned TTFT - governed TTFT, from medians.
-By the model it is min(rail, queue + prefill): ``services.physics.governance``.
+Hidden time is the part of the rails' time that does not delay the first token: rail + ungoverned TTFT - governed TTFT,
+from medians. According to the model in ``services.physics.governance``, it is min(rail, queue + prefill).
 """
 
 import argparse
@@ -41,7 +42,7 @@ PROMPT = (
 
 
 async def first_token_ms(session, url, model, prompt):
-    """Milliseconds from sending the request to the first content."""
+    """Return the milliseconds from the sending of a request to its first text, or None if the request is denied."""
     body = {"model": model, "stream": True, "messages": [{"role": "user", "content": prompt}]}
     began, first = time.perf_counter(), None
     async with session.post(f"{url}/v1/chat/completions", json=body) as answer:
@@ -58,7 +59,10 @@ async def first_token_ms(session, url, model, prompt):
 
 
 async def judged_first_ms(session, judge, url, model, prompt, number):
-    """The control: nothing is generated before the rails have allowed."""
+    """Run the rails first and the model after them. Return the time to first token of both together, in milliseconds.
+
+    Return None if the rails do not allow the prompt.
+    """
     request = Request(
         request_id=uuid7(now_ms(), number), tenant="local", at=now_ms() * 1_000, source="bench",
         messages=(Message(role="user", content=prompt),), sampling=Sampling(max_tokens=64), delivery=Delivery(),
@@ -72,7 +76,11 @@ async def judged_first_ms(session, judge, url, model, prompt, number):
 
 
 def from_log(log):
-    """Rails' time and the generator's time to its first chunk of every request on the log, in milliseconds."""
+    """Return two lists of times in milliseconds, with values for the requests on the log.
+
+    The first list has the time of the rails for each verdict. The second has the time of queue and prefill for each
+    request that got a chunk.
+    """
     rails, starts, prefills = [], {}, []
     for event in (record.event for record in log):
         match event:

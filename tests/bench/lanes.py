@@ -1,10 +1,11 @@
-"""What a saturating batch load costs the first token of interactive requests.
+"""Measure how much a batch job that keeps the engine full delays the first token of interactive requests.
 
     python -m tests.bench.lanes [--seconds 60] [--rate 4] [--window 300]
 
-One governed tree (rails and safety, default policy) with the simulated engine. Interactive requests come open-loop, as
-a Poisson process, alone (A) and beside a job that keeps every batch slot of the engine busy (B), in the order A B B A.
-The bar is a first token at p99 of at most 1.3 times that without the job. Exit code 1: over it, or a request failed.
+One ``railbus up`` runs the simulated engine, and rails and safety with the default policy. Interactive requests arrive
+as a Poisson process (open loop). They run alone (A), or beside a job that keeps every batch slot of the engine busy
+(B). The order of the runs is A B B A. The requirement is that the job makes the p99 of the time to first token at most
+1.3 times as long. Exit code 1 means that the p99 is longer, or that a request failed.
 """
 
 import argparse
@@ -26,11 +27,14 @@ BAR = 1.3
 ARMS = "ABBA"
 DRAIN_S = 60.0
 REFUSED = "content_filter"
-"""What the default policy refuses of the kit's prompts, one in thirty, is no failure."""
+"""Error of a denied prompt, which is no failure: the default policy denies one in thirty of the test prompts."""
 
 
 def interactive(url: str, rate: float, seconds: float, seed: int) -> dict[str, Any]:
-    """Ask for a while; return the kit's figures with every answer's times."""
+    """Send interactive requests for ``seconds``, at ``rate`` requests per second.
+
+    Return the figures of the load client, including the times of every answer.
+    """
     done = subprocess.run(
         [
             sys.executable, "-m", "tests.bench.kit", "load", "--url", url, "--model", "simulated-n20",
@@ -43,7 +47,7 @@ def interactive(url: str, rate: float, seconds: float, seed: int) -> dict[str, A
 
 
 def batch(kafka: str, window: int, tokens: int) -> subprocess.Popen[str]:
-    """Begin a job without an end."""
+    """Start a batch job with so many requests that it does not end by itself."""
     return subprocess.Popen(
         [
             sys.executable, "-m", "tests.bench.batch_load", "--kafka", kafka, "--requests", "1000000",
@@ -54,7 +58,7 @@ def batch(kafka: str, window: int, tokens: int) -> subprocess.Popen[str]:
 
 
 def begin(job: subprocess.Popen[str], closed: int) -> None:
-    """Wait until so many of its requests were closed."""
+    """Wait until ``closed`` requests of the job are closed."""
     assert job.stderr is not None
     for line in job.stderr:
         if line.startswith("{") and json.loads(line)["closed"] >= closed:

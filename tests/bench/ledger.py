@@ -1,13 +1,15 @@
-"""The ledger: how many closed requests a worker takes, and whether its parts add up to what clients waited.
+"""Measure how fast the ledger reads closed requests, and whether the parts of their time add up to what clients waited.
 
     python -m tests.bench.ledger rate --requests 20000     accounts and receipts that wait on the log, one worker
-    python -m tests.bench.ledger closes --requests 10000   a tree with the simulated engine, and a client beside it
+    python -m tests.bench.ledger closes --requests 10000   the simulated engine, and clients beside it
 
-``rate`` counts from the ready line until every record was taken and its changes are on the log; the books of every
-request are checked against one pass of the pure code. ``closes`` asks over HTTP with clients that know nothing of
-Railbus and take the time of each answer, from their call to send until the kernel has the last byte for them; a request
-closes if the sum of its parts is within 1 % or 0.5 ms of that.
-``--cores-of-their-own``: edge and clients run before all other processes, as if each had a core; needs root on Linux.
+``rate`` measures from the ready line of the ledger until it has taken every record and has written the resulting
+changes to the log. It then checks that the total of the ledger has the right number of requests.
+
+``closes`` sends requests over HTTP with clients that use none of Railbus's code. For each answer, a client measures the
+time from sending the request until the kernel has the last byte. The books of a request close if the sum of its parts
+differs from this time by at most 1 % or 0.5 ms, whichever is more. With ``--cores-of-their-own``, edge and clients run
+before all other processes, as if each of them had its own core. This option needs root on Linux.
 """
 
 import argparse
@@ -38,13 +40,13 @@ SETTLE_S = 60.0
 NEAR_SHARE, NEAR_MS = 0.01, 0.5
 
 WARM_UP = 20
-"""Requests before those that count: the first of a process take longer."""
+"""Number of requests that are sent first and not counted, because the first requests of a process take longer."""
 
-_FIRST = 10  # of the kernel's real-time priorities, 1 to 99
+_FIRST = 10  # a real-time priority of the kernel; they are 1 to 99
 
 
 async def rate(count: int) -> dict[str, Any]:
-    """Fill the log, start one worker, and wait until it has taken all."""
+    """Write the accounts and receipts of ``count`` requests to the log, and measure how fast one ledger reads them."""
     dice = random.Random(1)
     with tempfile.TemporaryDirectory() as folder:
         async with a_lab(Path(folder)) as lab:
@@ -77,12 +79,12 @@ async def _taken(port: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Waited:
-    """One answer as its client saw it, by the wall clock.
+    """The times of one answer as its client saw it, by the wall clock.
 
     Attributes:
-        begin_ms: When the request was sent.
-        end_ms: When the last byte was at the client's host, by its kernel.
-        read_ms: When the client's process had it.
+        begin_ms: When the client sent the request.
+        end_ms: When the kernel of the client's host received the last byte.
+        read_ms: When the client's process read the last byte.
     """
 
     begin_ms: float
@@ -97,13 +99,22 @@ class Waited:
 async def closes(
     count: int, at_once: int, max_tokens: int, *, model: str, governed: bool, own_cores: bool
 ) -> dict[str, Any]:
-    """Ask, take the time of each answer, and compare."""
+    """Measure the time of each answer at its client, and compare it with the sum of the request's parts.
+
+    Args:
+        count: Number of requests.
+        at_once: Number of clients. Each client sends one request at a time.
+        max_tokens: Maximum number of tokens of an answer.
+        model: Name of the model to ask.
+        governed: Whether rails and safety run.
+        own_cores: Whether edge and clients run before all other processes.
+    """
     with tempfile.TemporaryDirectory() as folder, running_tree(
         Path(folder), "--engine", "simulated", "--no-redis", governed=governed, start_s=300
     ) as tree:  # fmt: skip
         if own_cores:
             run_first(tree.pid("edge"))
-            run_first(os.getpid(), inherited=True)  # clients have what their parent has
+            run_first(os.getpid(), inherited=True)  # client processes inherit the priority of their parent
         await ask(tree.url, WARM_UP, 1, max_tokens, model)
         waited = await ask(tree.url, count, at_once, max_tokens, model)
         if own_cores:
@@ -130,10 +141,12 @@ async def closes(
 
 
 def run_first(pid: int, *, inherited: bool = False) -> None:
-    """Let every thread of a process run before all that is not real-time.
+    """Give every thread of a process real-time priority, so that it runs before all normal processes.
+
+    If ``inherited`` is true, only the main thread gets the priority. Processes that it starts inherit it.
 
     Raises:
-        SystemExit: The user may not do that.
+        SystemExit: The user is not allowed to set real-time priorities.
     """
     try:
         for thread in [pid] if inherited else [each.id for each in psutil.Process(pid).threads()]:
@@ -148,7 +161,10 @@ def _outcome(entry: Entry) -> str:
 
 
 def _closing(waited: dict[str, Waited], gaps: dict[str, float]) -> dict[str, Any]:
-    """Return how long clients waited, how much of it no part explains, and how often that is near enough."""
+    """Return percentiles of the clients' times and of the gaps, and the share of requests whose gap is small enough.
+
+    A gap is the difference between a client's time and the sum of the request's parts.
+    """
     known = [each for each in waited if each in gaps]
     near = sum(abs(gaps[each]) <= max(NEAR_SHARE * waited[each].ms, NEAR_MS) for each in known)
     return {
@@ -165,7 +181,10 @@ def _percentiles(values: list[float]) -> dict[str, float]:
 
 
 async def ask(url: str, count: int, at_once: int, max_tokens: int, model: str = "default") -> dict[str, Waited]:
-    """Return how long each answer took, by request id: one process a client, see ``tests.bench.kit.stopwatch``."""
+    """Send ``count`` requests from ``at_once`` client processes. Return the times of each answer, by request id.
+
+    ``tests.bench.kit.stopwatch`` is the program of a client.
+    """
     host, port = url.removeprefix("http://").split(":")
     clients = [
         await asyncio.create_subprocess_exec(
@@ -182,7 +201,10 @@ async def ask(url: str, count: int, at_once: int, max_tokens: int, model: str = 
 
 
 async def entries_of(kafka: str, wanted: set[str]) -> dict[str, Entry]:
-    """Return account and receipt of each request that has both."""
+    """Return the account and the receipt of each wanted request that has both on the log.
+
+    Wait at most a minute until all of them have both.
+    """
     bus = BusSettings(bootstrap=kafka)
     entries: dict[str, Entry] = {}
 
@@ -213,7 +235,7 @@ def _whole(entries: dict[str, Entry]) -> set[str]:
 
 
 def _at_ms(entry: Entry) -> tuple[float, float]:
-    """Return when the edge had the request, and when it had sent the last byte."""
+    """Return when the edge received the request, and when it had sent the last byte. Both are in milliseconds."""
     assert entry.facts is not None
     assert entry.receipt is not None
     assert entry.facts.request_at is not None
@@ -222,14 +244,14 @@ def _at_ms(entry: Entry) -> tuple[float, float]:
 
 
 def sum_ms(entry: Entry) -> float:
-    """Return the sum of the parts of a request."""
+    """Return the sum of the durations of a request's parts, in milliseconds."""
     assert entry.facts is not None
     received_ms, sent_ms = _at_ms(entry)
     return sum(settle(entry.facts.stages_us, round((sent_ms - received_ms) * 1_000))) / 1_000
 
 
 def main() -> None:
-    """Print what was found as JSON."""
+    """Run the measurement that the command line names, and print its figures as JSON."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     what = parser.add_subparsers(dest="what", required=True)
     one = what.add_parser("rate", help="closed requests a second")

@@ -1,9 +1,10 @@
-"""What it brings that router and safety stand back: first tokens of 64 governed streams, with other niceness in turns.
+"""Measure whether the first tokens of answers come earlier if router and safety have a lower CPU priority.
 
     python -m tests.bench.niceness [--rounds 6] [--streams 64]
 
-One tree; before each run the processes of router and safety are given their niceness anew. Taking niceness back needs
-the right to (``CAP_SYS_NICE``).
+The load is 64 streams with rails and safety. In one ``railbus up``, three settings take turns: no service, only the
+router, or both router and safety have a niceness of 10. Before each run, the niceness of their processes is set again.
+To lower a niceness, the benchmark needs the capability ``CAP_SYS_NICE``.
 """
 
 import argparse
@@ -23,7 +24,7 @@ NICE = 10
 
 
 def give(tree, nice):
-    """Set the niceness of both services with all their processes."""
+    """Set the niceness of all processes of router and safety: 10 for the services in ``nice``, 0 for the others."""
     for service in ("router", "safety"):
         process = psutil.Process(tree.pid(service))
         for each in (process, *process.children(recursive=True)):

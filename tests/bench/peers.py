@@ -1,12 +1,13 @@
-"""Peers on our load kit: LiteLLM's proxy and NeMo Guardrails' server, each from an environment of its own.
+"""Measure LiteLLM's proxy and NeMo Guardrails' server with the model server and load client that measure Railbus.
 
     python -m tests.bench.peers litellm --program ENV/bin/litellm          no guardrail
     python -m tests.bench.peers litellm-late --program ENV/bin/litellm     a late first token: 200 ms, then a fallback
     python -m tests.bench.peers nemo --program ENV/bin/nemoguardrails      IORails without a rail
     python -m tests.bench.peers nemo-batch --program ENV/bin/nemoguardrails    stream_first, batches of 10 tokens
 
-ENV is made with ``pip install 'litellm[proxy]==1.109.1'`` or ``pip install 'nemoguardrails[server]==0.24.1'``. Direct
-runs and those through the peer take turns; added is the difference of the medians.
+ENV is a virtual environment for one of them, made with ``pip install 'litellm[proxy]==1.109.1'`` or
+``pip install 'nemoguardrails[server]==0.24.1'``. Requests go directly to the model server in one run, and through the
+proxy or guardrails server in the next. The added time is the difference of the medians.
 """
 
 import argparse
@@ -35,7 +36,14 @@ LATE = {"late": "fake-A-t2000-g20-n20-h0", "late-ka": "fake-A-t2000-g20-n20-ka",
 
 
 def litellm(url, folder, port, late):
-    """Write LiteLLM's configuration; the program's arguments and where it says that it is ready."""
+    """Write LiteLLM's configuration. Return the arguments of its program and the URL path of its readiness check.
+
+    Args:
+        url: URL of the test model server.
+        folder: Folder for the configuration.
+        port: Port on which LiteLLM listens.
+        late: Whether to use models whose first token is late, and a fallback after 200 ms.
+    """
     upstream_of = {"api_base": f"{url}/v1", "api_key": "sk-x", "max_retries": 0} | (
         {"stream_timeout": 0.2} if late else {}
     )
@@ -58,7 +66,14 @@ def litellm(url, folder, port, late):
 
 
 def nemo(url, folder, port, batch):
-    """Write NeMo's configuration; the server's arguments and where it says that it is ready."""
+    """Write NeMo's configuration. Return the arguments of its program and the URL path of its readiness check.
+
+    Args:
+        url: URL of the test model server.
+        folder: Folder for the configuration.
+        port: Port on which NeMo's server listens.
+        batch: Whether to check the answer in batches of 10 tokens. If not, there is no check.
+    """
     parameters = {"base_url": f"{url}/v1", "api_key": "sk-x"}
     config = {"models": [{"type": "main", "engine": "openai", "model": MODEL, "parameters": parameters}]}
     if batch:
@@ -74,7 +89,12 @@ def nemo(url, folder, port, batch):
 
 @contextmanager
 def serving(given, url):
-    """Run the peer while the block runs."""
+    """Run LiteLLM's or NeMo's server within the ``with`` block, and yield its URL and its process.
+
+    Args:
+        given: The options of the command line.
+        url: URL of the test model server.
+    """
     port = free_port()
     with tempfile.TemporaryDirectory() as folder:
         make = litellm if given.peer.startswith("litellm") else nemo
@@ -93,7 +113,15 @@ def serving(given, url):
 
 
 def row(streams, rounds, extra, server, peer):
-    """Direct and through the peer, in turns."""
+    """Measure runs directly to the model server and runs through LiteLLM or NeMo, in turns. Return the medians.
+
+    Args:
+        streams: Number of concurrent requests.
+        rounds: Number of runs of each kind.
+        extra: Additional fields of a request to LiteLLM or NeMo, as JSON.
+        server: The test model server.
+        peer: URL and process of LiteLLM or NeMo.
+    """
     model = ("--model", MODEL, "--streams", str(streams), "--requests", str(streams * REQUESTS_PER_STREAM[streams]))
     trees = ("--tree", f"peer={peer[1].pid}", "--tree", f"upstream={server.process.pid}")
     direct, theirs = [], []
@@ -113,7 +141,10 @@ def row(streams, rounds, extra, server, peer):
 
 
 def late(url):
-    """First tokens of a model that is late, and of one that says before that it is alive."""
+    """Print the times to first token of a model that is late, and of a late model that sends keep-alives meanwhile.
+
+    ``url`` is the URL of LiteLLM.
+    """
     print("| model | streams | first token ms, p50 / p99 | errors |\n|---|---|---|---|")
     for model, streams in (("late", 1), ("late", 64), ("late-ka", 1)):
         count = ("--streams", str(streams), "--requests", str(4 * streams), "--header", f"Authorization:Bearer {KEY}")

@@ -1,7 +1,8 @@
-"""Hold the planner's model against published measurements, and fit its constants with one source left out.
+"""Compare the predictions of ``railbus plan latency`` with published measurements.
 
-``python -m tests.bench.published`` prints each row; with ``--leave-out`` it fits the constants without each source, GPU
-and model in turn and prints the errors on what was left out (a few minutes).
+``python -m tests.bench.published`` prints each measurement with the error of its prediction. With ``--leave-out``, it
+also leaves out each source, each GPU and each model in turn, fits the constants of the formulas to the other
+measurements, and prints the errors on those that were left out. This takes a few minutes.
 """
 
 import csv
@@ -24,7 +25,7 @@ from services.planner.bench.fit import nelder_mead
 DATA: Final = Path(__file__).parents[1] / "data" / "published" / "measurements.csv"
 
 REQUEST_MS: Final = 2.6
-"""HTTP, tokenizer and scheduling of a request in the closed loops, which the engine's law does not contain."""
+"""Time for HTTP, tokenizer and scheduling of a request in a closed loop. The formulas of the engine leave it out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +50,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """A row with the relative errors of both predictions."""
+    """A measurement with the relative errors of the predicted first token and of the predicted time per token."""
 
     row: Row
     first: float
@@ -57,7 +58,7 @@ class Held:
 
 
 def rows() -> tuple[Row, ...]:
-    """Return every row of the file."""
+    """Return all published measurements."""
     with DATA.open() as file:
         return tuple(
             Row(
@@ -77,7 +78,13 @@ def rows() -> tuple[Row, ...]:
 
 
 def hold(row: Row, constants: Efficiency, request_ms: float = REQUEST_MS) -> Held:
-    """Predict a row."""
+    """Predict one measurement, and return the errors of the predictions.
+
+    Args:
+        row: The measurement.
+        constants: The constants of the formulas.
+        request_ms: Time for HTTP, tokenizer and scheduling of a request, in milliseconds.
+    """
     where = (row.model, row.gpu, row.precision)
     token = decode_ms(
         *where, batch=row.batch, context=row.prompt + row.output // 2, kv=row.kv, efficiency=constants
@@ -92,11 +99,11 @@ def hold(row: Row, constants: Efficiency, request_ms: float = REQUEST_MS) -> Hel
 
 
 def held(found: Sequence[Row]) -> tuple[Held, ...]:
-    """Predict each row with the constants of its engine."""
+    """Predict each measurement with the constants of its engine, and return the errors."""
     return tuple(hold(row, practical(row.gpu, row.engine)) for row in found)  # type: ignore[arg-type]
 
 
-# One tuple a constant: its name, the generation or source that it belongs to ("" for all), and where its fit starts.
+# For each constant: its name, the generation or source to which it applies ("" for all), and the start of its fit.
 _FITTED: Final = (
     ("bandwidth", "", 0.92), ("kv_bandwidth", "", 0.95), ("grouped_kv_bandwidth", "", 0.55), ("overlap", "", 0.3),
     ("activations", "", 40.0), ("flops", "ampere", 0.8), ("flops", "hopper", 0.74), ("layer_us", "ampere", 115.0),
@@ -106,7 +113,10 @@ _SHARES: Final = {"bandwidth", "kv_bandwidth", "grouped_kv_bandwidth", "overlap"
 
 
 def fit(known: Sequence[Row]) -> Callable[[Row], Held]:
-    """Fit the constants to these rows by least squares of logarithms; return the prediction of any row."""
+    """Fit the constants to these measurements, by least squares of the logarithms of predicted / measured.
+
+    Return a function that predicts any measurement with the fitted constants.
+    """
 
     def predictor(logs: Sequence[float]) -> Callable[[Row], Held]:
         values = [math.exp(log) for log in logs]
@@ -140,7 +150,7 @@ def _errors(each: Held) -> tuple[float, float]:
 
 
 def groups(found: Sequence[Held]) -> Mapping[str, list[float]]:
-    """Return the absolute errors by what was predicted."""
+    """Return the absolute errors of the predictions, by what was predicted."""
     return {
         "decode alone": [abs(each.token) for each in found if each.row.batch == 1],
         "decode batched": [abs(each.token) for each in found if each.row.batch > 1],

@@ -1,11 +1,14 @@
-"""How long a verdict takes: the real rails process on the embedded broker.
+"""Measure how long a verdict takes, with the real rails process on the embedded broker.
 
     python -m tests.bench.rails_verdict [REQUESTS]
 
-Prints percentiles of each rail's own time, of all of them together (taken up to decided) and of receipt to verdict on
-the log, in milliseconds: one request after another, a long prompt, many prompts at once, and the same words again.
-Deadlines are raised, so that slow verdicts are seen as slow and not as timed out; how many were over the classifier's
-deadline in the default policy is printed beside them.
+The output has percentiles in milliseconds: of the duration of each rail, of the time until all rails together had
+decided, and of the time from the receipt of a request to its verdict on the log. The loads are one request after
+another, long prompts, many prompts at once, one prompt many times at once, and one prompt whose results are kept in
+Redis.
+
+The deadlines of the rails are raised, so that a slow rail shows its real duration instead of a timeout. The last column
+is the number of verdicts that took longer than the classifier's deadline in the default policy.
 """
 
 import asyncio

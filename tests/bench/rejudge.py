@@ -1,9 +1,9 @@
-"""How many archived chunks a second `railbus audit rejudge` judges on one core, from Parquet.
+"""Measure how many archived chunks per second `railbus audit rejudge` judges on one CPU core, from Parquet files.
 
     python -m tests.bench.rejudge [--streams 500] [--chars 4] [--chunks 200] [--policy default]
 
-The archive is made first; reading it, decoding and judging are timed by the process's own CPU time. The traffic was
-recorded under the same policy, so that nothing may be different.
+The archive is made first and is not part of the measured time. Reading, decoding and judging are measured by the CPU
+time of the process. The archived traffic was recorded under the same policy, so no recall should differ.
 """
 
 import argparse
@@ -40,7 +40,7 @@ async def measure(args) -> dict:
         replay = PolicyReplay(policy, checks, lambda _: True)
         del log
         gc.collect()
-        gc.freeze()  # as the program does
+        gc.freeze()  # as the command does
         gc.set_threshold(100_000)
         before = additions()
         traffic = Traffic(archive=Archive(Store(str(folder))))

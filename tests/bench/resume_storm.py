@@ -1,9 +1,9 @@
-"""An edge starts again, and all its clients come back at once: how long until each has its answer's first op.
+"""Measure how long clients wait for the first op if all of them reconnect at once to an edge that was just started.
 
     python -m tests.bench.resume_storm [--clients 24] [--answers 200] [--chunks 1000] [--busy 8]
 
-The log has whole answers; the edge is new and knows none of them, so it reads the log for each. ``--busy`` processes
-compete for the processors, as the other services do when everything starts again.
+The log has the whole answers. The new edge knows none of them, so it reads the log for each client. Meanwhile,
+``--busy`` processes use all the CPU time they can get, as other services do when everything starts again.
 """
 
 import argparse
@@ -32,7 +32,10 @@ PATIENCE_S = 300
 
 
 async def write(bus, answers, chunks):
-    """Write so many answers, begun together; return their ids."""
+    """Write the requests and the events of ``answers`` answers to the log, and return their ids.
+
+    Each answer has ``chunks`` chunks. The events are interleaved, as if all answers had started together.
+    """
     producer = Producer(bus, role=any_role(), name="bench")
     await producer.start()
     ids = [uuid7(time.time_ns() // 10**6, random.getrandbits(74)) for _ in range(answers)]
@@ -50,12 +53,15 @@ async def write(bus, answers, chunks):
 
 
 def keep_busy(count):
-    """Start processes that use whatever they are given."""
+    """Start ``count`` processes that use all the CPU time they can get, and return them."""
     return [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(count)]
 
 
 async def resume(http, url, request_id):
-    """Return how long the first op took, in seconds; ask again as clients do."""
+    """Return how long the first op of a request took, in seconds.
+
+    If the edge does not answer, ask again, as clients do. Return infinity if there is no op after five minutes.
+    """
     began = time.monotonic()
     while time.monotonic() < began + PATIENCE_S:
         async with http.get(f"{url}/v1/requests/{request_id}/events") as response:

@@ -1,15 +1,15 @@
-"""The router's process against a real broker: how precise its deadlines are, and what killing and moving it does.
+"""Measure the router's process with a real broker: how precise its deadlines are, and what kills and rebalances do.
 
     python -m tests.bench.router_bench deadlines   5,000 open requests: deadline to ``Cutover`` read by another process
     python -m tests.bench.router_bench kills       killed with -9 twenty times under load: every request closes once
     python -m tests.bench.router_bench rebalance   a second router joins or leaves every 2 s for a minute
-    python -m tests.bench.router_bench egress      10,000 requests, most of whose prompts must stay
-    python -m tests.bench.router_bench losers      attempt 1 wakes at every millisecond around its deadline, both modes
-    python -m tests.bench.router_bench breaker     the self-hosted path falls silent for ten seconds
-    python -m tests.bench.router_bench budget      everything fails for 30 s, a tenth may fall back
+    python -m tests.bench.router_bench egress      10,000 requests, most of whose prompts must not go to the cloud
+    python -m tests.bench.router_bench losers      first chunks of attempt 1 up to 20 ms before or after the deadline
+    python -m tests.bench.router_bench breaker     the self-hosted workers send nothing for ten seconds
+    python -m tests.bench.router_bench budget      every attempt 1 fails for 30 s, a tenth may fall back to the cloud
 
-Each starts an embedded broker of its own, takes less than two minutes, and prints its row of RESULTS.md; all it found
-with ``--json``.
+Each measurement starts its own embedded broker, takes less than two minutes, and prints its row of RESULTS.md. With
+``--json``, it also prints everything that it measured.
 """
 
 import argparse
@@ -44,7 +44,10 @@ CLOUD = {
 
 
 async def deadlines(lab: RouterLab, count: int) -> dict[str, Any]:
-    """All requests are open at once, their first-token deadlines spread over 20 seconds."""
+    """Measure how late after the first-token deadline the router writes a ``Cutover``, and another process reads it.
+
+    ``count`` requests are open at the same time. Their deadlines are spread over 20 seconds.
+    """
     router = await lab.run(**CLOUD, RAILBUS_BREAKER_TRIP="0")
     people: dict[str, RequestEvents] = {}
     late_ms: dict[str, float] = {}
@@ -81,7 +84,7 @@ async def deadlines(lab: RouterLab, count: int) -> dict[str, Any]:
 
 
 def endings(lab: RouterLab, people: dict[str, RequestEvents]) -> dict[str, Any]:
-    """What the log says of how they closed."""
+    """Return figures from the log about how the requests were closed. ``people`` has the requests by id."""
     effective: dict[str, Closed] = {}
     for closed in lab.written(Closed):
         effective.setdefault(closed.request_id, closed)
@@ -109,7 +112,17 @@ def endings(lab: RouterLab, people: dict[str, RequestEvents]) -> dict[str, Any]:
 
 
 async def _load(lab: RouterLab, people: dict[str, RequestEvents], seconds: float, rate: float, total_ms: int) -> None:
-    """Workers that start and then fall silent: the cloud answers half of them, nobody the rest."""
+    """Write requests whose worker starts an answer and then sends nothing more.
+
+    For half of the requests, a cloud worker answers later. The other half gets no answer.
+
+    Args:
+        lab: The broker and the routers under test.
+        people: Dictionary to which each request is added under its id.
+        seconds: How long to write requests.
+        rate: Requests per second.
+        total_ms: Deadline for closing a request, in milliseconds after its receipt.
+    """
     dice = random.Random(2)
     begin = time.monotonic()
     number = 0
@@ -135,7 +148,7 @@ async def _all_accounted(lab: RouterLab, people: dict[str, RequestEvents]) -> No
 
 
 async def kills(lab: RouterLab, count: int, rate: float) -> dict[str, Any]:
-    """Killed and started again, each time in the middle of everything."""
+    """Kill the router ``count`` times under load, and start it again each time. Return how the requests were closed."""
     env = CLOUD | {"RAILBUS_ROUTER_INSTANCE": "only", "RAILBUS_TOTAL_MAX_MS": "20000"}
     people: dict[str, RequestEvents] = {}
     router = await lab.run(**env)
@@ -153,7 +166,10 @@ async def kills(lab: RouterLab, count: int, rate: float) -> dict[str, Any]:
 
 
 async def rebalance(lab: RouterLab, seconds: float, rate: float) -> dict[str, Any]:
-    """One router stays; another joins for two seconds and leaves for two."""
+    """Run one router all the time under load. Start a second one for two seconds, stop it for two seconds, and so on.
+
+    Return how often the second router joined or left, and how the requests were closed.
+    """
     env = CLOUD | {"RAILBUS_TOTAL_MAX_MS": "20000"}
     people: dict[str, RequestEvents] = {}
     await lab.run(**env)
@@ -174,7 +190,11 @@ async def rebalance(lab: RouterLab, seconds: float, rate: float) -> dict[str, An
 
 
 async def egress(lab: RouterLab, count: int) -> dict[str, Any]:
-    """A tenth of the prompts may leave; the others are marked, denied, or kept by policy. All attempts fail."""
+    """Let attempt 1 of every request fail, and count the prompts that the router then sends to the cloud.
+
+    Only a tenth of the prompts may leave the premises. For the others, the request or the policy forbids it, the prompt
+    is denied, or there is no verdict.
+    """
     await lab.run(**CLOUD, RAILBUS_INPUT_GATE="hold")
     people: dict[str, RequestEvents] = {}
     may_leave: set[str] = set()
@@ -213,7 +233,12 @@ async def egress(lab: RouterLab, count: int) -> dict[str, Any]:
 
 
 async def losers(lab: RouterLab, times: int) -> dict[str, Any]:
-    """Attempt 1 speaks at every millisecond from -20 to +20 around its deadline; attempt 2 30 ms after it began."""
+    """Let attempt 1 send its first chunk at each millisecond from 20 ms before the first-token deadline to 20 ms after.
+
+    Attempt 2, in the cloud, answers 30 ms after the router has started it. Each offset from the deadline is tried
+    ``times`` times in both modes of fallback, ``cancel`` and ``race``. Return what readers saw and how the requests
+    were closed.
+    """
     await lab.run(**CLOUD, RAILBUS_BREAKER_TRIP="0")
     people: dict[str, RequestEvents] = {}
     dice = random.Random(4)
@@ -249,7 +274,11 @@ async def _answer(lab: RouterLab, person: RequestEvents) -> None:
 
 
 async def breaker(lab: RouterLab, rate: float) -> dict[str, Any]:
-    """Healthy for 5 s, silent for 10 s, healthy for 8 s; requests come evenly."""
+    """Let the self-hosted workers answer for 5 s, send nothing for 10 s, and answer again for 8 s.
+
+    ``rate`` requests arrive each second, at even intervals. Return when the circuit breaker opened and closed again,
+    and how the requests were closed.
+    """
     await lab.run(**CLOUD)
     people: dict[str, RequestEvents] = {}
     begin = time.monotonic()
@@ -292,7 +321,10 @@ async def breaker(lab: RouterLab, rate: float) -> dict[str, Any]:
 
 
 async def budget(lab: RouterLab, seconds: float, rate: float) -> dict[str, Any]:
-    """Every attempt of the engine's fails."""
+    """Let attempt 1 of every request fail, while at most a tenth of the requests may fall back to the cloud.
+
+    Return how many requests went to the cloud and how the requests were closed.
+    """
     await lab.run(**CLOUD | {"RAILBUS_FALLBACK_RATIO": "0.1", "RAILBUS_FALLBACK_FREE": "0"})
     people: dict[str, RequestEvents] = {}
 
@@ -316,7 +348,7 @@ async def budget(lab: RouterLab, seconds: float, rate: float) -> dict[str, Any]:
 
 
 def judged(lab: RouterLab, people: dict[str, RequestEvents]) -> dict[str, Any]:
-    """Folds every request's log and says what its reader saw."""
+    """Fold each request's log. Return what the readers saw, and how fast losing attempts were cancelled."""
     logs: dict[str, list[Received]] = {rid: [] for rid in people}
     for record in lab.log:
         if record.topic == STREAMS.name:

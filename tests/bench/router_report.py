@@ -1,11 +1,11 @@
-"""What the router bench says: percentiles, and each measurement's row with its bar."""
+"""Make the output of ``tests.bench.router_bench``: percentiles, and for each measurement a row of RESULTS.md."""
 
 from collections.abc import Iterable
 from typing import Any
 
 
 def percentiles(values: Iterable[float]) -> dict[str, float]:
-    """Median, tail and worst, to a tenth."""
+    """Return p50, p99 and maximum, rounded to a tenth. Return an empty dictionary if there are no values."""
     ordered = sorted(values)
     if not ordered:
         return {}
@@ -14,7 +14,12 @@ def percentiles(values: Iterable[float]) -> dict[str, float]:
 
 
 def told(what: str, it: dict[str, Any]) -> tuple[str, str, bool]:
-    """The bar, the figures, and whether it is met."""
+    """Return the requirement and the figures of a measurement as text, and whether the requirement is met.
+
+    Args:
+        what: Name of the measurement.
+        it: The figures of the measurement.
+    """
     once = it.get("requests") == it.get("closed") == it.get("closed_written") == it.get("accounts_written")
     match what:
         case "deadlines":
@@ -63,5 +68,5 @@ def told(what: str, it: dict[str, Any]) -> tuple[str, str, bool]:
 
 
 def pair(values: dict[str, float], tail: str = "p99") -> str:
-    """Median and tail."""
+    """Return the median and the value that is named ``tail``, as text with a slash between them."""
     return f"{values['p50']} / {values[tail]}"

@@ -1,11 +1,13 @@
-"""What it costs in tokens that a clearance waits for possible beginnings of a match.
+"""Measure how many tokens cannot be cleared yet because they may be the beginning of a match.
 
     python -m tests.bench.safety_holdback [--policy default]
 
-At every offset of ordinary text: how many characters the matcher holds undecided, against always holding back the
-longest match that the policy has. Then, for every sample of the policy's patterns inside such text, how many tokens a
-reader in optimistic delivery has seen of the sample when its recall is said, by tokens an engine step. A token is
-taken as 4 characters.
+The first figure is the number of tokens that the matcher holds back at each offset of ordinary text. The output also
+has the length of the longest possible match, for comparison.
+
+For the second figure, each example of the policy's patterns is put into a text. The figure is the number of tokens,
+from the beginning of the example on, that a reader in optimistic delivery has seen when the recall comes. The output
+has this figure for 1, 4 and 8 tokens per engine step. A token is assumed to have 4 characters.
 """
 
 import argparse
@@ -26,7 +28,7 @@ TENANT = "local"
 
 
 def held(policy: Policy) -> dict[str, float]:
-    """Tokens held back at each offset of ordinary text."""
+    """Return how many tokens are held back at the offsets of ordinary text, and how many the longest match has."""
     scanner, waits = Scanner(policy.automaton), []
     for char in TEXT * 10:
         scanner.feed(char)
@@ -39,7 +41,11 @@ def held(policy: Policy) -> dict[str, float]:
 
 
 def exposed(policy: Policy, step_tokens: int) -> dict[str, float]:
-    """Tokens of a sample that were shown before its recall, the sample beginning anywhere in an engine step."""
+    """Return how many tokens, from the beginning of an example on, are shown before its recall.
+
+    The mean, percentiles and maximum are over all examples and all offsets of an example in an engine step. A step
+    makes ``step_tokens`` tokens.
+    """
     size, seen = step_tokens * TOKEN_CHARS, []
     prompt = immediate_rules(policy, TENANT)
     for example in recalled_examples(policy):
@@ -55,7 +61,7 @@ def exposed(policy: Policy, step_tokens: int) -> dict[str, float]:
 
 
 def recalled_examples(policy: Policy) -> list[str]:
-    """Every sample whose finding is not only flagged."""
+    """Return every example of the policy's patterns that leads to a recall and is not only flagged."""
     found = []
     for name, content in policy.files.items():
         if name.startswith("patterns/"):
@@ -66,13 +72,13 @@ def recalled_examples(policy: Policy) -> list[str]:
 
 
 def spread(values: list[float]) -> dict[str, float]:
-    """Quantiles and the largest."""
+    """Return p50, p99 and maximum."""
     cut = quantiles(values, n=100)
     return {"p50": round(cut[49], 1), "p99": round(cut[98], 1), "max": max(values)}
 
 
 def main() -> None:
-    """Prints one JSON object."""
+    """Print the figures as one JSON object."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--policy", default="default")
     policy = load(ROOT / "policies" / parser.parse_args().policy)

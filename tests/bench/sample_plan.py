@@ -1,12 +1,17 @@
-"""Hold the plan from a sample against the job itself: ``python -m tests.bench.sample_plan --engine simulated``.
+"""Compare the plan of ``railbus plan batch --sample`` with real runs.
 
-Runs the sample of ``railbus plan batch --sample`` on an engine, predicts six ways to do the job there, runs each of
-the six with ``--requests`` prompts (120), and prints hours by the plan and by the run, scaled to 200,000 requests. The
-ways run in turns, half of the turns before the sample and half after it, so that a machine that becomes slower or
-faster meanwhile does so for all of them.
-With ``--tree`` the engine serves in a tree as ``railbus up`` starts it: the sample asks its edge, as ``--engine
-openai`` does with any server, and each way is run by ``railbus batch run`` with so many requests open, once with
-``--requests`` prompts and three times as many: the difference is the job without the command's start and end.
+``python -m tests.bench.sample_plan --engine simulated`` runs a sample of prompts on an engine, and predicts from it how
+long a job takes in six ways. A way is a number of concurrent requests and a number of tokens per answer. The benchmark
+also runs each way on the same engine, with other prompts, whose number follows from ``--requests`` (120). It prints the
+predicted and the measured hours, scaled to 200,000 requests.
+
+Without ``--tree``, the prompts of the ways run in turns, half of the turns before the sample and half after it. So a
+machine that becomes slower or faster meanwhile affects all ways.
+
+With ``--tree``, the engine runs in a tree, as ``railbus up`` starts it. The sample is sent to the tree's edge, in the
+same way as ``--engine openai`` sends it to any server. Each way is a job of ``railbus batch run``, with the number of
+concurrent requests as its ``--window``. The job is run twice, the second time with three times as many prompts. The
+difference of the two times does not contain the start and the end of the command.
 """
 
 import argparse
@@ -29,22 +34,23 @@ from tests.support.waiting import wait_until
 JOB: Final = 200_000
 
 TURNS: Final = 4
-"""Into how many parts the prompts of each way are divided."""
+"""Number of parts into which the prompts of each way are divided."""
 
 TIED: Final = 0.1
-"""Ways that are closer than the plan's own bar have no order."""
+"""If the times of two ways differ by less than this share, their order is not judged."""
 
 
 def prompts(count: int, tokens: int, seed: int) -> list[str]:
-    """Return prompts that begin differently, so that no cache helps."""
+    """Return ``count`` prompts of about ``tokens`` tokens. They begin differently, so that no prefix cache helps."""
     rng = random.Random(seed)
     return [" ".join(rng.choice(WORDS) for _ in range(rng.randint(tokens // 2, tokens * 3 // 2))) for _ in range(count)]
 
 
 def ways(at_once: int, output: int) -> list[tuple[int, int]]:
-    """Return requests at once and tokens of an answer of six ways.
+    """Return the number of concurrent requests and the number of tokens per answer of six ways.
 
-    Half as many at once with half the tokens would take the same time: the middle number is another.
+    The numbers of requests are ``at_once``, 3/8 of ``at_once``, and 1. Half of ``at_once`` is not used, because half as
+    many requests with half as many tokens each would take as long as another way.
     """
     fewer = max(2, 3 * at_once // 8)
     return [(each, tokens) for tokens in (output, output // 2) for each in (at_once, fewer, 1)]
@@ -73,7 +79,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def job_ms(tree: Tree, name: str, texts: Sequence[str], at_once: int, output: int) -> float:
-    """Run a job; return its time."""
+    """Run a batch job in the tree, and return its duration in milliseconds.
+
+    Args:
+        tree: The running tree.
+        name: Name of the job's folder and input file.
+        texts: The prompts.
+        at_once: Maximum number of open requests.
+        output: Maximum number of tokens of each answer.
+    """
     path = tree.folder / f"{name}.txt"
     path.write_text("".join(f"{text}\n" for text in texts))
     began_s = time.monotonic()
@@ -86,17 +100,29 @@ def job_ms(tree: Tree, name: str, texts: Sequence[str], at_once: int, output: in
 
 
 def turn(engine: str, runs: Sequence[tuple[int, int, list[str]]], number: int) -> list[float]:
-    """Run a part of each way's prompts in one process of the engine; return milliseconds a request."""
+    """Run one turn: a part of each way's prompts, all in one process of the engine.
+
+    Args:
+        engine: Name of the engine.
+        runs: The number of concurrent requests, the number of tokens per answer and the prompts of each way.
+        number: Number of the turn.
+
+    Returns:
+        The time per request of each way, in milliseconds.
+    """
     parts = [(at_once, output, texts[number::TURNS]) for at_once, output, texts in runs]
     return [sampled_loop(result).each_ms for result in run_loops(engine, parts, limit_s=500, request_s=60)]
 
 
 def report(args: argparse.Namespace, tree: Tree | None) -> None:
-    """Plan from a sample, run the ways, print both."""
+    """Plan from a sample, run each way, and print the planned and the measured hours with their errors.
+
+    If ``tree`` is None, the engine runs without Railbus's services. Otherwise, each way is a job in the tree.
+    """
     every = ways(args.at_once, args.output)
     runs = []
     for number, (at_once, output) in enumerate(every):
-        if args.tree:  # every way for about as long
+        if args.tree:  # so that every way takes about as long
             count = max(4, args.requests * at_once // 2)
         else:
             count = max(args.requests, 3 * at_once) if at_once > 1 else args.requests // 3

@@ -1,6 +1,6 @@
-"""Hold the batch plan against the eleven rows of the document that asked for it.
+"""Compare the batch plan of Railbus with the matrix of eleven rows in the document that asked for this plan.
 
-``python -m tests.bench.seed_matrix`` prints ours beside the document's, and why they differ where they do.
+``python -m tests.bench.seed_matrix`` prints the figures of both, and the reasons for the differences.
 """
 
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ from services.planner.batch.ways import BatchJob, Range, Way
 Verdict = Literal["agrees", "slower", "faster", "dearer", "cheaper"]
 
 ROUNDED: Final = 0.02
-"""The document rounds to two digits."""
+"""Tolerated relative difference, because the document rounds to two digits."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,13 +26,13 @@ class SeedRow:
     """One row of the document's matrix.
 
     Attributes:
-        row: Its name there.
-        way: Ours.
-        hours: Its hours: 200,000 requests over its rate.
-        money: Its dollars.
-        time: What ours says of its hours: within our interval, or ours are slower or faster.
-        cost: The same of its money.
-        why: Why they differ.
+        row: Name of the row in the document.
+        way: Name of the same way in the plan of Railbus.
+        hours: Hours in the document: 200,000 requests divided by the document's requests per second.
+        money: US dollars in the document.
+        time: Whether the hours agree, or the plan of Railbus is slower or faster.
+        cost: Whether the money agrees, or the plan of Railbus is dearer or cheaper.
+        why: Explanation of the difference; empty if there is none.
     """
 
     row: str
@@ -107,7 +107,7 @@ ROWS: Final = (
 
 @cache
 def plan() -> BatchPlan:
-    """Return our plan of the document's job."""
+    """Return the plan of Railbus for the document's job."""
     job = BatchJob(
         work=BatchWork(requests=200_000, shared=2_400, own=600, output=300), model=model("gemma-3-12b"),
         gpu=gpu("rtx-4080"), smaller=(model("gemma-2-9b"), model("gemma-2-2b")), draft=model("gemma-3-1b"),
@@ -120,7 +120,10 @@ def way_of(row: SeedRow) -> Way:
 
 
 def judged(theirs: float, ours: Range, *, more: Verdict, less: Verdict) -> Verdict:
-    """Return whether their figure is within our interval; if it is not, whether ours is more or less."""
+    """Compare a figure of the document with the interval that Railbus predicts.
+
+    Return ``agrees`` if the figure is in the interval, ``more`` if the interval is above the figure, else ``less``.
+    """
     if ours.low > theirs * (1 + ROUNDED):
         return more
     return less if ours.high < theirs * (1 - ROUNDED) else "agrees"

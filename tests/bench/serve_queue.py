@@ -1,9 +1,10 @@
-"""Hold the queueing model of ``railbus plan serve`` against the scheduler of the simulated engine, in virtual time.
+"""Compare the queueing model of ``railbus plan serve`` with the scheduler of the simulated engine, in virtual time.
 
 ``python -m tests.bench.serve_queue`` runs Poisson arrivals through the engine's own batch scheduler at several loads.
-It prints the first tokens and the time between tokens that the scheduler gives, what the model says, and the errors.
-``--requests N`` sets the number of requests of a load (3000), ``--case N`` runs one of the cases only. What is measured
-is the mean of ``--seeds N`` runs (3): a p99 of one run may be 15 % off by its arrivals alone.
+It prints the times to first token and between tokens, as the scheduler gives them and as the model predicts them, and
+the errors of the model. ``--requests N`` sets the number of requests at each load (3000). ``--case N`` runs only one of
+the cases. ``--seeds N`` sets the number of runs whose mean is compared (3), because the random arrivals of a single run
+may change its p99 by 15 %.
 """
 
 import random
@@ -26,16 +27,26 @@ from services.planner.serve.queue import queue_times
 from services.worker.engine import EngineStep
 
 LOADS: Final = (0.2, 0.5, 0.7, 0.85)
-"""Shares of the highest rate that the model allows."""
+"""Shares of the highest rate of requests that the engine can serve according to the model."""
 
 COUNTED: Final = (0.5, 0.9)
-"""The part of the requests that is counted: the engine begins empty, and runs empty at the end. At 85 % load it takes
-a thousand requests until as many answers run as later."""
+"""Begin and end of the requests that count, as shares of all requests. The first requests do not count, because the
+engine starts empty: at 85 % load, the number of running answers becomes steady only after a thousand requests. The last
+requests do not count, because the engine runs empty after them."""
 
 
 @dataclass(frozen=True, slots=True)
 class QueueCase:
-    """One engine and one kind of request."""
+    """An engine and its requests.
+
+    Attributes:
+        gpu: Name of the GPU.
+        model: Name of the model.
+        prompt: Number of tokens of each prompt.
+        output: Number of tokens of each answer.
+        budget: Maximum number of prompt tokens in a step.
+        batch: Maximum number of answers that run at the same time.
+    """
 
     gpu: str
     model: str
@@ -57,7 +68,13 @@ CASES: Final = (
 
 @dataclass(frozen=True, slots=True)
 class LatencyFigures:
-    """What requests saw."""
+    """The latencies of requests, in milliseconds.
+
+    Attributes:
+        p50: Median of the time to first token.
+        p99: 99th percentile of the time to first token.
+        token_ms: Mean time between tokens.
+    """
 
     p50: float
     p99: float
@@ -71,7 +88,14 @@ def cost_model(case: QueueCase) -> CostModel:
 
 
 def simulated(case: QueueCase, rate: float, requests: int, seed: int) -> LatencyFigures:
-    """Run the scheduler with random arrivals; its clock is a number."""
+    """Run the scheduler in virtual time with random arrivals, and return the latencies.
+
+    Args:
+        case: The engine and its requests.
+        rate: Arrivals per second.
+        requests: Number of requests.
+        seed: Seed of the random arrivals.
+    """
     rng = random.Random(seed)
     scheduler, now, due = BatchScheduler(cost_model(case)), 0.0, 0.0
     arrivals = []
@@ -108,7 +132,7 @@ def simulated(case: QueueCase, rate: float, requests: int, seed: int) -> Latency
 
 
 def kind(case: QueueCase) -> EngineKind:
-    """Return the model's engine with the constants of the scheduler's."""
+    """Return the engine of the queueing model, with the same constants as the scheduler."""
     cost = cost_model(case)
     pair, flop = cost.pair, prefill_flop(cost.pair.target, case.prompt)
     demand = Demand(
@@ -131,7 +155,7 @@ def modelled(of: EngineKind, output: int, rate: float) -> LatencyFigures | None:
 
 
 def highest_rate(of: EngineKind, output: int) -> float:
-    """Return the highest rate that the model says the engine can keep up with."""
+    """Return the highest rate of requests, per second, that the engine can serve according to the queueing model."""
     low, high = 0.0, 1.0
     while modelled(of, output, high) is not None:
         low, high = high, 2 * high
@@ -144,7 +168,14 @@ def highest_rate(of: EngineKind, output: int) -> float:
 def errors(
     case: QueueCase, loads: Sequence[float], requests: int, seeds: int = 1
 ) -> list[tuple[float, LatencyFigures, LatencyFigures]]:
-    """Return, for each load, the rate, what the scheduler gives and what the model says."""
+    """Return the rate, the scheduler's latencies and the model's latencies at each load.
+
+    Args:
+        case: The engine and its requests.
+        loads: Shares of the highest rate that the engine can serve according to the model.
+        requests: Number of requests at each load.
+        seeds: Number of runs whose mean is returned as the scheduler's latencies.
+    """
     of, found = kind(case), []
     most = highest_rate(of, case.output)
     for load in loads:

@@ -1,9 +1,11 @@
-"""``bus_hop`` of this checkout against that of another one, in turns: A B B A, so that a slow machine slows both.
+"""Run the benchmark ``bus_hop`` in this checkout and in another one, and compare the figures.
 
     python -m tests.bench.side_by_side OTHER [--turns 1]
 
-Both run with this interpreter and its packages. Of every figure that the bench prints: the other's mean, ours, and the
-ratio ours / other; below 1 is less time or more events a second. Whole trees are compared by ``alternating``.
+The runs are in the order A B B A, so that a slow phase of the machine affects both. Both checkouts run with this
+interpreter and its packages. For each figure, the output has the mean of the other checkout, the mean of this one, and
+the ratio this / other. For rates the ratio is inverted, so that below 1 is always better. ``alternating`` compares all
+services together.
 """
 
 import argparse
@@ -18,11 +20,11 @@ from statistics import fmean
 ROOT = Path(__file__).resolve().parents[2]
 
 RATES = {"per_s"}
-"""Figures of which more is better."""
+"""Names of the figures for which a higher value is better."""
 
 
 def run(tree: Path) -> dict[str, dict[str, float]]:
-    """Row -> figure -> value, as the bench printed them."""
+    """Run ``bus_hop`` in a checkout. Return the figures by the name of their row, as a dictionary for each row."""
     done = subprocess.run(
         [sys.executable, "-m", "tests.bench.bus_hop"], cwd=tree, env=os.environ | {"PYTHONPATH": str(tree)},
         stdout=subprocess.PIPE, text=True, check=True,
@@ -38,7 +40,7 @@ def parsed(line: str) -> tuple[str, dict[str, float]]:
 
 
 def main() -> None:
-    """Print the table."""
+    """Run ``bus_hop`` in both checkouts in turns, and print the table."""
     parser = argparse.ArgumentParser(prog="python -m tests.bench.side_by_side", description=__doc__)
     parser.add_argument("other", type=Path, help="another checkout")
     parser.add_argument("--turns", type=int, default=1, help="how often A B B A (%(default)s)")

@@ -1,4 +1,4 @@
-"""The stream log of a running tree, read to its end."""
+"""Read the stream log of a running ``railbus up``."""
 
 import asyncio
 
@@ -9,7 +9,10 @@ LIMIT_S = 30
 
 
 async def stream_log(kafka: str) -> list[Received]:
-    """Every event on the stream log, as it stands now; each partition in order."""
+    """Return every event that is on the stream log now.
+
+    The events are ordered by partition, and within a partition by offset. ``kafka`` is the broker's address.
+    """
     settings = BusSettings(bootstrap=kafka)
     read: dict[int, list[Received]] = {}
     reached: dict[int, int] = {}

@@ -1,11 +1,14 @@
-"""What one tenant's flood of prompts does to another tenant's verdicts: the real rails process on the embedded broker.
+"""Measure how much a flood of prompts from one tenant delays the verdicts of another tenant.
 
     python -m tests.bench.tenant_flood [--kinds dear,long] [--seconds 15] [--rounds 2] [--classifiers 2]
 
-A quiet tenant asks ten new questions a second. Each kind of flood comes from a process of its own and is on for every
-other phase: quiet, flood, quiet, flood. Printed are the percentiles of the quiet tenant's times from request to verdict
-(as the rails and the client stamp them), in milliseconds, its verdicts with a rail that was late, and the ratio of the
-99th percentiles (the bar is 1.5). The policy is the default one, with its deadlines.
+The real rails process runs on the embedded broker, with the default policy and its deadlines. A quiet tenant asks ten
+new questions per second. Another tenant floods from another process, in every second phase: quiet, flood, quiet, flood.
+
+The benchmark measures the time from a request of the quiet tenant to its verdict, by the timestamps in the two events.
+For each kind of flood, it prints percentiles of this time in milliseconds, with and without the flood, and the ratio of
+the two 99th percentiles. This ratio should be at most 1.5. The benchmark also prints the number of verdicts for the
+quiet tenant in which a rail gave no answer.
 """
 
 import argparse
@@ -52,7 +55,7 @@ FLOODS: dict[str, tuple[float, Callable[[random.Random], str]]] = {
     "long": (10, lambda r: prose(r, 30_000)),
     "longest": (2, lambda r: prose(r, 99_000)),
 }
-"""Requests a second, and the prompt of each, by kind."""
+"""For each kind of flood, its requests per second and the function that makes a prompt."""
 
 
 async def flood(address: str, partitions: int, kind: str, seconds: float) -> None:
@@ -74,7 +77,7 @@ def run_flood(*given: object) -> None:
 
 
 async def ask(lab: RailsLab, seconds: float, random_: random.Random) -> list[tuple[float, Verdict]]:
-    """Return the milliseconds to each verdict of the quiet tenant, and the verdict."""
+    """Ask questions as the quiet tenant. Return each verdict with its time since the request, in milliseconds."""
     begun, asked = time.perf_counter(), []
     while time.perf_counter() - begun < seconds:
         text = QUESTION.format(random_.randrange(10**6), random_.randrange(10**6))
@@ -90,7 +93,10 @@ async def ask(lab: RailsLab, seconds: float, random_: random.Random) -> list[tup
 
 
 def in_parts(answers: list[tuple[float, Verdict]]) -> str:
-    """Return the median of each rail's own time, and of what was outside of the rails."""
+    """Return the medians of the parts of the time to a verdict, as text.
+
+    The parts are the duration of each rail, and the time that was spent outside of the rails service.
+    """
     parts: dict[str, list[float]] = {"outside": [ms - verdict.total_ms for ms, verdict in answers]}
     for _, verdict in answers:
         for rail in verdict.rails:
@@ -112,7 +118,7 @@ async def measure(kind: str, seconds: float, rounds: int, classifiers: int) -> N
     async with RailsLab.opened() as lab:
         service = lab.start(RAILBUS_RAILS_CLASSIFIERS=str(classifiers))
         await service.ready()
-        await ask(lab, 2, random_)  # what is done once
+        await ask(lab, 2, random_)  # warm-up
         for flooded in (False, True) * rounds:
             process = None
             if flooded:
@@ -125,7 +131,7 @@ async def measure(kind: str, seconds: float, rounds: int, classifiers: int) -> N
             if process is not None:
                 await asyncio.to_thread(process.join)
             read = -1
-            while read < len(lab.log):  # until what waits has its verdicts
+            while read < len(lab.log):  # until all waiting requests have their verdicts
                 read = len(lab.log)
                 await asyncio.sleep(3)
             flooding = [v for v in lab.written(Verdict) if v.tenant == TENANT_FLOOD]

@@ -1,11 +1,13 @@
-"""Whether the spans of requests equal their accounts, and what tracing costs, on a whole governed tree.
+"""Check that the spans of each request equal its account, and measure what tracing costs.
 
     python -m tests.bench.traces [--requests 1000] [--clients 16] [--tokens 40] [--ratio 1] [--collector]
 
-Clients ask the edge over HTTP. The tracer sends its spans to an OTLP server with the official messages (with
-``--collector``, through OpenTelemetry's collector). Then the whole log is read again, independently of the tracer, and
-each request's account (``services.stream.latency``) is compared with its spans: part by part, their sum, and the root;
-the root also with the time that the client measured. The cost is the tracer's share of the tree's CPU time.
+One ``railbus up`` runs with rails and safety, and clients send requests to its edge over HTTP. The tracer sends its
+spans to an OTLP server that decodes them with OpenTelemetry's official messages. With ``--collector``, the spans pass
+through OpenTelemetry's collector first. Then the benchmark reads the whole log, independently of the tracer, and
+computes each request's account, that is, the parts of its time (``services.stream.latency``). It compares each part
+with its span, and the total with the sum of the spans and with the root span. It also compares the root span with the
+time that the client measured. The cost of tracing is the tracer's share of the CPU time of all processes.
 """
 
 import argparse
@@ -39,17 +41,18 @@ TOPICS = (REQUESTS, STREAMS, RECEIPTS)
 
 @dataclass
 class Comparison:
-    """What was compared.
+    """The differences between spans and accounts, and the cost of tracing.
 
     Attributes:
-        missing: Requests without a trace.
+        requests: Number of requests that were sent.
+        missing: Ids of the requests without a trace or without an account.
         worst_part_ms: Largest difference between a part and its span.
-        worst_sum_ms: Largest difference between the sum of the spans and the account.
-        worst_root_ms: The same of the root span.
-        client_ms: The client's wall time, less the root span, of each request.
-        spans: How many spans came.
-        tracer_cpu_s: CPU time of the tracer while clients asked, and until its last span came.
-        tree_cpu_s: The same of all processes of the tree.
+        worst_sum_ms: Largest difference between the sum of a request's spans and the total of its account.
+        worst_root_ms: Largest difference between a request's root span and the total of its account.
+        client_ms: For each request, the time that the client measured minus the duration of the root span.
+        spans: Number of spans received.
+        tracer_cpu_s: CPU time of the tracer, from the first request until its last span was received.
+        tree_cpu_s: CPU time of all processes of the tree in the same period.
     """
 
     requests: int = 0
@@ -77,7 +80,16 @@ class Comparison:
 async def measure(
     tree: Tree, receiver: OtlpReceiver, *, requests: int, clients: int, tokens: int, ratio: float = 1.0
 ) -> Comparison:
-    """Ask so many requests, and compare the spans of each that is traced with its account."""
+    """Send requests to the tree, and compare the spans of each traced request with its account.
+
+    Args:
+        tree: The running tree.
+        receiver: The OTLP server that gets the spans.
+        requests: Number of requests.
+        clients: Number of concurrent clients.
+        tokens: Number of tokens of each answer.
+        ratio: Share of the requests that are traced.
+    """
     chosen = wanted(ratio)
     result = Comparison(requests=requests)
     tracer, supervisor = psutil.Process(tree.pid("tracer")), psutil.Process(tree.process.pid)
@@ -97,7 +109,7 @@ async def measure(
 
 
 async def _ask(url: str, requests: int, clients: int, tokens: int) -> dict[str, float]:
-    """Return each request's id, and how long its client waited for the last byte, in milliseconds."""
+    """Send the requests. Return, by request id, how many milliseconds the client waited for the last byte."""
     found: dict[str, float] = {}
     numbers = iter(range(requests))
 
@@ -119,7 +131,7 @@ async def _ask(url: str, requests: int, clients: int, tokens: int) -> dict[str, 
 
 
 async def _accounts(tree: Tree) -> dict[str, Latency]:
-    """Return the account of every request on the log."""
+    """Return the account of every request on the log, by request id."""
     events: dict[str, list[LogEvent]] = defaultdict(list)
 
     def take(records: list[Received | UnreadableRecord]) -> None:

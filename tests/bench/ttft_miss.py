@@ -1,10 +1,12 @@
-"""What an upstream may do wrong, through all of Railbus: edge, engine ``openai``, router, Vertex worker, emulator.
+"""Check that Railbus falls back to Vertex AI when the upstream model server is late or fails.
 
     python -m tests.bench.ttft_miss [--times 5]
 
-The upstream is the kit's, whose model name says what it does (``tests/bench/kit/schedule.py``). Deadlines: 200 ms to
-the first token, 200 ms of silence within an answer. Times are a client's of the edge, milliseconds since it asked,
-connection included; the cutover's is the log's, since receipt.
+Requests go through edge, engine ``openai``, router, Vertex worker and Vertex emulator. The upstream is the test model
+server, and the name of the model says what the server does (``tests/bench/kit/schedule.py``). The deadlines are 200 ms
+to the first token, and 200 ms of silence within an answer. A client of the edge measures the times, in milliseconds
+since it began to connect. Only the time of the ``Cutover`` comes from the log, and counts from the receipt of the
+request at the edge.
 """
 
 import argparse
@@ -47,7 +49,7 @@ CASES = {
     "death after 10 chunks": ("fake-A-t30-g20-n20-close10", "hard_error"),
     "connection refused": ("fake-A-t30", "hard_error"),
 }
-"""The upstream's model, and the trigger that is due."""
+"""For each case, the name of the upstream's model, and the trigger that the ``Cutover`` must have."""
 
 ENV = {
     "RAILBUS_BREAKER_TRIP": "0",
@@ -59,7 +61,15 @@ ENV = {
 
 @dataclass
 class AnswerTimeline:
-    """One answer as its reader saw it; milliseconds since it was asked."""
+    """One answer as a client received it. Times are in milliseconds since the client asked.
+
+    Attributes:
+        visible: The text on the screen.
+        texts_ms: When each piece of text was shown.
+        after_restart_ms: When the first text after the restart was shown.
+        last_before_ms: When the last text before the restart was shown.
+        restarted: Whether another attempt took over, so that the text began again.
+    """
 
     request_id: str = ""
     visible: str = ""
@@ -71,7 +81,7 @@ class AnswerTimeline:
 
 
 async def ask(url: str, model: str) -> AnswerTimeline:
-    """One question."""
+    """Ask one question, and return the timeline of its answer."""
     asked, began = AnswerTimeline(), time.monotonic()
 
     def take(answered: AnswerOp) -> None:
@@ -95,7 +105,12 @@ async def ask(url: str, model: str) -> AnswerTimeline:
 
 
 class Log:
-    """The stream log of the run."""
+    """The cutovers and chunks that were read from the stream log.
+
+    Attributes:
+        cutovers: For each request id, the first ``Cutover`` and its time in milliseconds.
+        words: For each request id and attempt, the text of the chunks.
+    """
 
     def __init__(self, tree: Tree) -> None:
         self.cutovers: dict[str, tuple[Cutover, float]] = {}
@@ -117,7 +132,7 @@ class Log:
 
 
 def row(name: str, asked: list[AnswerTimeline], log: Log) -> dict[str, Any]:
-    """What happened in one case."""
+    """Return the row of the table for one case."""
     _, due = CASES[name]
     cuts = [log.cutovers.get(one.request_id) for one in asked]
     triggers = {cut[0].trigger if cut else NOTHING for cut in cuts}
@@ -137,12 +152,12 @@ def row(name: str, asked: list[AnswerTimeline], log: Log) -> dict[str, Any]:
 
 
 def received_ms(request_id: str) -> float:
-    """A UUIDv7 holds the millisecond of its receipt."""
+    """Return when the edge received a request, in milliseconds. A request id is a UUIDv7, which contains this time."""
     return int(request_id.replace("-", "")[:12], 16)
 
 
 async def cases(tree: Tree, server: Upstream, times: int) -> list[dict[str, Any]]:
-    """All of them, one stream at a time; the upstream ends before the last."""
+    """Run all cases, one request at a time, and return a row for each. Stop the upstream before the last case."""
     log = Log(tree)
     async with asyncio.TaskGroup() as tasks:
         reading = tasks.create_task(log.reader.run())
@@ -161,7 +176,7 @@ async def cases(tree: Tree, server: Upstream, times: int) -> list[dict[str, Any]
 
 
 def table(rows: list[dict[str, Any]]) -> None:
-    """As in RESULTS.md."""
+    """Print the rows as a table, as in RESULTS.md."""
     print("| upstream | falls over by | `Cutover` at ms | first text at ms | longest silence ms | one voice |")
     print("|---|---|---|---|---|---|")
     for it in rows:
@@ -172,12 +187,15 @@ def table(rows: list[dict[str, Any]]) -> None:
 
 
 def pair(values: dict[str, float]) -> str:
-    """Median and worst."""
+    """Return the median and the maximum as text."""
     return f"{values['p50']} / {values['max']}" if values else "-"
 
 
 def main() -> None:
-    """Starts upstream and Railbus, asks, stops both. Exit code 1 when a case did not fall over as it should."""
+    """Start the upstream and Railbus, run all cases, and stop both.
+
+    The exit code is 1 if a case had an unexpected trigger, did not complete, or did not show the text of one attempt.
+    """
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--times", type=int, default=5, help="requests of each case")
     parser.add_argument("--json", action="store_true")

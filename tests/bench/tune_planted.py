@@ -1,9 +1,11 @@
-"""``python -m tests.bench.tune_planted ENGINE [--runs 3]``: does ``railbus tune`` find what was planted?
+"""``python -m tests.bench.tune_planted ENGINE [--runs 3]``: check that ``railbus tune`` repairs a planted bad setting.
 
-Each run plants a bad setting in the baseline and offers three changes: its remedy, one that changes nothing, and a
-lossy one. The remedy must be kept, the second must not, and the loss of the third must have an interval. With a budget
-(``--minutes``; llama has one of nine minutes a run) the tuner measures fewer requests, and says why. Engine ``vllm``
-runs in ``.venv-vllm``, on a model with random weights that knows the words of the tuner's tasks.
+Each run puts one bad setting into the baseline and offers three changes: the remedy, a change without effect, and a
+lossy change, which may alter answers. A run passes if the tuner keeps the remedy, does not keep the change without
+effect, and reports a confidence interval for the lossy change's rise in perplexity (not for engine ``simulated``).
+``--minutes`` limits the time of each run's measurements (for ``llama``, 9 by default). If time is short, the tuner
+measures fewer requests and says why. Engine ``vllm`` runs in ``.venv-vllm``, with a model that has random weights and
+knows the words of the tuner's tasks.
 """
 
 import argparse
@@ -83,7 +85,7 @@ def main():
 
 
 def run(engine, number, extra, out, minutes):
-    """One experiment; return whether it found what was planted and kept nothing else."""
+    """Run one experiment, and return whether it passed, as the docstring of the module defines it."""
     plan = PLANTED[engine]
     bad, remedy = plan["bad"][number % len(plan["bad"])]
     base = plan["base"] | extra | bad
@@ -119,7 +121,7 @@ def run(engine, number, extra, out, minutes):
 
 
 def name(text):
-    """What the tuner calls a change of the command line."""
+    """Return the tuner's name for a change that is given on the command line as ``ITEM:VARIABLE=VALUE``."""
     variable, _, value = text.partition(":")[2].partition("=")
     return f"{variable.removeprefix('RAILBUS_').lower()}={value}"
 
@@ -129,7 +131,7 @@ def interval(found):
 
 
 def knowing_model(folder):
-    """Write a random model whose tokenizer has the words of the tasks: any other word would be unknown to it."""
+    """Write a model with random weights, and return its folder. Its tokenizer knows each word of the tuner's tasks."""
     from tokenizers import Tokenizer
     from tokenizers.models import WordLevel
     from tokenizers.pre_tokenizers import WhitespaceSplit

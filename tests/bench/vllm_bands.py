@@ -1,13 +1,16 @@
-"""Drafting by batch against never drafting, real vLLM.
+"""Compare vLLM with drafting that depends on the batch size, and vLLM without drafting.
 
     .venv-vllm/bin/python -m tests.bench.vllm_bands [ROUNDS] [--what bands|executor|rest]
 
-Engines are loaded at once and asked in turns, A B C C B A, so that a clock that drifts strikes all alike; ``off again``
-says how far two equal ones differ. A round asks each the same texts at each batch. Four minutes with 15 rounds.
+All engines of a comparison are loaded at once, and measured in turns: A B C, then C B A. So a drift of the CPU's clock
+affects all engines alike. ``off`` never drafts. ``off again`` is a second engine with the same settings, which shows
+how far the times of two equal engines differ. In each round, every engine answers the same prompts at each batch size.
+15 rounds take four minutes.
 
-``bands``     n-gram of 4 up to batch 4, nothing beyond
-``executor``  the same at batch 16, with our executor, which asks for drafts after steps that drafted, and with vLLM's
-``rest``      a draft model of one small layer, which drafts nothing at batch 16
+``bands``     n-gram drafting of 4 tokens up to batch size 4, and none above
+``executor``  the same at batch size 16: once with the executor of Railbus, which asks for drafts only after steps that
+              drafted, and once with vLLM's executor
+``rest``      a draft model with one small layer, which drafts nothing at batch size 16
 """
 
 import argparse
@@ -41,14 +44,14 @@ BATCHES = {"bands": (1, 4, 16), "executor": (16,), "rest": (16,)}
 
 @dataclass
 class Arm:
-    """An engine, and its milliseconds a token by batch, one each round."""
+    """An engine with its measured milliseconds per token: for each batch size, one value per round."""
 
     engine: VllmEngine
     paces: dict[int, list[float]] = field(default_factory=lambda: defaultdict(list))
 
 
 async def main(what, rounds):
-    """Prints the table."""
+    """Run all rounds, and print the table."""
     batches = BATCHES[what]
     with tempfile.TemporaryDirectory() as folder:
         target = bench_model(Path(folder) / "target")
@@ -72,7 +75,7 @@ async def main(what, rounds):
 
 
 def engine(target, **how):
-    """Tiny and on the CPU."""
+    """Return a small engine on the CPU. ``how`` has its settings for drafting."""
     return VllmEngine(
         VllmSettings(
             model_path=target, vllm_device="cpu", vllm_dtype="float32", vllm_kv_gib=0.25, vllm_block_size=32,
@@ -82,13 +85,13 @@ def engine(target, **how):
 
 
 async def ask(on, n, batch):
-    """The median answer's milliseconds a token, its first left out."""
+    """Send ``batch`` prompts at once, and return the median of the answers' milliseconds per token."""
     answers = (pace(on, f"{n}-{i}", sentence(31 * n + i, WORDS)) for i in range(batch))
     return statistics.median(await asyncio.gather(*answers))
 
 
 async def pace(on, run, content):
-    """Milliseconds a token."""
+    """Generate one answer, and return the milliseconds per token after the engine's first step."""
     job = Job(
         request_id=run, run=run, model=on.model, messages=(Message(role="user", content=content),),
         sampling=Sampling(max_tokens=TOKENS, temperature=0),
@@ -102,7 +105,7 @@ async def pace(on, run, content):
 
 
 def show(arms, batches):
-    """Medians, and each round's ratio to ``off``."""
+    """Print each engine's median milliseconds per token, and the quartiles of the ratio to ``off`` over the rounds."""
     print(f"{'batch':>5}  {'arm':<15} {'ms a token':>10}   over off, p25 p50 p75")
     for batch in batches:
         base = arms["off"].paces[batch]

@@ -1,7 +1,7 @@
-"""``.venv-vllm/bin/python -m tests.bench.vllm_model FOLDER``: writes the model that benches of vLLM on the CPU run.
+"""``.venv-vllm/bin/python -m tests.bench.vllm_model FOLDER``: write the model for benchmarks of vLLM on the CPU.
 
-A Gemma 3 of 6 layers and 768 dimensions with random weights, in float32: large enough that reading its weights takes
-most of a step, small enough for two cores.
+The model is a Gemma 3 with 6 layers, 768 dimensions and random weights in float32. It is large enough that most of a
+step's time goes into reading the weights, and small enough for two cores.
 """
 
 import sys
@@ -11,12 +11,12 @@ from tests.vllm.models import make_model
 
 
 def bench_model(folder: Path) -> Path:
-    """Write the model."""
+    """Write the model to a folder, and return the folder."""
     return make_model(folder, seed=5, layers=6, hidden=768)
 
 
 def small_draft(folder: Path) -> Path:
-    """Write a drafter with its vocabulary: one layer of 64 dimensions."""
+    """Write a draft model with one layer of 64 dimensions and the same vocabulary, and return its folder."""
     return make_model(folder, seed=6, layers=1)
 
 

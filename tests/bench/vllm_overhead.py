@@ -1,9 +1,11 @@
-"""``.venv-vllm/bin/python -m tests.bench.vllm_overhead``: what the pipeline adds to vLLM.
+"""``.venv-vllm/bin/python -m tests.bench.vllm_overhead``: measure how much time Railbus adds to vLLM.
 
-One process holds the engine, the worker and the reader of the stream log; the broker is another. The same sort of
-prompts goes to ``AsyncLLM`` directly and through request, worker, log and reader, in turns. Tiny models: the engine's
-own time is small, so that what is added shows. Then cancels: how
-long until somebody else has the place.
+One process runs the engine, the worker and the reader of the stream log. The broker is another process. Prompts of the
+same kind go in turns directly to ``AsyncLLM``, and through Railbus: request on Kafka, worker, stream log, reader. The
+models are tiny. The engine itself then takes little time, so the added time is visible.
+
+A second measurement cancels running requests. It measures how soon the engine's slot is free, and how soon the request
+that waited for the slot has its first token.
 """
 
 import asyncio
@@ -32,7 +34,7 @@ PLACES = 4
 
 
 async def main():
-    """Prints the table."""
+    """Run both measurements, and print the results."""
     with tempfile.TemporaryDirectory() as folder:
         target = make_model(Path(folder) / "target", seed=1)
         draft = nudged(target, Path(folder) / "near", seed=2, noise=0.05)
@@ -59,7 +61,7 @@ async def main():
 
 
 async def compare(engine, lab):
-    """TTFT and the time between steps, directly and through the log."""
+    """Compare the time to first token and the time between steps, without and with Railbus, and print a table."""
     direct, piped = [], []
     for n in range(2 * ROUNDS):
         for arm in ("direct", "piped") if n % 2 else ("piped", "direct"):  # A B B A
@@ -80,7 +82,7 @@ async def compare(engine, lab):
 
 
 async def through_vllm(engine, content, name):
-    """Times of the engine's outputs, in milliseconds."""
+    """Return the time to the first output and the times between outputs of ``AsyncLLM``, in milliseconds."""
     prompt = engine._prompt((Message(role="user", content=content),))
     params = engine._vllm.sampling(max_tokens=TOKENS, temperature=0.0)
     begun = time.perf_counter()
@@ -90,7 +92,10 @@ async def through_vllm(engine, content, name):
 
 
 async def through_log(lab, content):
-    """Times of the chunks as the reader of the log sees them, from before the request is written."""
+    """Return the time to the first chunk and the times between chunks, as the log's reader sees them, in milliseconds.
+
+    The measurement begins before the request is written.
+    """
     request = replace(
         make_request(),
         messages=(Message(role="user", content=content),),
@@ -110,7 +115,11 @@ async def through_log(lab, content):
 
 
 async def cancels(lab):
-    """From a Cancel on the log, acknowledged, to the run's end on the log, and to the first token of who waited."""
+    """Measure how soon a ``Cancel`` has effect, and print the times.
+
+    Both times begin when the broker has acknowledged the ``Cancel``. One ends when the run's end is on the log. The
+    other ends when the request that waited for the slot has a chunk.
+    """
     ended, freed, number = [], [], 0
     while len(freed) < CANCELS:
         running = [await ask(lab, number + place) for place in range(PLACES)]
@@ -137,12 +146,12 @@ async def cancels(lab):
 
 
 async def said(lab, request_id):
-    """Waits for its first chunk, or its end: a drawn answer may have no text."""
+    """Wait until the request has a chunk or has ended. A randomly sampled answer may have no text."""
     await lab.until(lambda: lab.chunks(request_id) or lab.events(request_id, Finished | Failed))
 
 
 async def ask(lab, n):
-    """A long answer; its request id."""
+    """Write a request for a long answer, and return its id."""
     request = replace(
         make_request(), messages=(Message(role="user", content=sentence(n, 12)),),
         sampling=Sampling(max_tokens=900, temperature=1.0),
@@ -152,7 +161,7 @@ async def ask(lab, n):
 
 
 def centile(values, percent):
-    """By linear interpolation."""
+    """Return a percentile of the values, with linear interpolation."""
     return statistics.quantiles(values, n=100, method="inclusive")[percent - 1]
 
 

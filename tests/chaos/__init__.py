@@ -1,1 +1,4 @@
-"""Services and brokers that join, leave, pause and die while answers are under way; only the log is judged."""
+"""Tests that add, stop, pause and kill processes of services and brokers while answers are being generated.
+
+They check only the events on the log, the archive, and what clients received.
+"""

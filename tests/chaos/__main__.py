@@ -1,4 +1,7 @@
-"""``python -m tests.chaos --rounds 20``: rounds of faults, a table of what came of them; exit status 1 on any wrong."""
+"""``python -m tests.chaos --rounds 20``: inject faults into safety, rails and router, and print a table of results.
+
+Each round plays every fault once. The exit status is 1 if anything went wrong.
+"""
 
 import argparse
 import asyncio

@@ -1,4 +1,4 @@
-"""Which rounds there are, for the tests and for the command line."""
+"""Inject one of many faults into a service, and judge the service. Pytest and the command line use this module."""
 
 import shutil
 from contextlib import asynccontextmanager
@@ -13,7 +13,7 @@ from tests.chaos.results import RoundResult
 from tests.integration.rails.lab import copy_patient_policy
 
 TRIES = 3
-"""Of a round, on a machine that is too slow for it."""
+"""How often a fault is injected at most, if the machine is too slow to judge the service."""
 
 SERVICES = ("safety", "rails", "router")
 ROUNDS_OF = {"safety": safety.round_of, "rails": rails.round_of, "router": router.round_of}
@@ -32,17 +32,24 @@ ALL_PAUSES = SHORT_PAUSES | {
     for burst in router.BURSTS
     for on in (True, False)
 }
-"""How long one router is stopped (None: it begins late), which topic is long then, and whether there is a fallback."""
+"""Pauses of the router, by name.
+
+Each value says for how many seconds the only router is stopped (None: it starts late), which topic gets many records
+meanwhile, and whether there is a fallback.
+"""
 
 
 def faults_of(service, *, full):
-    """The names of a service's faults: some, or all."""
+    """Return the names of the faults for a service: all of them if ``full``, otherwise a selection."""
     faults = [fault for fault in FAULTS if full or fault != "broker of two"]
     return [*faults, *(ALL_PAUSES if full else SHORT_PAUSES)] if service == "router" else faults
 
 
 def cases(service, *, on_kafka):
-    """What pytest runs, with a lab for each round. One round on Apache Kafka has this fault alone."""
+    """Return the values of ``lab`` and ``fault`` with which pytest runs a test of the service, on both brokers.
+
+    All faults of a round share one lab. If there is only one round, Apache Kafka gets only the fault ``on_kafka``.
+    """
     full = ROUNDS > 1
     faults = {"embedded": faults_of(service, full=full)}
     faults["kafka"] = faults["embedded"] if full else [on_kafka]
@@ -62,7 +69,7 @@ def cases(service, *, on_kafka):
 
 @asynccontextmanager
 async def lab_of(kind, service, folder: Path, *, full):
-    """A broker and what a service needs beside it."""
+    """Within the ``async with`` block, run a broker. Yield a lab with the settings that tests of the service need."""
     env = router.fallback(on=True) if service == "router" else {}
     if service == "rails":  # no rail is late on a busy machine, and none needs a classifier
         shutil.rmtree(folder / "policy", ignore_errors=True)
@@ -73,7 +80,7 @@ async def lab_of(kind, service, folder: Path, *, full):
 
 
 async def play(lab, service, fault, number) -> RoundResult:
-    """One round; again, if the machine was too slow for it to say anything."""
+    """Inject one fault, and return the result. If the machine was too slow to judge the service, try again."""
     for _ in range(TRIES):
         found = await _play_once(lab, service, fault, number)
         if found.wrong or not found.says_nothing:

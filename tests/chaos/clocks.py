@@ -1,10 +1,15 @@
-"""A tree of two of everything whose hosts' wall clocks disagree: ``python -m tests.chaos.clocks --skew-s 2``.
+"""Check the router's deadlines on hosts whose wall clocks disagree: ``python -m tests.chaos.clocks --skew-s 2``.
 
-Of each service one process is ahead by so much and the other behind; the broker is right. First people ask for answers
-that come at once, with a deadline of the first token that is shorter than the clocks are apart: each cutover is wrong,
-unless by the broker's time the first token was late indeed, because the machine was busy.
-Then for answers that do not come: each cutover is due at the deadline, counted from when the broker has the request.
-Its lateness is the broker's time of the cutover minus that, so it has the way to the router and back in it.
+Of the two processes of each service, one clock is ahead by ``--skew-s`` seconds, and the other is behind by as much.
+The broker's clock is right.
+
+First, clients ask for answers that come at once. The deadline of the first token is 3 s, less than the 4 s between the
+clocks. Every cutover is wrong, unless the first token was really late by the broker's clock because the machine was
+busy.
+
+Then clients ask for answers that do not come. Each request must have a cutover at its deadline, counted from when the
+broker appended the request. The delay of a cutover is measured by the broker's clock, so it contains the time from the
+broker to the router and back.
 """
 
 import argparse
@@ -30,7 +35,7 @@ DEADLINES = {"verdict_ms": 10_000, "stall_ms": 10_000, "total_ms": 60_000}
 
 
 class SkewedTree(ClusterTree):
-    """Of each service one process is ahead, the other behind."""
+    """A tree in which one process of each service has a clock that is ahead, and the other a clock that is behind."""
 
     def __init__(self, folder, skew_s, **options):
         super().__init__(folder, **options)
@@ -44,11 +49,11 @@ class SkewedTree(ClusterTree):
 
 
 class Times:
-    """What the broker has, with its time."""
+    """The events that were read from the broker, with the broker's times."""
 
     def __init__(self, bootstrap):
         self.bus = BusSettings(bootstrap=bootstrap, partitions=PARTITIONS)
-        self.at_ms, self.news = {}, News()  # (request, kind): the first
+        self.at_ms, self.news = {}, News()  # for each request id and class of events, the time of the first event
         self.closed, self.cutovers = {}, []
         self._tail = TailReader(self.bus, handler=self._on_records)
 
@@ -71,7 +76,7 @@ class Times:
         self.news.tell()
 
     def wrong(self):
-        """Count the cutovers by trigger, without those at the deadline of a first token that was late."""
+        """Count the wrong cutovers by trigger. A cutover at the deadline is not wrong if the first token was late."""
         return Counter(trigger for request_id, trigger in self.cutovers if not self._was_late(request_id, trigger))
 
     def _was_late(self, request_id, trigger):
@@ -81,7 +86,7 @@ class Times:
 
 
 async def ask(http, edge, number, model, ttft_ms):
-    """Return the request's id."""
+    """Ask an edge for an answer, wait for its end, and return the request's id."""
     body = {
         "model": model, "messages": [{"role": "user", "content": f"Tell me story number {number}."}], "max_tokens": 60,
         "railbus": {"deadlines": {**DEADLINES, "ttft_ms": ttft_ms}},
@@ -93,7 +98,11 @@ async def ask(http, edge, number, model, ttft_ms):
 
 
 async def play(folder, *, skew_s, healthy, late, at_once):
-    """Return the times, and the ids of both kinds of requests."""
+    """Run the tree, send both kinds of requests, and check that no process failed.
+
+    Return the broker's times, the ids of the ``healthy`` requests, which are answered at once, the ids of the ``late``
+    requests, whose first token never comes in time, and the number of wrong cutovers by trigger.
+    """
     (folder / "policy").mkdir()
     tree = SkewedTree(
         folder, skew_s, policy=copy_patient_policy(folder / "policy"), scale=0.5, with_cloud=True, nodes=0,
@@ -125,7 +134,7 @@ async def play(folder, *, skew_s, healthy, late, at_once):
 
 
 def late_ms(times, never):
-    """Return by how much each cutover was after its deadline, by the broker's clock."""
+    """Return how many milliseconds after its deadline each cutover came, by the broker's clock, in ascending order."""
     return sorted(
         times.at_ms[request_id, Cutover] - times.at_ms[request_id, Request] - LATE_TTFT_MS for request_id in never
     )

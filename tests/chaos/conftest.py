@@ -1,4 +1,4 @@
-"""One broker and one service's members for all rounds of a service."""
+"""The fixture ``lab``: one broker and the members of one service, for all faults of a round."""
 
 import os
 

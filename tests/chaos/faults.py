@@ -1,4 +1,4 @@
-"""Faults: what is done to the members of a service, or to the broker, in the middle of a round."""
+"""Faults that strike the members of a service's consumer group, or the broker, while answers are being generated."""
 
 import asyncio
 import signal
@@ -46,20 +46,31 @@ FAULTS = {
     "leave": (2, _leave),
     "kill": (2, _kill),
 }
-"""How many members there are before, and what is done; in an order that starts few of them."""
+"""For each fault, the number of members that run before it, and the function that causes it.
+
+The order of the faults is such that few members must be started.
+"""
 
 BEFORE_S = 1.5
 
 
 class RoundPhase:
-    """What every player of a round looks at: 0 before the fault, 1 while it lasts, 2 after it."""
+    """The phase of a fault, which all players see: 0 before the fault, 1 during it, 2 after it.
+
+    A player is a function of the test that writes the events of one or more answers.
+    """
 
     def __init__(self):
         self.phase = 0
 
 
 async def run_round(lab, fault, rng, *, through, inside):
-    """Let players play: those ``through`` begin before the fault, those ``inside`` after it began."""
+    """Cause one fault while players write events.
+
+    Args:
+        through: Players that begin before the fault.
+        inside: Players that begin during the fault.
+    """
     members, strike = (2, _nothing) if fault == "none" else FAULTS[fault]
     await lab.have(members)
     stage, lasts_s = RoundPhase(), {"pause": lab.pause_s, "kill": lab.session_s}.get(fault, 1.0)

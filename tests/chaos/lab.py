@@ -1,6 +1,6 @@
-"""A broker, members of one service, and faults; the test writes what everybody else would, and reads every topic.
+"""A broker, members of one service, and a test that reads every topic and writes the events of all other services.
 
-Nothing here looks into a service: it is judged by what it writes to the log, started as a process, and sent signals.
+The service is a black box: it is judged only by its events on the log and by the exit status of its processes.
 """
 
 import asyncio
@@ -28,20 +28,22 @@ ROUNDS = int(os.environ.get("RAILBUS_TEST_ROUNDS", "1"))
 
 
 class SeenEvent(NamedTuple):
-    """A record and when the test read it, by the monotonic clock."""
+    """An event, and when the test read it, in seconds of the monotonic clock."""
 
     at: float
     event: object
 
 
 class ChaosLab:
-    """The log as the test reads it, and the members of one service.
+    """The members of one service, and the log as the test reads it.
 
     Attributes:
-        seen: By request id, in the order in which the test read it; one request's records of one topic are in order.
-        appended_ms: When the broker appended each of them, by the same index.
-        members: Processes that run.
-        trouble: What members did that no member may do.
+        seen: For each request id, its events in the order in which the test read them. The order of events of the same
+            topic is the order of the log.
+        appended_ms: For each request id, when the broker appended each event of ``seen``.
+        members: The running processes of the service.
+        trouble: Descriptions of what members did wrong, such as ending by themselves.
+        lag: By how many seconds the test itself was delayed at most, because the machine was busy.
     """
 
     def __init__(self, kind, service, folder, *, session_s, pause_s, env):
@@ -86,7 +88,7 @@ class ChaosLab:
         await member.ready()
 
     async def have(self, count):
-        """Exactly so many members; they have had a moment to share the partitions."""
+        """Start or stop members until ``count`` of them run, and give them time to share the partitions."""
         changed = len(self.members) != count
         while len(self.members) > count:
             await self.let_go(self.members.pop())
@@ -111,11 +113,11 @@ class ChaosLab:
         return [event for _, event in self.seen[request_id] if isinstance(event, kind)]
 
     def when(self, request_id, wanted):
-        """When the test read the first such event; None if it did not."""
+        """Return when the test read the first event for which ``wanted`` is true, or None."""
         return next((at for at, event in self.seen[request_id] if wanted(event)), None)
 
     def screen(self, request_id):
-        """The request's stream log, folded."""
+        """Fold the request's events on the stream log, and return the resulting screen."""
         screen = Screen(request_id)
         for _, event in self.seen[request_id]:
             if isinstance(event, _STREAM):
@@ -140,7 +142,7 @@ class ChaosLab:
                     self.watch(record)
 
     async def _tick(self):
-        """How late the test itself is on this machine."""
+        """Measure ``lag`` until cancelled."""
         while True:
             began = time.monotonic()
             await asyncio.sleep(0.01)
@@ -153,7 +155,10 @@ _STREAM = (Verdict, Started, Chunk, Finished, Failed, Cutover, Cleared, Recall, 
 
 @asynccontextmanager
 async def open_lab(kind, service, folder, *, full, **env):
-    """A broker of its own with one service's members. ``full`` has the session timeout of production."""
+    """Within the ``async with`` block, run a broker and the members of a service that the test starts.
+
+    With ``full``, the session timeout of the members is 10 s, as in production, instead of 3 s.
+    """
     session_s, pause_s = (10, 15) if full else (3, 5)
     lab = ChaosLab(kind, service, folder, session_s=session_s, pause_s=pause_s, env=env)
     try:
@@ -168,5 +173,5 @@ async def open_lab(kind, service, folder, *, full, **env):
 
 
 def round_random(service, fault, number):
-    """The same rounds every time."""
+    """Return a random generator that draws the same numbers for the same arguments."""
     return random.Random(f"{service} {fault} {number}")

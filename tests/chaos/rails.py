@@ -1,4 +1,4 @@
-"""Rounds of the rails service: the test plays the app, and knows which prompts the default policy denies."""
+"""Inject faults into the rails service. The test plays the app, and knows which prompts the default policy denies."""
 
 import asyncio
 
@@ -14,7 +14,7 @@ MOST = 2_000
 
 
 async def round_of(lab, fault, rng):
-    """A request every moment before, while and after it strikes: at least 32."""
+    """Send prompts before, during and after the fault, at least 32 in all, and return the result."""
     asked = []
 
     async def ask(stage):

@@ -1,8 +1,9 @@
-"""A whole tree with an archiver; clients that lose their connections record what they are sent; the archive is folded.
+"""Check that the archive gives exactly what clients have received.
 
     python -m tests.chaos.replay [--requests 1000] [--at-once 32] [--seed 1]
 
-The fold must give every byte that the clients have, op for op, and every receipt's hash.
+Clients of a tree with an archiver record what they receive. They lose their connections now and then, and resume. Then
+the archive is folded. The fold must give every op that the clients have, byte for byte, and the hash of every receipt.
 """
 
 import argparse
@@ -25,7 +26,7 @@ START_S = 180
 
 
 async def play(tree, archive: Path, *, requests: int, at_once: int, seed: int) -> Judged:
-    """Ask, record, wait until the archive has all receipts, and compare."""
+    """Let clients ask and record, wait until the archive has all receipts, and compare. Return the result."""
     rng, left, recordings = random.Random(seed), iter(range(requests)), []
 
     async def person(http: aiohttp.ClientSession) -> None:
@@ -41,7 +42,7 @@ async def play(tree, archive: Path, *, requests: int, at_once: int, seed: int) -
 
 
 def tree_with_archive(folder: Path):
-    """Rails and safety, the fallback's emulator, two edges, an archiver that writes often."""
+    """Within the ``with`` block, run a tree with rails, safety, Vertex emulator, and an archiver that writes often."""
     return running_tree(
         folder, "--engine", "simulated", "--vertex-emulator", "--archive", str(folder / "archive"),
         governed=True, start_s=START_S, RAILBUS_AUDIT_FLUSH_MS="1000",

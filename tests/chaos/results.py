@@ -1,4 +1,4 @@
-"""What a round found: answers that ended wrongly, decisions that came late, and the table of them."""
+"""The result of injecting a fault into a service, and a table of such results."""
 
 import statistics
 from dataclasses import dataclass, field
@@ -6,11 +6,18 @@ from dataclasses import dataclass, field
 
 @dataclass
 class RoundResult:
-    """Of one round, or of several of one service and fault. Times are seconds.
+    """The result of one fault, or the sum over several rounds of the same fault. Times are in seconds.
 
     Attributes:
-        wrong: What must never be; the rest are figures.
-        reactions: From a cause on the log to what the service owed.
+        unended: Number of answers without an end.
+        visible: Number of answers whose forbidden text was not taken back.
+        outcomes: Number of wrong decisions.
+        cut: Number of answers that were cut over or closed by a deadline although the test was in time.
+        late: Number of decisions that came too late, or not at all.
+        duplicates: Number of events that came more than once.
+        excused: Number of answers for which the test itself was too slow.
+        reactions: Times from an event on the log, or from the waking of a paused router, to the service's reaction.
+        wrong: Descriptions of everything that must never happen.
     """
 
     service: str
@@ -35,7 +42,7 @@ class RoundResult:
 
     @property
     def says_nothing(self):
-        """Whether the machine was too slow for a fifth of the test's own answers."""
+        """Return whether the test itself was too slow for more than a fifth of the answers."""
         return 5 * self.excused > self.answers
 
     def row(self):
@@ -54,7 +61,7 @@ def table(founds):
 
 
 def conclude(lab, found):
-    """Adds what members did wrong, prints the round, and gives it back."""
+    """Add what the lab's members did wrong to the result ``found``, print the result, and return it."""
     found.wrong[:0] = lab.trouble  # first: it may explain the rest, and only the first lines are printed
     lab.trouble = []
     print(f"\n{table([found])}", *(f"  {line}" for line in found.wrong[:8]), sep="\n", flush=True)

@@ -1,4 +1,4 @@
-"""Rounds of the router: the test plays app, edge, rails, generator, safety and the cloud's worker."""
+"""Inject faults into the router. The test plays app, edge, rails, generator, safety and the Vertex worker."""
 
 import asyncio
 import itertools
@@ -27,26 +27,26 @@ ENV = {
 }
 USUAL = Deadlines(verdict_ms=1_000, ttft_ms=1_000, stall_ms=2_000, total_ms=60_000)
 PATIENT = Deadlines(verdict_ms=30_000, ttft_ms=30_000, stall_ms=30_000, total_ms=60_000)
-"""Where the broker itself is away, what was written in time comes seconds later."""
+"""Deadlines for faults of the broker. While the broker is down, events written in time arrive seconds late."""
 
 DECIDE_S = 3.0
-"""After waking, in tests, which run beside others; the campaign asks for 0.5. What the machine took from the test
-itself meanwhile comes on top."""
+"""Maximum seconds from a router's waking to its decision about a late request. To this, the delay of the test itself is
+added. 3 s are for tests that run beside other tests. ``python -m tests.chaos`` uses 0.5 s."""
 
 PAUSES_S = (2, 5, 15)
 BURSTS = ("none", "streams", "requests", "receipts")
 
 
 def fallback(*, on):
-    """The router's settings."""
+    """Return the router's environment variables. With ``on``, requests may fall back to Vertex AI."""
     return ENV | {"RAILBUS_FALLBACK": "vertex" if on else "off"}
 
 
 class PlannedRequest(Talk):
-    """A request with a fate. A healthy one is served in time, whatever happens.
+    """A request whose end is planned. The test writes its events in time for all deadlines.
 
     Attributes:
-        outcome: How it is to be closed.
+        outcome: The outcome with which the router must close the request.
     """
 
     def __init__(self, lab, rng, outcome="completed", *, long=True, deadlines=USUAL, tail=12):
@@ -89,7 +89,10 @@ class PlannedRequest(Talk):
 
     @property
     def excused(self):
-        """Whether the test itself, or the broker, was too slow for what the request asks."""
+        """Return whether the router may cut the request over, because the test itself or the broker was too slow.
+
+        Too slow means that an event took more than 60 % of its deadline.
+        """
         d, appended = self.request.deadlines, self._appended_ms
         gap_ms = max((later - at for at, later in itertools.pairwise(sorted(appended(Chunk)))), default=0)
         asked_ms = min(appended(Request), default=0)
@@ -99,13 +102,13 @@ class PlannedRequest(Talk):
         )
 
     def _appended_ms(self, kind):
-        """When the broker appended the test's own events of a kind."""
+        """Return the times at which the broker appended the events of a kind that the test wrote for attempt 1."""
         both = zip(self.lab.seen[self.id], self.lab.appended_ms[self.id], strict=True)
         return [at_ms for (_, event), at_ms in both if isinstance(event, kind) and getattr(event, "attempt", 1) == 1]
 
     @property
     def caused(self):
-        """When the test read what closes it."""
+        """Return when the test read the event because of which the router must close the request, or None."""
         return self.lab.when(self.id, self._closes)
 
     def _closes(self, event):
@@ -124,7 +127,7 @@ class PlannedRequest(Talk):
 
 
 async def round_of(lab, fault, rng):
-    """32 answers under way, each with its fate, and one fault."""
+    """Cause one fault while the test writes the events of 32 answers with planned ends. Return the result."""
     lab.watch = _cloud(lab)
     deadlines = PATIENT if fault.startswith("broker") else USUAL
     fates = ("completed", "completed", "denied", "completed", "recalled", "completed", "failed", "completed")
@@ -136,7 +139,10 @@ async def round_of(lab, fault, rng):
 
 
 async def paused_round(lab, pause_s, burst, rng, *, on):
-    """One router is stopped for a while, and on waking has far more to read of one topic than of the others."""
+    """Pause the only router for ``pause_s`` seconds while many records are appended to the topic ``burst``.
+
+    With ``on``, there is a fallback. With ``burst`` = ``none``, no topic gets many records. Return the result.
+    """
     await _only(lab, 1, on=on)
     healthy, late, others = _cast(lab, rng, burst, on=on)
     stage = RoundPhase()
@@ -169,7 +175,10 @@ async def paused_round(lab, pause_s, burst, rng, *, on):
 
 
 async def started_round(lab, burst, rng, *, on):
-    """A router begins when 5,000 records wait in the stream log and few elsewhere."""
+    """Start the only router when the topic ``burst`` already has many records, far more than the other topics.
+
+    With ``on``, there is a fallback. Return the result.
+    """
     await _only(lab, 0, on=on)
     healthy, late, others = _cast(lab, rng, burst, on=on)
     stage = RoundPhase()
@@ -197,7 +206,7 @@ async def started_round(lab, burst, rng, *, on):
 
 
 async def _only(lab, count, *, on):
-    """So many routers, with these settings."""
+    """Start and stop routers until ``count`` of them run, with or without a fallback."""
     lab.watch = _cloud(lab)
     env = fallback(on=on)
     if lab.env != env:
@@ -207,7 +216,7 @@ async def _only(lab, count, *, on):
 
 
 def _cloud(lab):
-    """The worker that answers what a cutover sends to the cloud, at once."""
+    """Return a function that receives records, and plays the Vertex worker for requests that were sent to the cloud."""
     tasks, served = set(), set()
 
     async def answer(request):
@@ -231,7 +240,12 @@ def _cloud(lab):
 
 
 class Late(Talk):
-    """A request that nobody serves: ``verdict``, ``token``, ``stall`` or ``client``."""
+    """A request that needs a decision of the router, because something does not come or the client leaves.
+
+    Attributes:
+        kind: ``verdict`` if no verdict comes, ``token`` if no first token comes, ``stall`` if no further chunk comes,
+            ``client`` if the client leaves.
+    """
 
     def __init__(self, lab, kind, *, on):
         bounds = {"verdict_ms": 1_000, "ttft_ms": 1_000, "stall_ms": 800}
@@ -249,7 +263,7 @@ class Late(Talk):
             await self.post(self.detached())
 
     def decided(self, *, on):
-        """When the test read the right decision."""
+        """Return when the test read the decision that is right with (``on``) or without a fallback, or None."""
         if on and self.kind in {"token", "stall"}:
             trigger = "ttft" if self.kind == "token" else "stall"
             return self.lab.when(self.id, lambda e: isinstance(e, Cutover) and e.trigger == trigger)
@@ -258,7 +272,7 @@ class Late(Talk):
 
 
 class Busy(PlannedRequest):
-    """A healthy answer that may be silent for long, and takes a flood of chunks."""
+    """An answer with long deadlines, to which the test adds a flood of chunks."""
 
     async def play(self, stage):
         await self.post(self.ask(), self.attached(), self.started(), self.verdict(), self.chunk("Many words: "))
@@ -267,7 +281,7 @@ class Busy(PlannedRequest):
 
 
 class Refused(PlannedRequest):
-    """A long prompt that is denied at once."""
+    """A request with a long prompt, which is denied immediately."""
 
     def __init__(self, lab, rng):
         super().__init__(lab, rng, "denied")
@@ -276,7 +290,7 @@ class Refused(PlannedRequest):
 
 
 def _cast(lab, rng, burst, *, on):
-    """Healthy answers, late requests, and those that make a topic long."""
+    """Return healthy requests, late requests, and the requests to which a burst on the stream log adds chunks."""
     healthy = [PlannedRequest(lab, rng, long=n % 3 < 2, tail=6) for n in range(24)]
     late = [Late(lab, kind, on=on) for kind in ("verdict", "token", "stall", "client") for _ in range(3)]
     bounds = Deadlines(verdict_ms=5_000, ttft_ms=5_000, stall_ms=30_000, total_ms=60_000)
@@ -285,7 +299,10 @@ def _cast(lab, rng, burst, *, on):
 
 
 async def _flood(lab, burst, others, healthy):
-    """In the way of all that comes behind it."""
+    """Write many records to the topic ``burst``, which the router must read before it reads later records.
+
+    If ``burst`` is ``requests``, append the new requests to ``others``.
+    """
     if burst == "streams":
         for _ in range(312):
             for busy in others:

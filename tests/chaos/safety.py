@@ -1,4 +1,4 @@
-"""Rounds of the safety service: the test plays app, rails and generator, and knows what is poison."""
+"""Inject faults into safety. The test plays app, rails and generator, and knows which text (poison) is forbidden."""
 
 import asyncio
 
@@ -22,10 +22,11 @@ BEFORE, ACROSS, INSIDE, AFTER = "before", "across", "inside", "after"
 
 
 class Speech(Talk):
-    """An answer whose poison comes when it is told to.
+    """An answer to which the test adds forbidden text at planned phases of the fault.
 
     Attributes:
-        poison: (start, end, text) of what must not stand.
+        poison: (start, end, text) of each piece of forbidden text, which safety must take back.
+        cuts: The text of each chunk.
     """
 
     def __init__(self, lab, rng, number, plan, *, long):
@@ -86,7 +87,7 @@ class Speech(Talk):
 
 
 async def round_of(lab, fault, rng):
-    """32 answers under way, half of them poisoned, and one fault."""
+    """Cause one fault while 32 answers are written, half of them with forbidden text. Return the result."""
     plans = [(BEFORE, AFTER), (ACROSS, AFTER), (INSIDE, AFTER), (ACROSS, INSIDE), (AFTER,), (INSIDE,)]
     through = [Speech(lab, rng, n, plans[n % 6] if n < 12 else (), long=True) for n in range(24)]
     inside = [Speech(lab, rng, n, (INSIDE,) if n < 4 else (), long=False) for n in range(8)]
@@ -102,7 +103,7 @@ async def round_of(lab, fault, rng):
 
 
 def _final(lab, speech):
-    """Whether safety came to its end: all is checked, or all is withdrawn."""
+    """Return whether safety has finished with the answer: all of it is checked, or all of it is withdrawn."""
     return any(_ends(event) for _, event in lab.seen[speech.id])
 
 
@@ -151,7 +152,10 @@ def _reactions(lab, speech):
 
 
 async def _compare(lab, speeches, found):
-    """The same texts once more, in the same pieces, undisturbed: the same must be taken back."""
+    """Write the same answers in the same chunks again, without a fault, and check that the recalls are the same.
+
+    Each difference is added to ``found``.
+    """
     again = [Talk(lab) for _ in speeches]
     for speech, copy in zip(speeches, again, strict=True):
         await copy.post(copy.ask(), copy.started(), copy.verdict(), *map(copy.chunk, speech.cuts), copy.finished())

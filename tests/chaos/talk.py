@@ -1,4 +1,4 @@
-"""What apps, rails, workers, safety and edges write about one request, played by the test."""
+"""Events about one request, which the test writes in place of apps, rails, workers, safety and edges."""
 
 import secrets
 import time
@@ -10,14 +10,14 @@ from schemas.stream import Chunk, Cleared, Closed, Failed, Finished, Recall, Sta
 from services.runtime.clock import now_ms, now_us
 
 STEP_S = (0.05, 0.10)
-"""Between two chunks of an answer."""
+"""Minimum and maximum seconds between two chunks of an answer."""
 
 
 class Talk:
-    """One request, and what app, rails, workers, safety and edge say about it; notes when its player was late.
+    """One request. The methods return the events that services write about it, and ``post`` writes events to Kafka.
 
     Attributes:
-        slow_s: Longest time between two of its posts.
+        slow_s: Longest time between two calls of ``post``.
     """
 
     def __init__(self, lab, *, deadlines=None, prompt="What is a log?", **fields):
@@ -43,7 +43,7 @@ class Talk:
             await self.lab.post(event)
 
     def ask(self):
-        """Receipt is now."""
+        """Return the request, with the present time as the time of its receipt."""
         self.request = Request(**{**_fields(self.request), "at": now_us()})
         return self.request
 

@@ -1,9 +1,9 @@
-"""Changes archives at random places, and asks ``verify`` what was changed.
+"""Change archives at random places, and check that ``verify`` reports each change.
 
     python -m tests.chaos.tampering [--rounds 1000] [--seed 1]
 
-Whoever changes them has no private key, but may write the chain anew from the change on. Every change must be named
-with its place, and an unchanged archive must have none.
+The attacker has no private key, but may compute the digests of a changed file's records again. ``verify`` must report
+the place of every change, and must report nothing for an unchanged archive.
 """
 
 import argparse
@@ -31,7 +31,7 @@ PARTITIONS = (("railbus.streams", 0), ("railbus.streams", 1), ("railbus.receipts
 
 
 def records(rng: random.Random) -> list[StoredRecord]:
-    """Some hundred records, with gaps between some offsets, without keys or values here and there."""
+    """Return 90 to 180 records. Some offsets are missing, and some records have no key or no value."""
     found = []
     for topic, partition in PARTITIONS:
         offset = rng.choice((0, 0, 7))
@@ -47,10 +47,10 @@ def records(rng: random.Random) -> list[StoredRecord]:
 
 
 class Tamperer:
-    """One change of one archive.
+    """A change of one file of an archive. Each method that ``KINDS`` names makes another kind of change.
 
     Attributes:
-        places: Offsets at which the change may be named: of the change itself, or of the next record.
+        places: Offsets that ``verify`` may report for the change.
     """
 
     def __init__(self, folder: Path, rng: random.Random) -> None:
@@ -120,7 +120,7 @@ class Tamperer:
         self._within_file()
 
     def cut_tail(self) -> None:
-        """Remove the newest files and everything in the archive that says that they were there."""
+        """Remove the chosen file and all later files of its partition, with their checkpoints."""
         own = sorted(
             self.folder.glob(f"data/topic={self.file.topic}/*/p{self.file.partition:05d}-*"), key=lambda p: p.name
         )
@@ -132,7 +132,7 @@ class Tamperer:
         self.places = range(10**6)
 
     def exchange_files(self) -> None:
-        """Give a file the content of another of the partition."""
+        """Overwrite a file with another file of the same partition. If there is no other file, remove the file."""
         others = [path for path in self.path.parent.glob(f"p{self.file.partition:05d}-*") if path != self.path]
         if not others:
             return self.remove_file()
@@ -150,7 +150,10 @@ class Tamperer:
         self.places = range(self.file.start, max([*self.offsets, self.file.start]) + 5)
 
     def _write(self, index: int) -> None:
-        """Write the file back, sometimes with the chain made anew from the change on."""
+        """Write the changed rows to the file. In 30 % of the cases, first compute the digests of its records again.
+
+        ``index`` is the row of the change, from which ``places`` is computed.
+        """
         first = self.offsets[max(0, index - 1)]
         self.places = range(min(first, self.file.start if index == 0 else first), self.offsets[-1] + 5)
         if self.rng.random() < 0.3:
@@ -175,7 +178,11 @@ def check(folder: Path, anchors) -> Verification:
 
 
 def play(rounds: int, seed: int, say=lambda _: None) -> Counter[str]:
-    """Return how many changes of each kind were named; raise where one was not, or where there was none."""
+    """Change archives ``rounds`` times, and return how many changes of each kind ``verify`` reported.
+
+    Raises:
+        AssertionError: ``verify`` missed a change, or reported one that was not made.
+    """
     rng = random.Random(seed)
     named: Counter[str] = Counter()
     with tempfile.TemporaryDirectory() as name:

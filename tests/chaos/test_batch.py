@@ -1,4 +1,4 @@
-"""A job through a whole tree while one of its services is killed: every request is answered, once, none too late."""
+"""Test that all requests of a batch job are completed although a service or the broker is killed during the job."""
 
 import asyncio
 
@@ -14,7 +14,7 @@ PATIENCE_S = 240.0
 
 
 def job(tree, count, **fields):
-    """The engine is slow enough that the kill finds requests in every state."""
+    """Return a load of ``count`` requests. The engine is slow, so the kill comes while requests are in every state."""
     bus = BusSettings(bootstrap=tree.kafka)
     return BatchLoad(bus, requests=count, window=24, tokens=60, stall_ms=10_000, **fields)
 

@@ -1,4 +1,4 @@
-"""Hosts whose clocks are 4 s apart: no cutover is wrong, and none comes before its deadline."""
+"""Test that no cutover is wrong, or more than 100 ms early, if the hosts' clocks are 4 s apart."""
 
 from collections import Counter
 
@@ -8,8 +8,9 @@ from tests.chaos.clocks import LATE_TTFT_MS, late_ms, play
 
 SKEW_S = 2.0
 EARLIEST_MS = -100
-"""Far less than the clocks of the hosts are apart. It is not 0, because the broker's own clock may be set back while
-the test runs: by 17 ms on one machine. Until a router notices, it acts so much too early (``log_clock.py``)."""
+"""The earliest accepted time of a cutover, relative to its deadline. The clocks of the hosts differ by far more: 4 s.
+The limit is not 0, because the broker's own clock may be set back during the test, by 17 ms on one machine. Until a
+router notices that, it acts too early by as much (``log_clock.py``)."""
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""A short campaign: two of everything on three nodes of Kafka, and nothing is lost, twice, mixed or shown again."""
+"""Test that no answer is lost, repeated, mixed or shown after its withdrawal, in a short campaign of random faults."""
 
 import os
 

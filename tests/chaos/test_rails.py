@@ -1,4 +1,7 @@
-"""Members come, go, hang and die, and so does the broker: every request has its verdict, and it is the right one."""
+"""Test that every request gets the right verdict although rails processes join, leave, pause and die.
+
+The broker is killed and started again, too.
+"""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""A rolling upgrade, small: each process of two of everything is stopped and started in turn, under load."""
+"""Test a rolling restart under load: two processes of each service run, and each process is restarted once."""
 
 import pytest
 

@@ -1,4 +1,7 @@
-"""Members come, go, hang and die, and so does the broker: every request ends as it should, and none too early."""
+"""Test that every request has the right end, and none ends too early, although routers join, leave, pause and die.
+
+The broker is killed and started again, too.
+"""
 
 import pytest
 

@@ -1,4 +1,7 @@
-"""Members come, go, hang and die, and so does the broker: no poison stands, nothing harmless is taken back."""
+"""Test that safety takes back forbidden text, and nothing else, although its processes join, leave, pause and die.
+
+The broker is killed and started again, too.
+"""
 
 import pytest
 

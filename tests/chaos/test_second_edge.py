@@ -1,7 +1,7 @@
-"""A second edge joins and leaves while people are being answered: nobody notices, but those it served, who resume.
+"""Test that every client receives its whole answer although a second edge joins and leaves meanwhile.
 
-``RAILBUS_TEST_ROUNDS`` says how often (default 1; for many add ``-o faulthandler_timeout=0``); with ``-s`` the figures
-are printed.
+Only the clients of the second edge notice: they must resume. ``RAILBUS_TEST_ROUNDS`` sets the number of rounds (default
+1; for many rounds, add ``-o faulthandler_timeout=0``). With ``-s``, the figures are printed.
 """
 
 import asyncio
@@ -30,14 +30,14 @@ ROUNDS = int(os.environ.get("RAILBUS_TEST_ROUNDS", "1"))
 PARTITIONS = 8
 TOKENS = 400
 STAY_S = 1.0
-"""How long the second edge serves before it is stopped."""
+"""For how many seconds the second edge serves its clients before it is stopped."""
 
 ON_FIRST, ON_SECOND = 32, 8
-"""Open streams on each edge, half of them over a websocket."""
+"""Number of open streams on each edge, half of them over a websocket."""
 
 PATIENCE_S = 120.0
 LONGEST_STALL_S = 2.0
-"""Longest time without an event beyond the engine's own longest."""
+"""By how many seconds a reader's longest wait for an op may exceed the engine's longest pause."""
 
 BODY = {
     "messages": [{"role": "user", "content": "Tell me a long story."}],
@@ -50,13 +50,13 @@ BODY = {
 class Edge(ServiceProcess):
     @property
     def homes(self):
-        """Return its home partitions, as it logged them last."""
+        """Return the edge's home partitions, as the newest line of its log names them."""
         lines = re.findall(r"home partitions: (.*)", self.stderr)
         return set(map(int, lines[-1].split(", "))) if lines else set()
 
 
 class Log:
-    """What the generator wrote, read by the test itself."""
+    """The chunks on the stream log, as the test itself reads them."""
 
     def __init__(self, bus):
         self.chunks = defaultdict(dict)
@@ -90,7 +90,13 @@ class Log:
 
 
 class Reader:
-    """One person who reads an answer."""
+    """A client that reads one answer.
+
+    Attributes:
+        ids: Positions of the received ops.
+        whole: Whether the answer was received up to its end.
+        broken: The error that ended the stream, or None.
+    """
 
     def __init__(self):
         self.request_id = ""
@@ -118,7 +124,7 @@ class Reader:
         return self.whole or self.broken is not None
 
     async def over_http(self, http, url, *, resume=False):
-        """Read chat chunks to the answer's end."""
+        """Ask for an answer or ``resume`` it, and read its chat chunks up to the end."""
         if resume:
             call = http.get(f"{url}/v1/chat/completions/{self.request_id}", headers={"Last-Event-ID": self.last_id})
         else:
@@ -144,7 +150,10 @@ class Reader:
 
 
 async def over_websocket(http, url, readers, *, resume=False):
-    """Read all their answers over one connection, to every request's close or the connection's; its close code."""
+    """Ask for the answers of all readers, or ``resume`` them, over one websocket, and return its close code.
+
+    Read until every answer has ended, or until the connection is closed.
+    """
     by_id = {reader.request_id: reader for reader in readers if resume}
     async with http.ws_connect(f"{url}/v1/stream") as socket:
         for number, reader in enumerate(readers):
@@ -169,7 +178,7 @@ async def over_websocket(http, url, readers, *, resume=False):
 
 
 class People:
-    """Readers on one edge, half of them over HTTP, half over one websocket."""
+    """The readers of one edge. Half of them read over HTTP, the others over one common websocket."""
 
     def __init__(self, http, url, count, stack):
         stack.push_async_callback(self._cancel)
@@ -192,10 +201,10 @@ class People:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def begin(self):
-        """Wait until all answers have begun.
+        """Wait until every reader has received text.
 
         Raises:
-            Exception: What an edge refused, or what a reader met.
+            Exception: A reader failed, for example because an edge refused its request.
         """
 
         def all_have_begun():
@@ -207,7 +216,7 @@ class People:
         await until(all_have_begun, "all answers have begun", within_s=PATIENCE_S)
 
     async def end(self):
-        """Wait until all was read; the websocket's close code."""
+        """Wait until every reader has finished, and return the websocket's close code."""
         async with asyncio.timeout(PATIENCE_S):
             return (await asyncio.gather(*self._tasks))[-1]
 
@@ -275,7 +284,7 @@ async def test_a_second_edge_joins_and_leaves_and_no_stream_stalls(tmp_path):
 
 
 async def play(first, url, start_second, http, stack):
-    """One round; the readers of both edges."""
+    """Play one round: a second edge joins, serves clients, and leaves. Return the readers of both edges."""
     everything = set(range(PARTITIONS))
     await until(lambda: first.homes == everything, "the first edge has all partitions")
     on_first = People(http, url, ON_FIRST, stack)

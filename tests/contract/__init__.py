@@ -1,4 +1,5 @@
-"""What Railbus asks of a Kafka broker, run against Apache Kafka and against the embedded broker.
+"""Tests of what Railbus needs from a Kafka broker. They run on Apache Kafka and on the embedded broker.
 
-Apache Kafka is the reference: a test is written to pass there first. Where the embedded broker differs, it is wrong.
+Apache Kafka is the reference: every test must pass on it first. If the embedded broker behaves differently, the
+embedded broker is wrong.
 """

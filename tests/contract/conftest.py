@@ -1,4 +1,7 @@
-"""The brokers under test: one process of each kind for the session, and another for tests that restart it."""
+"""Fixtures with the brokers under test. For each kind of broker, the whole session shares one process.
+
+Each module with tests that restart the broker has another process.
+"""
 
 import os
 from collections.abc import AsyncIterator, Iterator
@@ -11,13 +14,13 @@ from tests.support.brokers import Broker, BrokerUnavailable
 
 @pytest.fixture(scope="session", params=["embedded", pytest.param("kafka", marks=pytest.mark.kafka)])
 def kind(request: pytest.FixtureRequest) -> str:
-    """Which broker: each test runs on both."""
+    """Return the kind of the broker. Each test that needs a broker runs once for each kind."""
     return request.param
 
 
 @pytest.fixture(scope="session")
 def broker(kind: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    """A running broker that all tests of the session share."""
+    """Yield a running broker that all tests of the session share."""
     yield from running_broker(Broker(kind, tmp_path_factory.mktemp(kind) / "data"))
 
 
@@ -28,7 +31,7 @@ def module_broker(kind: str, tmp_path_factory: pytest.TempPathFactory) -> Iterat
 
 @pytest.fixture
 def own_broker(module_broker: Broker) -> Broker:
-    """A running broker that the tests of one module may stop, kill and start again."""
+    """Return a running broker that the tests of one module may stop, kill and start again."""
     if not module_broker.is_running():
         module_broker.start()
     return module_broker
@@ -36,14 +39,14 @@ def own_broker(module_broker: Broker) -> Broker:
 
 @pytest.fixture
 async def lab(broker: Broker) -> AsyncIterator[KafkaClients]:
-    """This test's topics and clients on the shared broker."""
+    """Yield this test's clients of the shared broker, and close them after the test."""
     async with open_clients(broker.address, broker.log) as opened:
         yield opened
     assert broker.is_running(), f"the broker did not survive this test: {broker.said()}"
 
 
 def running_broker(broker: Broker) -> Iterator[Broker]:
-    """Starts the broker, yields it, stops it; skips the test where the broker cannot run."""
+    """Start the broker, yield it, and stop it. If the broker cannot run here, skip the test."""
     try:
         broker.start()
     except BrokerUnavailable as missing:

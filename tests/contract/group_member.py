@@ -1,8 +1,9 @@
-"""A consumer group's member as a process of its own, so that a test can kill it.
+"""Run a member of a consumer group as a separate process, so that a test can kill it.
 
     python -m tests.contract.group_member ADDRESS GROUP TOPIC SESSION_MS
 
-Prints `assigned 0,2` when it is given partitions, and `read VALUE` for each record. It never commits.
+When the member gets partitions, it prints a line such as `assigned 0,2`. For each record, it prints `read VALUE`. It
+never commits an offset.
 """
 
 import asyncio

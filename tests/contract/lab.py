@@ -1,4 +1,4 @@
-"""One test's topics and clients on a broker. What it opens, it closes."""
+"""Topics and Kafka clients for one test. The clients are closed after the test."""
 
 import asyncio
 import contextlib
@@ -19,7 +19,7 @@ from aiokafka.protocol.coordination import FindCoordinatorRequest
 from tests.contract import wire
 from tests.support.waiting import until
 
-# How long a test waits for what must happen. Never how long it should take.
+# Maximum wait for whatever must happen. Tests do not check that it happens faster.
 PATIENCE_S = 30.0
 
 
@@ -42,9 +42,10 @@ class KafkaClients:
         return self._admin
 
     async def until_coordinated(self) -> None:
-        """Waits for the groups' coordinator: Apache Kafka makes its topic when it is first asked for, and loads it.
+        """Wait until the coordinator of consumer groups is ready.
 
-        Until then it answers with an error for the whole group, which aiokafka 0.14 takes for "nothing committed".
+        Apache Kafka creates and loads the coordinator's topic when a client first asks for the coordinator. Until then,
+        Apache Kafka answers with an error for the whole group. aiokafka 0.14 takes this error for "nothing committed".
         """
         connection = await self._first_connection()
 
@@ -57,9 +58,9 @@ class KafkaClients:
         await until(is_ready, "the group coordinator is ready")
 
     async def _first_connection(self) -> AIOKafkaConnection:
-        """Connect again and again, as every Kafka client does; a connection that was refused or closed is a warning.
+        """Return a new connection. If the broker refuses or closes the connection, issue a warning and connect again.
 
-        Apache Kafka closed new connections once, for about a second, on a machine that was busy, and nobody knows why.
+        Apache Kafka once closed new connections for about a second on a busy machine. The cause is unknown.
         """
         end = time.monotonic() + PATIENCE_S
         while True:
@@ -72,7 +73,10 @@ class KafkaClients:
                 await asyncio.sleep(0.1)
 
     async def topic(self, partitions: int = 1, configs: Mapping[str, str] | None = None) -> str:
-        """A new topic that is ready to be used. Its records stay, however old their times say they are."""
+        """Create a topic, wait until it can be used, and return its name.
+
+        Unless `configs` say otherwise, its records never expire, whatever their timestamps are.
+        """
         name = unique("topic")
         await self.create_topic(name, partitions, {"retention.ms": "-1", **(configs or {})})
         return name
@@ -94,7 +98,7 @@ class KafkaClients:
         await until(is_served, "the new topic is served")
 
     async def topic_config(self, topic: str, name: str) -> str:
-        """The value of one of a topic's settings."""
+        """Return the value of one setting of a topic."""
         resource = ConfigResource(ConfigResourceType.TOPIC, topic, {name: None})
         (response,) = await (await self.admin()).describe_configs([resource])
         ((error, _, _, _, entries),) = response.resources
@@ -112,7 +116,10 @@ class KafkaClients:
         return producer
 
     async def consumer(self, *topics: str, **settings: Any) -> AIOKafkaConsumer:
-        """A consumer that reads from the beginning unless told otherwise; in a group if `group_id` is given."""
+        """Return a started consumer, which is in a group if `group_id` is given.
+
+        Unless `settings` say otherwise, the consumer begins at the first record and does not commit automatically.
+        """
         defaults = {
             "bootstrap_servers": self.address,
             "auto_offset_reset": "earliest",
@@ -127,27 +134,27 @@ class KafkaClients:
         return consumer
 
     async def reader(self, topic: str, partitions: Iterable[int] = (0,), **settings: Any) -> AIOKafkaConsumer:
-        """A consumer with these partitions assigned by hand."""
+        """Return a consumer to which these partitions are assigned manually."""
         consumer = await self.consumer(**settings)
         consumer.assign([TopicPartition(topic, partition) for partition in partitions])
         return consumer
 
     async def connection(self) -> AIOKafkaConnection:
-        """A bare connection for single requests; the broker's versions are known."""
+        """Return a connection for single protocol requests. It already knows the API versions of the broker."""
         host, port = self.address.split(":")
         connection = await create_conn(host, int(port), request_timeout_ms=int(PATIENCE_S * 1000))
         self._resources.callback(connection.close)
         return connection
 
     async def put(self, topic: str, values: Iterable[bytes], partition: int = 0, **settings: Any) -> None:
-        """Produces the values in this order, each acknowledged."""
+        """Produce the values to one partition, in this order, and wait until all of them are acknowledged."""
         producer = await self.producer(**settings)
         await asyncio.gather(*[await producer.send(topic, value, partition=partition) for value in values])
 
     async def put_batch(
         self, topic: str, timestamps: Sequence[int], *, values: Sequence[bytes] | None = None, **settings: Any
     ) -> int:
-        """Produces one batch to partition 0 with a record for each timestamp (ms); returns its first offset."""
+        """Produce one batch to partition 0, with one record per timestamp (ms), and return its first offset."""
         producer = await self.producer(max_batch_size=1_000_000, **settings)
         batch = producer.create_batch()
         for index, timestamp in enumerate(timestamps):
@@ -163,7 +170,7 @@ def unique(what: str) -> str:
 
 
 async def read_records(consumer: AIOKafkaConsumer, count: int, within_s: float = PATIENCE_S) -> list[ConsumerRecord]:
-    """The next `count` records; fails if they do not come."""
+    """Return the next `count` records. Fail if they do not arrive within `within_s` seconds."""
     records: list[ConsumerRecord] = []
     try:
         async with asyncio.timeout(within_s):
@@ -175,7 +182,7 @@ async def read_records(consumer: AIOKafkaConsumer, count: int, within_s: float =
 
 
 async def nothing_comes(consumer: AIOKafkaConsumer, for_s: float = 0.3) -> bool:
-    """Whether no record arrives for a while."""
+    """Return whether no record arrives within `for_s` seconds."""
     return not any((await consumer.getmany(timeout_ms=int(for_s * 1000))).values())
 
 

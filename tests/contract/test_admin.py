@@ -1,4 +1,4 @@
-"""Topics and their settings: made, grown, changed, described, deleted, and refused with the protocol's own errors."""
+"""Test how topics and their settings are created, changed, described and deleted, and that wrong requests fail."""
 
 from typing import Any
 
@@ -23,7 +23,7 @@ INVALID_CONFIG = 40
 
 
 async def _create(lab: KafkaClients, name: str, partitions: int = 1, replicas: int = 1, **more: Any) -> int:
-    """Returns the error code."""
+    """Try to create a topic, and return the error code."""
     validate_only = more.pop("validate_only", False)
     new = NewTopic(name, num_partitions=partitions, replication_factor=replicas, **more)
     response = await (await lab.admin()).create_topics([new], validate_only=validate_only)
@@ -228,7 +228,7 @@ async def test_asking_for_an_unknown_topic_says_so_and_makes_nothing(lab: KafkaC
 
 
 async def _set(lab: KafkaClients, topic: str, configs: dict[str, str]) -> int:
-    """Changes these settings only; returns the error code."""
+    """Change only these settings of the topic, and return the error code."""
     connection = await lab.connection()
     answer = await connection.send(IncrementalAlterConfigs({topic: configs}))
     return answer.responses[0][0]

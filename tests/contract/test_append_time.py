@@ -1,4 +1,4 @@
-"""Topics with `message.timestamp.type=LogAppendTime`: a record has the broker's time, whatever its writer says."""
+"""Test `message.timestamp.type=LogAppendTime`: each record gets the broker's time, not the producer's."""
 
 import asyncio
 import time
@@ -25,7 +25,7 @@ def _now_ms() -> int:
 
 
 async def _stamps(lab: KafkaClients, topic: str, count: int) -> list[tuple[int, int, int]]:
-    """(offset, time, whose time) of the first records."""
+    """Return offset, timestamp and timestamp type of the first `count` records."""
     records = await read_records(await lab.reader(topic), count)
     return [(record.offset, record.timestamp, record.timestamp_type) for record in records]
 

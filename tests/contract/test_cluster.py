@@ -1,4 +1,7 @@
-"""Three nodes of Apache Kafka: what was acknowledged outlives a node, and two; nothing is acknowledged by one alone."""
+"""Test that three nodes of Apache Kafka keep acknowledged records if nodes are killed.
+
+If one node is killed, producing continues. If two are killed, the third one acknowledges nothing.
+"""
 
 import asyncio
 import dataclasses
@@ -19,7 +22,7 @@ from tests.support.waiting import until
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]
 
 PATIENCE_S = 120.0
-"""Three Java machines on a busy one may take long to elect a leader, or to start."""
+"""On a busy machine, three Java processes may take long to start, or to elect a leader."""
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +60,7 @@ async def all_serve(cluster: KafkaCluster) -> None:
 
 
 async def read_back(settings: BusSettings, wanted: set[str]) -> list[str]:
-    """Read the topic until everything wanted was seen; return every request id in the order read."""
+    """Read the stream log until all `wanted` ids were seen. Return the request ids of all records, in order."""
     seen: list[str] = []
     tail = TailReader(settings, handler=lambda records: seen.extend(
         record.event.request_id for record in records if isinstance(record, Received)

@@ -1,4 +1,4 @@
-"""Committed offsets: kept by the broker for a group, fenced against zombies, there after everyone has left."""
+"""Test committed offsets: the broker keeps them when all members have left, and refuses commits of zombies."""
 
 import pytest
 from aiokafka import TopicPartition
@@ -16,7 +16,7 @@ UNKNOWN_MEMBER_ID = 25
 async def _commit(
     lab: KafkaClients, group: str, generation: int, member_id: str, topic: str, offset: int, partition: int = 0
 ) -> int:
-    """A commit as any process could send it; returns the error code."""
+    """Send an offset commit with any generation and member id, and return the error code."""
     request = OffsetCommitRequest(group, generation, member_id, -1, [(topic, [(partition, offset, "")])])
     response = await (await lab.connection()).send(request)
     ((_, ((_, error),)),) = response.topics

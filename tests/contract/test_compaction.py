@@ -1,4 +1,7 @@
-"""A compacted topic keeps the newest record of every key. Offsets do not move, and readers step over what is gone."""
+"""Test that a compacted topic keeps the newest record of every key.
+
+The remaining records keep their offsets, and readers skip the offsets of removed records.
+"""
 
 from aiokafka import TopicPartition
 

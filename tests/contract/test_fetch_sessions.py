@@ -1,4 +1,4 @@
-"""Fetch sessions: a reader names what changed, and the broker answers with what changed."""
+"""Test fetch sessions (KIP-227): requests name only partitions that changed, and responses contain only new data."""
 
 import asyncio
 import random
@@ -22,7 +22,7 @@ WAIT_MS = 28_000
 async def _fetch(
     connection: AIOKafkaConnection, ask: FetchAsk, *, wait_ms: int = 0, most_bytes: int = 1 << 20
 ) -> tuple[int, int, list[PartitionData]]:
-    """Return the error, the session's id and the partitions of the answer."""
+    """Send a fetch request, and return the error code, the session's id and the partitions of the response."""
     body = encode(ask, wait_ms=wait_ms, most_bytes=most_bytes, most_bytes_each=most_bytes)
     answer = decode(await connection.send(FetchCall(body)))
     return answer.error, answer.session_id, list(answer.parts)
@@ -174,7 +174,7 @@ async def test_a_topic_made_again_is_found(lab: KafkaClients) -> None:
     session = ClientFetchSession()
 
     async def told(wanted: int) -> bool:
-        """Whether the partition's error is the wanted one now."""
+        """Fetch once, and return whether the partition's error code is `wanted`."""
         error, session_id, parts = await _fetch(connection, session.ask({(topic, 0): 0}))
         if error:
             session.reset()
@@ -190,7 +190,7 @@ async def test_a_topic_made_again_is_found(lab: KafkaClients) -> None:
 
 
 async def test_any_reading_with_a_session_reads_everything_once(lab: KafkaClients) -> None:
-    """Partitions come and go, the reader seeks, answers get lost, the session is forgotten."""
+    """Every record is read once although partitions come and go, the reader seeks, and responses are lost."""
     topic = await lab.topic(partitions=4)
     connection, producer, chance = await lab.connection(), await lab.producer(), random.Random(7)
     session, offsets = ClientFetchSession(), dict.fromkeys([(topic, number) for number in range(4)], 0)

@@ -1,4 +1,7 @@
-"""Bytes that are no Kafka request: that connection ends, everyone else notices nothing."""
+"""Test that clients which send invalid bytes, or disconnect at any time, do not disturb other clients.
+
+Further tests check that valid requests are answered in order, even if they arrive byte by byte.
+"""
 
 import asyncio
 import os
@@ -45,7 +48,7 @@ GARBAGE = {
 
 
 async def _send(address: str, data: bytes) -> bytes:
-    """Sends the bytes and returns what comes back until the broker closes the connection."""
+    """Send the bytes, and return what the broker sends until it closes the connection."""
     host, port = address.split(":")
     reader, writer = await asyncio.open_connection(host, int(port))
     try:

@@ -1,4 +1,4 @@
-"""Consumer groups: who has which partition when members come, go and die."""
+"""Test which member of a consumer group has which partitions when members join, leave and die."""
 
 import asyncio
 import itertools
@@ -17,7 +17,7 @@ from tests.support.processes import ROOT
 from tests.support.waiting import until
 
 SESSION_MS = 4000
-"""Of a member that is to be missed; the others' is long."""
+"""Session timeout of a member whose silence the broker must notice during a test. Other members have a long timeout."""
 
 ILLEGAL_GENERATION = 22
 UNKNOWN_MEMBER_ID = 25
@@ -25,7 +25,7 @@ INVALID_SESSION_TIMEOUT = 26
 
 
 class Journal(ConsumerRebalanceListener):
-    """Counts what a member was told."""
+    """A rebalance listener that notes the partitions of each assignment of one member."""
 
     def __init__(self) -> None:
         self.assigned: list[list[int]] = []
@@ -37,7 +37,10 @@ class Journal(ConsumerRebalanceListener):
         self.assigned.append(sorted(p.partition for p in assigned))
 
     async def until_told(self, member: AIOKafkaConsumer) -> None:
-        """Wait for the listener's call: the client has its new assignment a moment before it."""
+        """Wait until the listener was called with the member's present assignment.
+
+        The client has a new assignment a moment before it calls the listener.
+        """
         await until(lambda: self.assigned[-1:] == [_partitions(member)], "the listener was told what the member has")
 
 
@@ -54,7 +57,7 @@ def _partitions(member: AIOKafkaConsumer) -> list[int]:
 
 
 async def _until_shared(count: int, *members: AIOKafkaConsumer) -> None:
-    """Until every member has something and each of the `count` partitions has exactly one owner."""
+    """Wait until every member has a partition, and each of the `count` partitions has exactly one owner."""
 
     def shared() -> bool:
         owned = [_partitions(member) for member in members]

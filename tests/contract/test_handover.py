@@ -1,4 +1,7 @@
-"""Partitions move between members that hand over in two rebalances, and nothing is read twice: on both brokers."""
+"""Test that no record is read twice if partitions move between members that first finish their work.
+
+Each move takes two rebalances.
+"""
 
 import asyncio
 import uuid
@@ -18,7 +21,7 @@ PARTITIONS = 4
 
 
 class Member:
-    """A worker that has begun all it was handed, and marks it as done only when it is asked to settle."""
+    """A group member that marks records as done only when its reader calls `_settle`, before partitions move."""
 
     def __init__(self, settings, topic, group, log):
         self.got, self.held, self.settled, self._log = RecordCollector(), frozenset(), [], log
@@ -42,7 +45,7 @@ class Member:
 
 
 class QuickMember(Member):
-    """A worker that is done with all it was handed at once, and settles when the test lets it."""
+    """A group member that marks each record as done at once. Its `_settle` waits until the test sets `may_settle`."""
 
     def __init__(self, *args):
         self.may_settle, self.settling, self.lost = asyncio.Event(), False, frozenset()
@@ -76,7 +79,7 @@ async def topic(settings: BusSettings) -> Topic:
 
 @pytest.fixture
 async def fill(settings: BusSettings, topic: Topic):
-    """Writes this many records to each partition."""
+    """Yield a function that writes `count` records to each partition."""
     producer = Producer(settings, role=any_role(), name="test")
     await producer.start()
 
@@ -117,7 +120,10 @@ async def test_a_moved_partition_is_read_only_after_its_owner_has_committed(sett
 
 
 class WaitingGroup:
-    """A group that waits for a member which settles: another works on, and a newcomer has joined."""
+    """A group whose rebalance waits for one member. Meanwhile, another member works, and a newcomer has joined.
+
+    The rebalance waits because the first member settles: it finishes its work on partitions that it must give away.
+    """
 
     def __init__(self, settings, topic, admin):
         self.name, self.log, self._admin = new_group(), [], admin
@@ -125,7 +131,10 @@ class WaitingGroup:
 
     @asynccontextmanager
     async def running(self):
-        """Yield the member that works on, and how to stop the newcomer."""
+        """Within the `async with` block, keep the rebalance waiting.
+
+        Yield a member that works, and a function that stops the newcomer.
+        """
         first, second, third, newcomer = self.members
         first.may_settle.set()
         async with running_readers(first.reader), running_readers(second.reader), AsyncExitStack() as last:
@@ -159,14 +168,18 @@ class WaitingGroup:
 
 @pytest.fixture
 async def group(settings, topic, lab, monkeypatch) -> WaitingGroup:
-    """One that waits for twice as long as the readers of the product would make it."""
+    """Return a group whose members settle for at most 6 s, which is twice as long as usual."""
     monkeypatch.setattr("services.bus.groups.group_reader.LAST_COMMIT_S", 6.0)
     slower = replace(settings, session_timeout_ms=24_000)  # a quarter of it is the other limit
     return WaitingGroup(slower, topic, await lab.admin())
 
 
 async def test_work_done_while_the_group_waits_is_committed_and_not_read_again(group, fill) -> None:
-    """A join is answered when all have joined, and on its connection nothing else before."""
+    """Work that a member does while it waits for the end of a rebalance is committed, and no member repeats this work.
+
+    The broker answers a JoinGroup request only when all members have joined. Until then, it answers nothing else on the
+    same connection.
+    """
     async with group.running() as (working, _):
         await fill(3)
         kept = {number for _, number in working.held}
@@ -186,7 +199,10 @@ async def test_work_done_while_the_group_waits_is_committed_and_not_read_again(g
 
 
 async def test_whoever_stops_while_the_group_waits_is_no_member_any_more(group) -> None:
-    """Else the group would wait for it, too, or give it partitions, until its session ends."""
+    """A member that stops during a rebalance leaves the group at once.
+
+    Otherwise the group would wait for this member, or give it partitions, until its session times out.
+    """
     async with group.running() as (_, stop_newcomer):
         assert len((await group.described())[5]) == 4
         await stop_newcomer()

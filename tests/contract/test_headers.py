@@ -1,4 +1,4 @@
-"""Headers arrive as they were sent: the event's kind, version and trace context travel in them."""
+"""Test that record headers arrive as they were sent. They carry an event's kind, version and trace context."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""A producer that retries does not write twice: sequence numbers of a producer id, checked by the broker."""
+"""Test that a producer that retries writes no record twice, because the broker checks sequence numbers."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""A fetch waits at the broker and is woken by an append: the token path depends on it."""
+"""Tests of long polling: a fetch waits at the broker until a record is appended. Each token's latency depends on it."""
 
 import asyncio
 import time
@@ -7,7 +7,7 @@ from tests.contract import wire
 from tests.contract.lab import KafkaClients, read_records
 
 WAIT_MS = 28_000
-# A waiting fetch must be answered because of the record, not because its wait is over. Generous: not a speed test.
+# A fetch that returns within this time was woken by the record: its wait is not over yet. This is no speed test.
 WOKEN_S = WAIT_MS / 1000 / 2
 
 

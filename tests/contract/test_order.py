@@ -1,4 +1,4 @@
-"""Records come back as they were produced, in the order in which they were acknowledged."""
+"""Test that a consumer reads records as they were produced, in the order in which they were acknowledged."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""The broker goes away and comes back: what was acknowledged is there, and clients carry on by themselves."""
+"""Test that acknowledged data survives a restart of the broker, and that clients then reconnect by themselves."""
 
 import asyncio
 import logging
@@ -22,7 +22,7 @@ both_endings = pytest.mark.parametrize("end", ENDINGS, ids=["stopped", "killed"]
 
 @pytest.fixture(autouse=True)
 def _quiet(caplog: pytest.LogCaptureFixture) -> None:
-    """The clients say many times a second that the broker is away."""
+    """Silence aiokafka, which logs many times a second that the broker is away."""
     caplog.set_level(logging.CRITICAL, "aiokafka")
 
 
@@ -33,7 +33,7 @@ async def lab(own_broker: Broker) -> AsyncIterator[KafkaClients]:
 
 
 async def _restart(broker: Broker, end: Callable[[Broker], object]) -> None:
-    """Waits in a thread, so that the clients of the test notice and try to reconnect meanwhile."""
+    """End the broker with ``end``, and start it again. The test's clients run meanwhile, and try to reconnect."""
     await asyncio.to_thread(end, broker)
     await asyncio.sleep(0.3)
     broker.launch()
@@ -146,7 +146,7 @@ async def test_a_group_finds_together_again(own_broker: Broker, lab: KafkaClient
 
     await _restart(own_broker, Broker.kill)
 
-    # Until both have joined again one may hold both partitions, so who reads what is known only afterwards.
+    # Until both members have joined again, one of them may hold both partitions.
     seen: dict[int, set[int]] = {0: set(), 1: set()}
 
     async def listen(number: int) -> None:

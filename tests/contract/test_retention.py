@@ -1,4 +1,4 @@
-"""Old records go: by size and by age. What is left is readable, and offsets never start again."""
+"""Test that old records are deleted by size and by age, that the others stay readable, and that no offset is reused."""
 
 import time
 
@@ -25,13 +25,13 @@ async def test_a_partition_is_held_near_its_size(lab: KafkaClients) -> None:
 
     async def has_shrunk() -> bool:
         begin = (await reader.beginning_offsets([partition]))[partition]
-        # It may keep one segment more than the limit asks for.
+        # The broker may keep one segment more than the limit demands.
         return (80 - begin) * 100_000 <= 3 * SEGMENT + 200_000
 
     await until(has_shrunk, "old segments are deleted")
     await reader.seek_to_beginning(partition)
     (first,) = await read_records(reader, 1)  # one more segment may have gone just now
-    assert (80 - first.offset) * 100_000 >= SEGMENT  # not more than asked
+    assert (80 - first.offset) * 100_000 >= SEGMENT  # the broker deletes no more than the limit demands
     following = await read_records(reader, 79 - first.offset)
     assert [record.value for record in (first, *following)] == values[first.offset :]
     assert await reader.end_offsets([partition]) == {partition: 80}
@@ -79,7 +79,7 @@ async def test_a_reader_whose_place_was_deleted_is_told(lab: KafkaClients, polic
     await until(is_empty, "records older than their retention are deleted")
     reader = await lab.reader(topic, auto_offset_reset=policy)
     reader.seek(TopicPartition(topic, 0), 2)
-    later = int(time.time() * 1000) + 600_000  # it is not too old before it is read
+    later = int(time.time() * 1000) + 600_000  # so late that retention keeps it until it is read
     await lab.put_batch(topic, [later], values=[b"kept"])
 
     if policy == "none":

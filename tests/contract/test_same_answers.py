@@ -1,4 +1,7 @@
-"""The two brokers side by side: the same random requests have the same answers, but for the words of a message."""
+"""Test that Apache Kafka and the embedded broker give the same answers to the same random requests.
+
+Only the texts of error messages may differ.
+"""
 
 import random
 import time
@@ -22,13 +25,13 @@ PRODUCERS = 3
 REQUESTS = 250
 TOPIC_RESOURCE = 2
 
-# A request with all its arguments chosen: asked of each broker, whose own producer ids it is given.
+# Sends a request with chosen arguments. It is called for each broker, with the producer ids that this broker has given.
 Ask = Callable[[AIOKafkaConnection, list[int]], Awaitable[Any]]
 
 
 @dataclass
 class History:
-    """What has been acknowledged so far, so that the next request is often nearly right."""
+    """What the brokers have acknowledged so far. With it, the test chooses requests that are often almost valid."""
 
     topic: str
     group: str

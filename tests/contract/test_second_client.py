@@ -1,4 +1,4 @@
-"""The same broker through librdkafka (confluent-kafka): what any other program will come with."""
+"""Test that the broker also works with librdkafka (confluent-kafka), on which many other Kafka clients are built."""
 
 import asyncio
 import random
@@ -28,7 +28,7 @@ def _producer(lab: KafkaClients, **settings: Any) -> librdkafka.Producer:
 
 
 def _produce(producer: librdkafka.Producer, topic: str, records: list[dict[str, Any]]) -> list[librdkafka.Message]:
-    """Produces and returns the acknowledged messages, in that order."""
+    """Produce the records, and return the messages in the order in which they were acknowledged."""
     reports: list[librdkafka.Message] = []
 
     def report(error: librdkafka.KafkaError | None, message: librdkafka.Message) -> None:

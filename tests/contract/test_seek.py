@@ -1,4 +1,7 @@
-"""Finding a place in a partition: by offset, by time, at its ends. Resume, replay and recovery depend on it."""
+"""Test seeking in a partition: by offset, by time, to the beginning and to the end.
+
+Resume, replay and recovery depend on seeking.
+"""
 
 import pytest
 from aiokafka import AIOKafkaConsumer, TopicPartition

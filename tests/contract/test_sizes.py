@@ -1,4 +1,7 @@
-"""Large records: 1 MB goes through, more is refused by the broker's own error, and the connection lives on."""
+"""Test that the broker accepts records of 1 MB, refuses larger ones with Kafka's error, and then continues to serve.
+
+A topic can set another limit.
+"""
 
 import os
 

@@ -1,4 +1,4 @@
-"""Every version of a request that the broker says it speaks, it speaks: clients choose for themselves."""
+"""Test that the broker serves each request in every version that it advertises, because clients choose the version."""
 
 import asyncio
 import io
@@ -14,15 +14,15 @@ from tests.contract import wire
 from tests.contract.lab import PATIENCE_S, KafkaClients, unique
 
 PRODUCE = 0
-# Apache Kafka 4 names versions 0-2 too, because an old client falls over without them, but does not serve them.
+# Apache Kafka 4 advertises versions 0-2, too, because an old client fails without them, but it does not serve them.
 SERVED_PRODUCE = 3
-# aiokafka's schema lacks the last field of a group: the operations allowed, or this where they were not asked for.
+# aiokafka's schema lacks the last field of a group, the allowed operations. This is its value if nobody asks for them.
 UNREAD = {admin.DescribeGroupsRequest_v3: struct.pack(">i", -(2**31))}
 
 UNKNOWN_TOPIC = 3
 UNKNOWN_MEMBER_ID = 25
 
-# How to ask, and where the answer's error code is (a function of the decoded response), and what it must be.
+# The request for a topic and a name, a function that finds the error code in the decoded response, and the right code.
 Case = tuple[Callable[[str, str], Request[Any]], Callable[[Any], int], int]
 
 
@@ -107,13 +107,16 @@ CASES: dict[str, Case] = {
 
 
 def _versions(request: Request[Any], spoken: dict[int, tuple[int, int]]) -> list[type[RequestStruct]]:
-    """Those that both the client library and the broker know, oldest first."""
+    """Return the versions of a request that aiokafka and the broker both know, oldest first.
+
+    ``spoken`` maps the API key of each request to the oldest and the newest version that the broker knows.
+    """
     least, most = spoken[request.API_KEY]
     return [known for known in request._CLASSES if least <= known.API_VERSION <= most]
 
 
 async def _ask(lab: KafkaClients, struct_class: type[RequestStruct], request: Request[Any]) -> tuple[Any, bytes]:
-    """The decoded response and the bytes that it did not account for."""
+    """Send the request in the version of ``struct_class``. Return the decoded response and all bytes left over."""
     body = request.build(struct_class)
     message = body.build_request_header(7, "contract").encode() + body.encode()
     host, port = lab.address.split(":")

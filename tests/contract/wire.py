@@ -1,4 +1,4 @@
-"""Single requests as the protocol has them: what a client library hides."""
+"""Functions that send single requests of Kafka's protocol, and return fields that a client library would hide."""
 
 import asyncio
 from collections.abc import Sequence
@@ -32,7 +32,7 @@ def batch(
     timestamp: int = 1_700_000_000_000,
     compression: int = 0,
 ) -> bytes:
-    """A record batch, uncompressed unless told otherwise."""
+    """Return a record batch as bytes. ``compression`` is Kafka's number of the codec, and 0 means uncompressed."""
     builder = DefaultRecordBatchBuilder(
         magic=2,
         compression_type=compression,
@@ -50,7 +50,7 @@ def batch(
 async def produce(
     connection: AIOKafkaConnection, topic: str, records: bytes, *, partition: int = 0, acks: int = -1
 ) -> tuple[int, int]:
-    """Produces these bytes; returns the error code and the offset that was acknowledged."""
+    """Produce a record batch, and return the error code and the acknowledged offset."""
     error, offset, _ = await produce_timed(connection, topic, records, partition=partition, acks=acks)
     return error, offset
 
@@ -58,7 +58,7 @@ async def produce(
 async def produce_timed(
     connection: AIOKafkaConnection, topic: str, records: bytes, *, partition: int = 0, acks: int = -1
 ) -> tuple[int, int, int]:
-    """As `produce`, and the time that the broker says it appended the batch at."""
+    """Do the same as ``produce``, and also return the broker's append time from the response, in milliseconds."""
     request = ProduceRequest(None, acks, 5000, [(topic, [(partition, records)])])
     response = await connection.send(request)
     ((_, ((_, error, offset, time_ms, *_),)),) = response.topics
@@ -66,10 +66,10 @@ async def produce_timed(
 
 
 async def producer_id(connection: AIOKafkaConnection) -> tuple[int, int]:
-    """A new producer id and its epoch."""
+    """Request a new producer id, and return the id and its epoch."""
     for _ in range(100):
         response = await connection.send(InitProducerIdRequest(None, 0))
-        if response.error_code != COORDINATOR_LOAD_IN_PROGRESS:  # which clients try again
+        if response.error_code != COORDINATOR_LOAD_IN_PROGRESS:  # after this error, clients try again
             break
         await asyncio.sleep(0.05)
     assert response.error_code == NONE
@@ -86,7 +86,7 @@ async def fetch(
     min_bytes: int = 1,
     max_bytes: int = 1 << 20,
 ) -> tuple[int, int, bytes]:
-    """Fetches from one partition; returns the error code, the high watermark and the record batches."""
+    """Fetch from one partition, and return the error code, the high watermark and the record batches."""
     topics = [(topic, [(partition, offset, max_bytes)])]
     response = await connection.send(FetchRequest(max_wait_ms, min_bytes, max_bytes, 0, topics))
     (answered,) = response.topics[0][1]
@@ -98,7 +98,7 @@ async def fetch(
 async def list_offset(
     connection: AIOKafkaConnection, topic: str, timestamp: int, *, partition: int = 0
 ) -> tuple[int, int]:
-    """The offset for a timestamp, or for LATEST or EARLIEST; returns the error code and the offset."""
+    """Return the error code and the offset for a timestamp, which may also be LATEST or EARLIEST."""
     response = await connection.send(OffsetRequest(-1, 0, [(topic, [(partition, timestamp)])]))
     ((_, ((_, error, *_, offset),)),) = response.topics
     return error, offset

@@ -1,4 +1,4 @@
-"""A real browser, driven by its own protocol over one websocket. No more than these tests need."""
+"""A minimal driver of a headless Chromium. It speaks the browser's DevTools protocol over one websocket."""
 
 import asyncio
 import base64
@@ -24,22 +24,22 @@ QUIET = (
 
 
 NAVIGATING = -32_000
-"""The protocol's code for a script whose page went away under it."""
+"""The protocol's error code if the page is left or reloaded while a script runs in it."""
 
 
 READ = 'location.href !== "about:blank" && document.readyState !== "loading"'
-"""Whether the whole document was read: a test that asks earlier sees the beginning of a page."""
+"""JavaScript: whether the browser has read the whole document. A test that looks earlier may see only its beginning."""
 
 LOST_S = 5
-"""After that a script is asked again."""
+"""If a script in ``until`` has no result after this many seconds, it is sent again."""
 
 
 class NavigatedError(Exception):
-    """The page was left, or loaded again, before it could answer."""
+    """The page was left or reloaded before a script in it returned its result."""
 
 
 class Page:
-    """One tab."""
+    """A tab of the browser."""
 
     def __init__(self, socket):
         self._socket = socket
@@ -59,36 +59,39 @@ class Page:
         raise AssertionError("the browser closed the connection")
 
     async def run(self, script):
-        """The value of an expression in the page."""
+        """Evaluate a JavaScript expression in the page, and return its value."""
         result = await self.call("Runtime.evaluate", expression=script, returnByValue=True)
         assert "exceptionDetails" not in result, result
         return result["result"].get("value")
 
     async def until(self, script, within_s=30):
-        """Waits until an expression is true in the page, also while it is being loaded again."""
+        """Wait until a JavaScript expression is true, and return its value. The page may be reloaded meanwhile."""
         async with asyncio.timeout(within_s):
             while True:
-                with suppress(NavigatedError, TimeoutError):  # what is asked in between may get no answer at all
+                with suppress(NavigatedError, TimeoutError):  # a script may get no result while the page changes
                     async with asyncio.timeout(LOST_S):
                         if value := await self.run(script):
                             return value
                 await asyncio.sleep(0.02)
 
     async def reload(self):
-        """Loads the page again; returns when the old one is gone."""
+        """Reload the page, and return when the old document is gone."""
         await self.run("window.isOld = true")
         await self.call("Page.reload")
         await self.until("!window.isOld")
 
     async def picture(self, *, whole=False):
-        """What it looks like, as PNG: what is in view, or the whole page."""
+        """Return a PNG screenshot of the visible part, or of the whole page if ``whole`` is true."""
         shot = await self.call("Page.captureScreenshot", format="png", captureBeyondViewport=whole)
         return base64.b64decode(shot["data"])
 
 
 @asynccontextmanager
 async def browsing(url, size=(1_000, 1_080)):
-    """A tab that shows this address; the browser and its folder are gone afterwards."""
+    """Show this URL in a new browser, and yield its tab. At the end, kill the browser and delete its profile.
+
+    ``size`` is the width and height of the window in pixels.
+    """
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         process = await asyncio.create_subprocess_exec(
             PROGRAM, *QUIET, f"--user-data-dir={folder}", f"--window-size={size[0]},{size[1]}", "about:blank",
@@ -110,7 +113,7 @@ async def browsing(url, size=(1_000, 1_080)):
 
 
 async def _tab(session, port):
-    """The browser's tab; None while it serves and has none yet."""
+    """Return the DevTools description of the browser's tab, or None if the browser has no tab yet."""
     async with session.get(f"http://127.0.0.1:{port}/json/list") as answer:
         return next((tab for tab in await answer.json(content_type=None) if tab["type"] == "page"), None)
 

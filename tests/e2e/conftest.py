@@ -11,16 +11,16 @@ from tests.support.tree import running_tree
 
 @pytest.fixture(scope="session")
 def tree(tmp_path_factory):
-    """One tree with the simulated engine for every test that leaves it as it was."""
+    """Yield one tree with the simulated engine, shared by all tests that leave the tree as it was."""
     with running_tree(tmp_path_factory.mktemp("tree"), "--engine", "simulated", **PATIENT_ROUTER) as started:
         yield started
 
 
 @pytest.fixture(scope="session")
 def governed(tmp_path_factory):
-    """A tree with rails and safety, and the model server behind it that says what it is told.
+    """Yield a tree with rails and safety, and the model server that it uses. A test can script the server's answers.
 
-    Whatever a test kills is started again by the tree.
+    A test may kill any service, because the tree starts the service again.
     """
     policy = patient_policy(tmp_path_factory.mktemp("policy"))
     with (
@@ -35,7 +35,7 @@ def governed(tmp_path_factory):
 
 @contextmanager
 def model_server_in_thread():
-    """The model server in a loop and thread of its own: no test's loop lives as long."""
+    """Yield the test model server. It runs in a thread with its own event loop, so that it outlives a test's loop."""
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever)
     thread.start()

@@ -1,4 +1,7 @@
-"""Whole trees for tests whose subject is no deadline: a process that the machine stops for seconds ends no answer."""
+"""Settings of whole trees for tests that are not about deadlines.
+
+With these settings, an answer survives even if the machine stops a process for seconds.
+"""
 
 from pathlib import Path
 
@@ -6,13 +9,14 @@ from tests.integration.rails.lab import copy_patient_policy
 from tests.support.policies import replace_in_file
 
 PATIENT_ROUTER = {"RAILBUS_STALL_MIN_MS": "30000", "RAILBUS_CLIENT_GRACE_MS": "30000"}
-"""No answer counts as silent, and no client as gone, before half a minute: a router's settings."""
+"""Settings of a router for which no answer counts as stalled, and no client as gone, within half a minute."""
 
 
 def patient_policy(tmp_path: Path) -> Path:
-    """The default policy, with ten seconds for the rails and for a check; a request that asks for none is given them.
+    """Return the folder of a copy of the default policy with long deadlines.
 
-    The least deadlines are the default policy's, so a test may still ask for short ones.
+    Rails and safety checks may take ten seconds. A request of the class ``chat`` that sets no deadlines gets long ones.
+    A test may still set deadlines as short as the default policy allows.
     """
     folder = copy_patient_policy(tmp_path, jailbreak=True)
     replace_in_file(folder, "policy.toml", "\ntimeout_ms = 500", "\ntimeout_ms = 10_000")

@@ -1,4 +1,4 @@
-"""The archive says what people saw: folded again, it gives every byte that recording clients have."""
+"""Test that folding the archived events gives every byte that clients received, and the hash of every receipt."""
 
 import json
 

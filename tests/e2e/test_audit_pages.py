@@ -1,4 +1,4 @@
-"""Pages that the audit commands write, in a real browser: readable on a desk and on a phone, and complete."""
+"""Test in a real browser that the page of ``railbus audit rejudge`` is complete, and readable on desktop and phone."""
 
 import os
 from pathlib import Path
@@ -21,7 +21,10 @@ def recall(rule, start, action):
 
 
 def difference(number):
-    """One of three rules changes: the first appears, the second moves, the third disappears."""
+    """Return a difference as ``railbus audit rejudge`` reports it: a recall that appears, moves or disappears.
+
+    The remainder of ``number`` divided by 3 selects the change and the rule.
+    """
     rule = RULES[number % 3]
     sides = {
         0: (None, recall(rule, number, "redact")),
@@ -55,7 +58,7 @@ def told(count):
 
 
 async def picture(page, name):
-    """Keep a picture, where somebody wants to look at it."""
+    """If RAILBUS_TEST_PICTURES names a folder, save a screenshot of the page there."""
     if folder := os.environ.get("RAILBUS_TEST_PICTURES"):
         (Path(folder) / name).write_bytes(await page.picture())
 

@@ -1,4 +1,4 @@
-"""Records of another client that nobody can read, on every topic: counted, kept, and nothing hangs."""
+"""Test that unreadable records on any topic are counted and kept as dead letters, and that no service hangs or dies."""
 
 import base64
 import json

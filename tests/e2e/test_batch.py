@@ -1,4 +1,4 @@
-"""`railbus batch` beside a tree: run, go on after a crash, pause, resume, cancel, list."""
+"""Test that ``railbus batch`` runs, pauses, resumes, cancels and lists jobs, and continues a job after a crash."""
 
 import json
 import signal

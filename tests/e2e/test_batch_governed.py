@@ -1,4 +1,4 @@
-"""What the policy says of a job's lines: nothing that was denied or withdrawn is in any file."""
+"""Test that a job's result files have no text that the policy denied, withdrew or redacted."""
 
 import json
 

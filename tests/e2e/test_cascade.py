@@ -1,4 +1,4 @@
-"""`railbus batch run --tiers`: a small model scores everything, a larger one the best, within a budget."""
+"""Test ``railbus batch run --tiers``: a small model scores all lines, a larger one the best, within a cost limit."""
 
 import json
 import re
@@ -16,7 +16,11 @@ LINES = 60
 
 
 class Judge(BaseHTTPRequestHandler):
-    """A model server: ``large`` scores a candidate by its number, ``small`` likewise but for the last digit."""
+    """A model server that scores candidates.
+
+    The model ``large`` scores each candidate with the candidate's number. The model ``small`` does the same, but it
+    replaces the last digit d by 9 - d.
+    """
 
     protocol_version = "HTTP/1.1"
     asked: ClassVar = {"small": [], "large": []}

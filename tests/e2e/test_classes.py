@@ -1,4 +1,4 @@
-"""Two classes through the edge: the ledger has each by itself, and a class that a policy adds needs no restart."""
+"""Test that the ledger counts each class of requests separately, and that a class can be added without a restart."""
 
 import asyncio
 import json
@@ -18,7 +18,7 @@ BODY = {"model": "default", "stream": True, "max_tokens": 16}
 
 
 async def ask(http, url, name, number):
-    """Ask in a class; return the status once the answer is complete."""
+    """Send a request of the class ``name``, and return the HTTP status when the answer is complete."""
     body = BODY | {"messages": [{"role": "user", "content": f"Tell me about the number {number}."}]}
     headers = {"X-Railbus-Class": name}
     async with http.post(f"{url}/v1/chat/completions", json=body, headers=headers) as response:

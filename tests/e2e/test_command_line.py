@@ -1,4 +1,4 @@
-"""The whole tree through the command line."""
+"""Test the commands of ``railbus`` against a whole tree."""
 
 import json
 import signal

@@ -1,4 +1,4 @@
-"""The demo, from its own tree to its last line."""
+"""Test that ``railbus demo`` starts its own tree and plays its scenes, and that it refuses an unknown scene."""
 
 import re
 import subprocess

@@ -1,4 +1,4 @@
-"""Fifty people are being answered, and something breaks."""
+"""Test that clients get whole answers although the generator is killed or their connections break."""
 
 import asyncio
 import json
@@ -13,11 +13,14 @@ from tests.support.tree import running_tree
 
 STREAMS = 50
 TOTAL_MS, STALL_MS = 120_000, 8_000
-"""A dead generator is noticed after the second; a busy machine holds up a living one for less."""
+"""The total deadline and the stall deadline of each request, in milliseconds.
+
+A dead generator is noticed after the stall deadline. A busy machine delays a live generator for less.
+"""
 
 
 class Reader:
-    """One person: what stands on the screen, and how it came about."""
+    """A client: the text on its screen, and the ops that led to this text."""
 
     def __init__(self):
         self.request_id = ""
@@ -42,7 +45,7 @@ async def read(url, model, reader):
 
 
 def runs_on_the_log(tree):
-    """Text of each run by request, put together from the log without any of the product's own folding."""
+    """Return the texts of all runs of each request, joined from the log's chunks without the product's fold."""
     done = tree.railbus("tail", "--topic", "streams", "--from", "beginning", "--no-follow", "--json")
     assert done.returncode == 0, done.stderr
     chunks = defaultdict(lambda: defaultdict(dict))
@@ -57,7 +60,7 @@ def runs_on_the_log(tree):
 
 
 async def test_a_killed_generator_restarts_the_answers_of_fifty_streams(tmp_path):
-    """Without a cloud: the generator that takes its place answers from the beginning."""
+    """Without a fallback to the cloud, the restarted generator answers the interrupted requests from the beginning."""
     # So slow that each answer lasts ten seconds: all are still under way when the generator is killed.
     with running_tree(tmp_path, "--engine", "simulated", RAILBUS_SIM_TIME_SCALE="6") as tree:
         url = tree.url
@@ -83,7 +86,7 @@ async def test_a_killed_generator_restarts_the_answers_of_fifty_streams(tmp_path
 
 
 class Cutter:
-    """A TCP proxy that cuts every connection after so many bytes of answer."""
+    """A TCP proxy that cuts every connection after it has forwarded ``after`` bytes of the response."""
 
     def __init__(self, port, after):
         self.port = port

@@ -1,4 +1,4 @@
-"""People are being answered under a policy, and what judges the answers stops, dies, or takes something back."""
+"""Test what readers see if rails, safety or Redis stops or dies, or if the answer is withdrawn while it streams."""
 
 import asyncio
 import json
@@ -19,10 +19,10 @@ from tests.support.waiting import until
 
 PATIENCE_S = 120
 BOUND = 64
-"""Tokens beyond what is cleared: the default policy's, and a request's own default."""
+"""Maximum number of unchecked tokens that are shown: the default of the policy and of a request."""
 
 STOP_S = float(os.environ.get("RAILBUS_TEST_STOP_S", "3"))
-"""How long a stopped process stays so. The session of a group member is 10 s: beyond it others would take over."""
+"""How long a process is stopped, in seconds. After the session timeout of its group, 10 s, others would take over."""
 
 PROSE = "Xylophone players rest on quiet afternoons and count the leaves of every tree they pass along the river. "
 EMAIL, CARD = "anna.berg@example.org", "4111 1111 1111 1111"
@@ -35,7 +35,7 @@ def prose(tokens):
 
 
 class Log:
-    """The stream log as it stands, read beside the tree."""
+    """The events on the stream log since ``follow`` was called, by request."""
 
     def __init__(self, kafka):
         self.events = defaultdict(list)
@@ -52,12 +52,12 @@ class Log:
         return [event for event in self.events[request_id] if isinstance(event, kind)]
 
     def cleared_tokens(self, request_id, until_us):
-        """Tokens that safety had cleared by then."""
+        """Return how many tokens of a request safety had cleared by the time ``until_us``, in microseconds."""
         upto = max((event.seq for event in self.of(request_id, Cleared) if event.at <= until_us), default=-1)
         return sum(event.tokens for event in self.of(request_id, Chunk) if event.seq <= upto)
 
     def at_bound(self, person):
-        """Whether the next step's tokens would be too many."""
+        """Return whether another chunk, as large as the largest so far, would exceed the limit for unchecked tokens."""
         steps = [event.tokens for event in self.of(person.request_id, Chunk)]
         cleared = self.cleared_tokens(person.request_id, time.time_ns() // 1_000)
         return person.tokens + max(steps) > cleared + BOUND
@@ -69,7 +69,7 @@ class Log:
 
 
 class Person(ClientScreen):
-    """One reader: what came, when, and what stands on the screen."""
+    """A reader: what was received and when, and the text on the screen."""
 
     def __init__(self):
         super().__init__()
@@ -129,7 +129,7 @@ async def reading(tree):
 
 @contextmanager
 def stopped(tree, service):
-    """The process stands still while the block runs."""
+    """Pause the process of a service with SIGSTOP within the ``with`` block."""
     pid = tree.pid(service)
     os.kill(pid, signal.SIGSTOP)
     try:
@@ -232,7 +232,7 @@ async def test_a_killed_safety_checks_everything_it_missed(governed):
     url = tree.url
     text = "".join(prose(40 + 7 * number) + f" {found} and " for number, found in enumerate([EMAIL, CARD] * 3))
     people = [Person() for _ in range(8)]
-    for number in range(len(people)):  # each in other chunks: some findings straddle the moment of death
+    for number in range(len(people)):  # other chunks: safety dies in the middle of some findings
         speaker.sayings[f"cut{number}"] = ScriptedAnswer(text, 75, 1 + number)
     async with reading(tree) as log:
         asking = [asyncio.create_task(one.ask(url, f"cut{number}")) for number, one in enumerate(people)]

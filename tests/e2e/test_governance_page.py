@@ -1,4 +1,4 @@
-"""The page in a real browser: what is taken back is gone, and it says why."""
+"""Test in a real browser that the page removes text that was redacted or withdrawn, and says why."""
 
 import os
 import re
@@ -28,7 +28,7 @@ ASK = 'document.querySelector("#ask").requestSubmit()'
 
 
 async def picture(page, name):
-    """Kept where RAILBUS_TEST_PICTURES says, for people to look at."""
+    """If RAILBUS_TEST_PICTURES names a folder, save a screenshot of the page there."""
     if folder := os.environ.get("RAILBUS_TEST_PICTURES"):
         (Path(folder) / name).write_bytes(await page.picture())
 
@@ -58,7 +58,7 @@ async def test_a_redacted_span_is_gone_and_the_page_says_why(governed):
 
 
 async def assert_nothing_taken_back(page):
-    """Neither who was there nor who comes later can read or copy it."""
+    """Check that the redacted email address and card number are nowhere in the page's HTML."""
     whole = await page.run("document.body.innerHTML")
     assert "anna.berg" not in whole
     assert not CARD_GROUP.search(whole), CARD_GROUP.search(whole)

@@ -1,7 +1,8 @@
-"""Every image of `docker-compose.yml` is built step by step, and the services run in them answer a question.
+"""Test that every image of `docker-compose.yml` can be built, and that services in these images answer a question.
 
-``make test-images`` turns this on: it takes minutes and gigabytes. vLLM's image, which has several gigabytes of CUDA,
-is built with ``RAILBUS_TEST_VLLM=1`` as well. Layers are kept in ``.railbus/images``: a second run builds what changed.
+``make test-images`` runs these tests. They take minutes and gigabytes. ``RAILBUS_TEST_VLLM=1`` also builds the image of
+vLLM, which contains several gigabytes of CUDA. Layers are kept in ``.railbus/images``, so a second run builds only what
+has changed.
 """
 
 import hashlib
@@ -45,7 +46,7 @@ def store():
 
 @pytest.fixture(scope="module")
 def built(store):
-    """Build an image once."""
+    """Return a function that builds an image at the first call, and returns the same image at later calls."""
     found = {}
 
     def build(image, recipe):
@@ -68,7 +69,11 @@ def test_every_step_of_an_image_succeeds(store, built, image):
 
 @pytest.fixture(scope="module")
 def tree(store, built, tmp_path_factory):
-    """All services of compose in their images, on a broker of this machine; each is healthy by compose's own check."""
+    """Start the services of `docker-compose.yml` in their images, with a broker on this machine.
+
+    Wait until each service is healthy by its health check in `docker-compose.yml`. Yield the containers by name, the
+    edge's URL and the receiver of traces. The service that needs a GPU is left out.
+    """
     folder = tmp_path_factory.mktemp("images")
     keys = folder / "api-keys.toml"
     keys.write_text(f'[keys]\n{hashlib.sha256(KEY.encode()).hexdigest()} = "acme"\n', encoding="utf-8")
@@ -122,7 +127,10 @@ def wait_for_address(process):
 
 
 def volumes(service, root, folder):
-    """A new folder for each named volume: Docker gives it the owner and the mode that the image's has."""
+    """Create a folder for each named volume, with the owner and mode of the image's folder, as Docker does.
+
+    Return pairs of the folder and its path in the container.
+    """
     found = []
     for volume in service.get("volumes", []):
         _, inside = volume.split(":")
@@ -138,7 +146,7 @@ def volumes(service, root, folder):
 
 
 def check(service, ports):
-    """Compose's health check, with the ports of this run."""
+    """Return the command of the service's health check in `docker-compose.yml`, with the ports of this run."""
     kind, *command = interpolated(service["healthcheck"]["test"], {})
     assert kind == "CMD"
     for theirs, ours in ports.items():
@@ -202,7 +210,7 @@ def test_the_image_alone_says_that_a_service_must_be_named(store, tree):
 
 @pytest.mark.parametrize("name", TREE)
 def test_a_service_stops_when_it_is_told_to(tree, name):
-    """The last of this file."""
+    """A service that is told to stop ends with status 0. This test must run after all others that use ``tree``."""
     containers, *_ = tree
     assert containers[name].stop() == 0, containers[name].said()
 

@@ -1,4 +1,4 @@
-"""The log of ``railbus up`` outlives the tree: yesterday's answers can be audited today, until ``--forget``."""
+"""Test that answers can be audited after a restart of ``railbus up``, until ``--forget`` deletes the log."""
 
 import json
 import subprocess
@@ -16,7 +16,7 @@ QUESTION = ("Name the seasons.", "--model", "simulated-n8", "--json")
 
 
 def ask(tree):
-    """Asks; returns the id once the answer's last receipt and its account are on the log."""
+    """Ask a question, and return the request id when the log has the last receipt and the account of the request."""
     done = tree.railbus("ask", *QUESTION)
     assert done.returncode == 0, done.stderr
     request_id = json.loads(done.stdout.splitlines()[0])["request_id"]

@@ -1,4 +1,4 @@
-"""The ledger in a whole tree: what clients waited is in it, and killing it takes nothing away."""
+"""Test with a whole tree that the ledger has the times that clients waited, and loses nothing when it is killed."""
 
 import asyncio
 import json
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.slow
 COUNT = 12
 MAX_TOKENS = 32
 BUSY_MS = 500.0
-"""A busy machine may keep the client itself waiting for so long."""
+"""How much more time the client may measure than the ledger has, because the machine is busy, in milliseconds."""
 
 
 async def test_what_clients_waited_is_in_the_ledger_and_survives_its_death(tmp_path):

@@ -1,4 +1,4 @@
-"""The ledger's page of a whole tree: what was asked is in its bars a moment later."""
+"""Test in a real browser that the ledger's page of a whole tree shows new requests without a reload."""
 
 import pytest
 
@@ -20,7 +20,7 @@ OUTSIDE = """[...document.querySelectorAll("#books .chart circle, #books .chart 
     const place = mark.getBoundingClientRect(), chart = mark.ownerSVGElement.getBoundingClientRect();
     return !(place.width && place.left >= chart.left && place.right <= chart.right + 1 && place.top >= chart.top
         && place.bottom <= chart.bottom); }).map(mark => mark.outerHTML)"""
-"""What is drawn outside of its chart, such as a value of zero on an axis without a length."""
+"""JavaScript: the marks that are outside of their chart, such as a value of zero on an axis without a length."""
 
 
 async def test_answers_of_a_tree_are_on_the_page(tmp_path):

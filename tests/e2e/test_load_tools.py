@@ -1,4 +1,4 @@
-"""Load tools for OpenAI-compatible servers, unchanged, against a tree: as docs/how-to/load-tools.md describes them."""
+"""Test that a load tool for OpenAI-compatible servers works unchanged, as docs/how-to/load-tools.md describes."""
 
 import json
 import os
@@ -16,7 +16,10 @@ USERS = 4
 
 @pytest.fixture(scope="session")
 def locust(tmp_path_factory):
-    """Return the program that RAILBUS_TEST_LOCUST names; if it is 1, the page's version is installed for the test."""
+    """Return the Locust program that RAILBUS_TEST_LOCUST names.
+
+    If RAILBUS_TEST_LOCUST is 1, install the version of docs/how-to/load-tools.md into a virtual environment.
+    """
     found = os.environ.get("RAILBUS_TEST_LOCUST")
     if not found:
         pytest.skip("RAILBUS_TEST_LOCUST=1 installs Locust into a virtual environment; or name its program")

@@ -1,4 +1,4 @@
-"""A prompt with personal data through the whole tree: the answer is that to the masked prompt, on both lanes."""
+"""Test with a whole tree that a prompt with personal data gets the answer to the masked prompt, in both lanes."""
 
 import json
 
@@ -13,7 +13,7 @@ MASKED = "Mail [email address]"
 
 
 def on_log(tree, request_id):
-    """Everything the log holds of a request, by kind."""
+    """Return all events of a request on the log, by kind."""
     told = tree.railbus("tail", "--request", request_id, "--no-follow", "--json", "--show-prompts")
     events: dict[str, list[dict]] = {}
     for line in told.stdout.splitlines():
@@ -47,7 +47,7 @@ def test_a_masked_prompt_is_asked_again_and_only_that_answer_is_shown(governed):
         return {rail["rail"]: rail["detail"] for rail in verdict["rails"]}["pii"]
 
     assert masked().startswith("mask pii/email")
-    # Rails wait for what is remembered 50 ms at most, and a busy machine may be later.
+    # The rails wait at most 50 ms for a remembered verdict. On a busy machine, it may come later.
     wait_until(lambda: masked() == "mask pii/email (remembered)", "the verdict is remembered", within_s=90)
 
 

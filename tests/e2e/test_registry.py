@@ -1,4 +1,4 @@
-"""Every record that a whole tree writes is one that the registry lets its writer write there."""
+"""Test that the registry of events allows each record that a whole tree writes, for its writer and its topic."""
 
 import json
 
@@ -36,7 +36,7 @@ SEEN = {
     "operator": {"Request", "BatchCreated"},
     "batch": {"Request", "BatchProgress", "BatchFinished"},
 }
-"""What must be among the records, or the test proves nothing."""
+"""Kinds of events that each role must have written. Without them, the test would prove nothing."""
 
 
 @pytest.fixture(scope="module")
@@ -57,14 +57,14 @@ def asked(number, lane="interactive"):
 
 
 def dumped(tree):
-    """Every record of every topic, prompts left out; what cannot be read has no kind."""
+    """Return every record of every topic, without prompts. A record that cannot be read has no ``kind``."""
     told = tree.railbus("tail", "--from", "beginning", "--no-follow", "--json")
     assert told.returncode == 0, told
     return [json.loads(text) for text in told.stdout.splitlines()]
 
 
 def role_of(record):
-    """The writer by its own word; a ledger window would name none."""
+    """Return the role that wrote the record, as its ``source`` says. The ledger's windows would have no ``source``."""
     return record["event"]["source"].split("/")[0]
 
 

@@ -1,4 +1,4 @@
-"""``railbus up`` with several of a service: every one is a process of its own, and any edge answers."""
+"""Test that ``railbus up`` can run several processes of each service, and that every edge answers."""
 
 import json
 import os

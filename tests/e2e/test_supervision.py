@@ -1,4 +1,4 @@
-"""What the supervisor promises: services come back, and nothing stays behind."""
+"""Test that ``railbus up`` starts killed services again, and that no process is left when it ends."""
 
 import os
 import signal

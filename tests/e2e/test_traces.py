@@ -1,4 +1,4 @@
-"""A whole governed tree: each request's spans equal its account."""
+"""Test with a whole governed tree that the times in each request's spans equal the times in its account."""
 
 import pytest
 

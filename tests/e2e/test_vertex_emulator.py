@@ -1,4 +1,4 @@
-"""``railbus up --vertex-emulator``: failed requests are answered elsewhere, and everybody can see where."""
+"""Test that with ``railbus up --vertex-emulator``, the emulator answers failed requests, and the page says so."""
 
 import urllib.request
 

@@ -1,6 +1,7 @@
-"""The wheel as a stranger installs it: with pip, uv and pipx, into empty environments, and used from another folder.
+"""Test the wheel as a user installs it: with pip, uv and pipx, in empty environments, and started in another folder.
 
-No installer may build anything but Railbus itself: ``--only-binary :all:``, and for uv ``--no-build``.
+No installer may build a package other than Railbus. pip and pipx get ``--only-binary :all:``, and uv gets
+``--no-build``.
 """
 
 import os
@@ -37,13 +38,16 @@ pytestmark = [
 
 
 def environment(**more):
-    """This process's variables, without those that would lead an installed program back to the checkout."""
+    """Return this process's environment variables and ``more``.
+
+    Variables that would make an installed program use the checkout are left out.
+    """
     hidden = {"PYTHONPATH", "VIRTUAL_ENV"}
     return {name: value for name, value in bare_environment().items() if name not in hidden} | more
 
 
 def run(*command, cwd=None, timeout=180, code=0, **env):
-    """Runs a program to its end; a shown failure has both of its streams."""
+    """Run a program to its end, and check its exit code. If the check fails, the message has stdout and stderr."""
     done = subprocess.run(
         [str(part) for part in command], capture_output=True, text=True, timeout=timeout, cwd=cwd, check=False,
         stdin=subprocess.DEVNULL, env=environment(**env),
@@ -53,19 +57,23 @@ def run(*command, cwd=None, timeout=180, code=0, **env):
 
 
 def tool(name, *args, **env):
-    """Runs uv or pipx of this environment."""
+    """Run the uv or pipx that is installed beside this Python."""
     return run(Path(sys.executable).parent / name, *args, timeout=INSTALL_S, **env)
 
 
 def pins():
-    """Constraints: the exact versions that every other test ran with."""
+    """Return pip's options for constraint files, which pin the versions that all other tests run with."""
     names = ("base", "embedded", "governance", "vertex")
     return [part for name in names for part in ("-c", ROOT / "requirements" / f"{name}.txt")]
 
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory):
-    """Built from the source distribution, which is built from a copy of the checkout: neither may leave files in it."""
+    """Build the wheel, and return its path.
+
+    The wheel is built from a source distribution, and the source distribution from a copy of the checkout. So neither
+    build leaves files in the checkout.
+    """
     sources, out = tmp_path_factory.mktemp("sources"), tmp_path_factory.mktemp("dist")
     for name in SOURCES:
         if (ROOT / name).is_dir():
@@ -78,7 +86,7 @@ def wheel(tmp_path_factory):
 
 @pytest.fixture
 def folder(tmp_path):
-    """An empty folder to work in, but for two names that Railbus imports as well."""
+    """Return a working folder with decoys named ``services`` and ``schemas``. A program that imports one exits."""
     (tmp_path / "services").mkdir()
     for path in (tmp_path / "services" / "__init__.py", tmp_path / "schemas.py"):
         path.write_text("raise SystemExit('imported from the folder where railbus was started')\n")
@@ -87,13 +95,13 @@ def folder(tmp_path):
 
 @pytest.fixture(scope="module")
 def cache(tmp_path_factory):
-    """An XDG cache folder that is empty at first."""
+    """Return an XDG cache folder for the tests of this module. At first, it is empty."""
     return tmp_path_factory.mktemp("cache")
 
 
 @pytest.fixture(scope="module")
 def environment_of_pip(wheel, tmp_path_factory):
-    """An environment with the wheel and none of its extras."""
+    """Return a virtual environment into which pip has installed the wheel without extras."""
     venv = tmp_path_factory.mktemp("with-pip")
     run(sys.executable, "-m", "venv", venv)
     pip_install(venv, wheel)
@@ -101,14 +109,17 @@ def environment_of_pip(wheel, tmp_path_factory):
 
 
 def pip_install(venv, wanted):
-    """The files are compiled to bytecode when they are imported, not here: it takes a third of the time."""
+    """Install a package with pip. To save time, files are compiled to bytecode when they are imported, not here."""
     pip = (venv / "bin" / "python", "-m", "pip", "--disable-pip-version-check", "--quiet", "install", "--no-compile")
     run(*pip, "--only-binary", ":all:", *pins(), wanted, timeout=INSTALL_S)
 
 
 @pytest.fixture(scope="module")
 def with_uv(wheel, tmp_path_factory):
-    """As a tool, in the newest versions that the bounds allow; there is no pip in its environment."""
+    """Install the wheel as a tool of uv, and return the folder of its program.
+
+    uv chooses the newest versions that the requirements allow. The tool's environment has no pip.
+    """
     tools, programs = tmp_path_factory.mktemp("with-uv"), tmp_path_factory.mktemp("uv-bin")
     wanted = f"railbus[{EXTRAS}] @ {wheel.as_uri()}"
     tool(
@@ -121,7 +132,10 @@ def with_uv(wheel, tmp_path_factory):
 
 @contextmanager
 def tree(railbus, folder, **env):
-    """A tree with the embedded model from its ready line on."""
+    """Start a tree with the embedded model, wait until it is ready, and yield the lines of its stderr.
+
+    At the end, check that SIGINT stops the tree with status 0. ``railbus`` is the path of the program.
+    """
     process = subprocess.Popen(
         [railbus, "up", "--port", "0"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=folder,
         stdin=subprocess.DEVNULL, env=environment(**env),

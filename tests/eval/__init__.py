@@ -1,1 +1,1 @@
-"""Detection quality of a policy on texts that ship in packages; see ``__main__``."""
+"""Measurement of how well a policy detects attacks and personal data in public texts. ``__main__`` describes it."""

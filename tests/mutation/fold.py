@@ -1,8 +1,9 @@
 # ruff: noqa: E501 - a mutant is easier to read on one line
-"""Delete one rule of the fold at a time and see the property tests fail.
+"""Break one rule of the fold at a time, and check that the property tests fail.
 
 ``python -m tests.mutation.fold [HISTORIES]`` copies the project's fold and its tests to a temporary folder, breaks one
-thing, runs the tests, and prints whether they noticed. Exit code 1 when a mutant survives.
+rule, runs the tests, and prints whether they fail. HISTORIES is the number of random histories (default 2000). The exit
+code is 1 if the tests pass with a broken rule, or if the text of a rule is not found.
 """
 
 import os
@@ -81,7 +82,7 @@ MUTANTS = [
 
 
 def survives(file: str, old: str, new: str, histories: str) -> bool | None:
-    """Whether the tests pass with this change; None when the text to change is not there."""
+    """Replace ``old`` by ``new`` in ``file``, and return whether the tests still pass; None if ``old`` is not found."""
     with tempfile.TemporaryDirectory() as folder:
         copy = Path(folder)
         for part in ("schemas", "services/stream", "services/simulator/judge", "tests/support", "tests/unit/stream"):
@@ -116,7 +117,7 @@ def survives(file: str, old: str, new: str, histories: str) -> bool | None:
 
 
 def main() -> int:
-    """Try every mutant."""
+    """Run the tests with every mutant, and return the exit code."""
     histories = sys.argv[1] if len(sys.argv) > 1 else "2000"
     if not survives(SCREEN, "", "", "10"):
         sys.exit("the tests fail without a mutant, too")

@@ -1,4 +1,4 @@
-"""Archives that tests make: from records of their own, without a broker."""
+"""Archives for tests, made of the tests' own records without a broker."""
 
 from collections.abc import Iterable, Sequence
 from itertools import groupby
@@ -18,7 +18,7 @@ BEGIN_MS = 1_790_000_000_000
 
 
 def stored(events: Iterable[object], topic: str, partition: int = 0, *, begin_ms: int = BEGIN_MS) -> list[StoredRecord]:
-    """Return the events as they would be on the log: one a millisecond, in the order given."""
+    """Return the events as records of one partition, in this order, one every millisecond from ``begin_ms`` on."""
     found = []
     for offset, event in enumerate(events):
         value, headers = encode(event)  # type: ignore[arg-type]
@@ -36,7 +36,15 @@ def make_archive(
     seal_keys: KeyStore | None = None,
     scheme: str = "",
 ) -> Archive:
-    """Write an archive with its key beside it (``FOLDER.pem``); with ``file://`` as an object store is written."""
+    """Write the records to an archive in ``folder``, and the signing key to ``FOLDER.pem``.
+
+    Args:
+        folder: Folder of the archive.
+        records: Records of any topics and partitions.
+        per_file: Maximum number of records in a file of the archive.
+        seal_keys: Keys with which the texts are sealed; None to seal nothing.
+        scheme: Prefix of the archive's address: ``file://`` to write as to an object store, empty for a plain folder.
+    """
     signer = Signer.load_or_create(folder.with_suffix(".pem"))
     store = Store(f"{scheme}{folder}")
     begin_archive(store, signer.public_pem)

@@ -1,4 +1,4 @@
-"""Broker processes: Apache Kafka and the embedded broker, started, stopped and killed the same way."""
+"""Broker processes for tests. Apache Kafka and the embedded broker are started, stopped and killed in the same way."""
 
 import os
 import signal
@@ -22,11 +22,11 @@ PREREQUISITE_MISSING = 3
 
 
 class BrokerUnavailable(Exception):
-    """The broker cannot run here because Java or Maven does not exist; the message is its own."""
+    """Raised if Apache Kafka cannot run because Java or Maven is missing. The message is the broker's own output."""
 
 
 class Broker:
-    """One broker process with a data directory of its own; the embedded one may keep its log in memory instead."""
+    """One broker process with its own data directory. The embedded broker may keep its log in memory instead."""
 
     def __init__(
         self,
@@ -57,12 +57,12 @@ class Broker:
         return self._process.pid
 
     def start(self) -> None:
-        """Returns when the broker serves."""
+        """Start the broker, and wait until it serves clients."""
         self.launch()
         self.wait_until_ready()
 
     def launch(self) -> None:
-        """Starts the process. Call it in a thread that lives on: the process dies with the thread that made it."""
+        """Start the process. Call this in a long-lived thread, because the process is killed when that thread ends."""
         command = [*COMMANDS[self.kind], "--port", str(self.port), *self._data, *self._options]
         with self._output.open("wb") as output, self._errors.open("ab") as errors:
             self._process = subprocess.Popen(
@@ -70,7 +70,7 @@ class Broker:
             )
 
     def wait_until_ready(self) -> None:
-        """Returns when the broker has printed its ready line."""
+        """Wait until the broker has printed its ready line."""
         assert self._process is not None
         deadline = time.monotonic() + START_TIMEOUT_S[self.kind]
         while f"ready {self.address}\n" not in self._output.read_text():
@@ -82,7 +82,7 @@ class Broker:
             time.sleep(0.02)
 
     def stop(self) -> int:
-        """Stops it as an operator does; returns its exit status."""
+        """Stop the broker with SIGTERM, as an operator does, and return its exit status."""
         assert self._process is not None
         self._process.send_signal(signal.SIGTERM)
         try:
@@ -92,7 +92,7 @@ class Broker:
             raise
 
     def kill(self) -> None:
-        """kill -9: no chance to write anything down."""
+        """Kill the broker with SIGKILL, so that it can write nothing more, and wait until its port is free."""
         assert self._process is not None
         self._process.kill()
         self._process.wait()
@@ -106,17 +106,17 @@ class Broker:
         return self._process is not None and self._process.poll() is None
 
     def said(self) -> str:
-        """What it has written to standard error."""
+        """Return what the broker has written to standard error."""
         return self._errors.read_text(errors="replace").strip()
 
     def log(self) -> str:
-        """Return the end of what it has logged."""
+        """Return the last 4,000 characters of the broker's log."""
         logged = self._log.read_text(errors="replace") if self._log.exists() else self.said()
         return logged[-4000:]
 
 
 class KafkaCluster:
-    """Several nodes of Apache Kafka as one process, each of which can be killed, paused and started again alone."""
+    """Several nodes of Apache Kafka, started by one runner process. Each node can be killed or paused alone."""
 
     def __init__(self, data_dir: Path, nodes: int = 3) -> None:
         self.nodes = nodes
@@ -130,7 +130,7 @@ class KafkaCluster:
         return ",".join(self.addresses)
 
     def launch(self) -> None:
-        """Starts the nodes. Call it in a thread that lives on: they die with the thread that made them."""
+        """Start the nodes. Call this in a long-lived thread, because the nodes are killed when that thread ends."""
         command = [*COMMANDS["kafka"], "--nodes", str(self.nodes), "--port", "0", "--data-dir", str(self._data)]
         with self._output.open("wb") as output, self._errors.open("ab") as errors:
             self._process = subprocess.Popen(
@@ -138,7 +138,7 @@ class KafkaCluster:
             )
 
     def wait_until_ready(self) -> None:
-        """Returns when every node serves and knows the others."""
+        """Wait until every node serves clients and knows the other nodes."""
         assert self._process is not None
         deadline = time.monotonic() + START_TIMEOUT_S["kafka"]
         while not (line := self._output.read_text()).endswith("\n"):
@@ -151,14 +151,14 @@ class KafkaCluster:
         self.addresses = line.removeprefix("ready ").strip().split(",")
 
     def pid(self, node: int) -> int:
-        """The process of node 1, 2, 3 ..."""
+        """Return the process id of a node. The first node has number 1."""
         return int((self._data / f"node-{node}" / "pid").read_text())
 
     def signal(self, node: int, number: int) -> None:
         os.kill(self.pid(node), number)
 
     def kill(self, node: int) -> None:
-        """kill -9; returns when its port is free."""
+        """Kill a node with SIGKILL, and wait until its port is free."""
         self.signal(node, signal.SIGKILL)
         port = int(self.addresses[node - 1].rpartition(":")[2])
         deadline = time.monotonic() + STOP_TIMEOUT_S
@@ -167,12 +167,12 @@ class KafkaCluster:
             time.sleep(0.02)
 
     def start_again(self) -> None:
-        """Has every node that is down started again; returns at once."""
+        """Tell the runner to start every ended node again, and return at once."""
         assert self._process is not None
         self._process.send_signal(signal.SIGHUP)
 
     def serves(self, node: int) -> bool:
-        """Whether a node answers and knows of all."""
+        """Return whether a node answers and knows all nodes of the cluster."""
         host, _, port = self.addresses[node - 1].rpartition(":")
         body = struct.pack(">hhihi", 3, 1, 1, -1, 0)  # Metadata, version 1, of no topic
         try:
@@ -184,7 +184,7 @@ class KafkaCluster:
         return len(head) == 12 and struct.unpack(">i", head[8:])[0] >= self.nodes
 
     def stop(self) -> int:
-        """Stops all as an operator does; returns the exit status."""
+        """Stop all nodes with SIGTERM, as an operator does, and return the runner's exit status."""
         assert self._process is not None
         self._process.send_signal(signal.SIGTERM)
         try:
@@ -198,5 +198,5 @@ class KafkaCluster:
         return self._process is not None and self._process.poll() is None
 
     def said(self) -> str:
-        """What the runner has written to standard error."""
+        """Return what the runner has written to standard error."""
         return self._errors.read_text(errors="replace").strip()

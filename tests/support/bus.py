@@ -1,4 +1,4 @@
-"""Tests play every role at once, and on copies of topics: what the registry lets each role write, put together."""
+"""Rights of a test: it may write whatever any role may write, to the topics and to copies of topics."""
 
 import dataclasses
 import random
@@ -12,19 +12,19 @@ _WRITES = dict(writes(*ROLES))
 
 
 def any_role() -> ByTopic:
-    """What any role may write, there and on every copy made before or after."""
+    """Return the event classes that any role may write, by topic. Copies of topics are included, even later copies."""
     return _WRITES
 
 
 def copy_of(topic: Topic, prefix: str | None = None) -> Topic:
-    """A topic of a test's own, on which the same roles may write the same."""
+    """Make a copy of a topic under a random name for one test. The same roles may write the same events to the copy."""
     copied = dataclasses.replace(topic, name=f"{prefix or topic.name}.{random.getrandbits(64):x}")
     _WRITES[copied.name] = _WRITES[topic.name]
     return copied
 
 
 def topic_of(event: AnyEvent) -> Topic:
-    """Return the topic that an event belongs on, the first of several."""
+    """Return the topic to which an event is written. If an event may be written to several topics, return the first."""
     if isinstance(event, Request) and event.lane == "batch":
         return REQUESTS_BATCH
     return KINDS[type(event).__name__].access[0].topic

@@ -1,4 +1,4 @@
-"""Many chunks on a broker, quickly: batches of real events over one blocking connection, and all of them read back."""
+"""A fast way to write many chunks to a broker and to read all of them back, over one blocking connection."""
 
 import socket
 import struct
@@ -15,7 +15,7 @@ from services.broker.protocol.wire import Reader, Writer
 
 PRODUCE, FETCH, LIST_OFFSETS, CREATE_TOPICS, DELETE_TOPICS = 0, 1, 2, 19, 20
 IN_FLIGHT: Final = 8
-"""Requests that are sent before the first of them is answered."""
+"""How many requests are sent before the response to the first one is read."""
 
 FETCH_BYTES: Final = 4 << 20
 
@@ -24,7 +24,7 @@ NEW_MS: Final = 1_790_000_000_000
 
 
 class Connection:
-    """One connection of a client that waits."""
+    """A blocking connection to a broker."""
 
     def __init__(self, address: str) -> None:
         host, _, port = address.rpartition(":")
@@ -40,7 +40,7 @@ class Connection:
         self._socket.sendall(struct.pack(">i", len(head) + len(body)) + head + body)
 
     def send_produce(self, topic: str, batch: bytes) -> None:
-        """Send a batch for partition 0."""
+        """Send a produce request with a batch for partition 0, without waiting for the response."""
         self.send(PRODUCE, 7, _produce(topic, 1, batch))
 
     def answer(self) -> Reader:
@@ -53,7 +53,7 @@ class Connection:
 
 
 def chunk_batch(records: int, text: str = " token") -> bytes:
-    """One record batch with so many chunks, as a producer sends them."""
+    """Return one record batch with ``records`` chunks, encoded as by a producer."""
     builder = DefaultRecordBatchBuilder(2, 0, 0, -1, -1, -1, 1 << 24)
     for seq in range(records):
         event = Chunk(
@@ -75,7 +75,7 @@ def create_topic(connection: Connection, topic: str, partitions: int, config: di
 
 
 def fill(address: str, topic: str, partitions: int, chunks: int, *, in_batch: int = 16, text: str = " token") -> int:
-    """Append so many chunks, evenly to all partitions, each acknowledged; return how many bytes they are."""
+    """Append ``chunks`` chunks evenly to all partitions, check each response, and return the total size in bytes."""
     connection = Connection(address)
     batch, in_request = chunk_batch(in_batch, text), in_batch * partitions
     body, requests = _produce(topic, partitions, batch), chunks // in_request
@@ -93,7 +93,7 @@ def fill(address: str, topic: str, partitions: int, chunks: int, *, in_batch: in
 
 
 def produce(connection: Connection, topic: str, batch: bytes) -> int:
-    """Append a batch to partition 0; return the error code."""
+    """Append a batch to partition 0, and return the error code of the response."""
     (code,) = _codes(connection.ask(PRODUCE, 7, _produce(topic, 1, batch)))
     return code
 
@@ -106,7 +106,7 @@ def _produce(topic: str, partitions: int, batch: bytes) -> bytes:
 
 
 def _codes(answer: Reader) -> list[int]:
-    """The error code of each partition of a produce."""
+    """Return the error code of each partition in the response to a produce request."""
     answer.i32(), answer.string()
     codes = []
     for _ in range(answer.i32()):
@@ -123,7 +123,7 @@ def delete_topic(connection: Connection, topic: str) -> None:
 
 
 def offset(connection: Connection, topic: str, partition: int, time_ms: int) -> int:
-    """The first offset (`EARLIEST`), the next one (`LATEST`), or that of a time."""
+    """Return the first offset (``EARLIEST``), the next offset (``LATEST``), or the offset for a time in ms."""
     out = Writer().i32(-1).i32(1).string(topic).i32(1).i32(partition).i64(time_ms)
     answer = connection.ask(LIST_OFFSETS, 1, out.done())
     answer.i32(), answer.string(), answer.i32(), answer.i32()
@@ -133,7 +133,7 @@ def offset(connection: Connection, topic: str, partition: int, time_ms: int) -> 
 
 
 def count_chunks(address: str, topic: str, partitions: Sequence[int]) -> int:
-    """Read everything and check every offset and checksum; return the number of records."""
+    """Read all records of these partitions, check every offset and checksum, and return the number of records."""
     connection = Connection(address)
     total = 0
     for partition in partitions:
@@ -152,7 +152,7 @@ def send_fetch(connection: Connection, topic: str, partition: int, at: int, *, w
 
 
 def fetched(connection: Connection) -> bytes:
-    """The records of the one partition that was fetched."""
+    """Read the response to a fetch request of one partition, and return the record batches in it."""
     answer = connection.answer()
     answer.i32(), answer.i32(), answer.string(), answer.i32(), answer.i32()
     code = answer.i16()
@@ -162,7 +162,7 @@ def fetched(connection: Connection) -> bytes:
 
 
 def _check(data: bytes, at: int) -> int:
-    """Return the offset behind whole batches that begin at this one."""
+    """Check the record batches, which must begin at the offset ``at``, and return the offset after the last record."""
     assert data, f"nothing at offset {at}"
     for header, batch in _batches(data):
         assert header.base_offset == at, f"offset {header.base_offset} where {at} was due"

@@ -1,6 +1,7 @@
-"""`docker-compose.yml` as compose reads it: interpolation, where a variable comes from, and the real program.
+"""`docker-compose.yml` as compose reads it, with the variables filled in by this module or by compose's own loader.
 
-Only what the file uses: ``${NAME}``, ``${NAME:-default}`` and a name without a value. Other forms are refused.
+This module knows only the forms that the file uses: ``${NAME}``, ``${NAME:-default}`` and a name without a value. It
+refuses other forms.
 """
 
 import json
@@ -22,21 +23,21 @@ _REFERENCE: Final = re.compile(r"\$(?:\{(\w+)(?::-([^${}]*))?\}|(.?))")
 
 
 def read_env_file(path: Path) -> dict[str, str]:
-    """Return the variables of an environment file; a comment is a line of its own."""
+    """Return the variables of an environment file. A comment must have its own line."""
     lines = path.read_text(encoding="utf-8").splitlines()
     return dict(line.split("=", 1) for line in lines if line and not line.startswith("#"))
 
 
 def project_variables(env_file: Path | None, shell: Mapping[str, str]) -> dict[str, str]:
-    """Return what compose interpolates with: ``--env-file``, and before it the shell."""
+    """Return the variables that compose fills in. A variable of the shell overrides the same one of ``--env-file``."""
     return {**({} if env_file is None else read_env_file(env_file)), **shell}
 
 
 def interpolated(value: Any, variables: Mapping[str, str]) -> Any:
-    """Fill in the references in every string.
+    """Fill in the variables in every string of a part of the compose file, and return the result.
 
     Raises:
-        ValueError: A reference has a form that this does not know.
+        ValueError: A reference is neither ``${NAME}`` nor ``${NAME:-default}``.
     """
     if isinstance(value, dict):
         return {name: interpolated(each, variables) for name, each in value.items()}
@@ -55,7 +56,7 @@ def interpolated(value: Any, variables: Mapping[str, str]) -> Any:
 
 
 def references(value: Any) -> set[str]:
-    """Return the names of all variables that a part of the file refers to, names without a value among them."""
+    """Return the names of all variables in a part of the compose file, including variables listed without a value."""
     if isinstance(value, dict):
         passed_on = {name for name, each in value.get("environment", {}).items() if each is None}
         return passed_on.union(*map(references, value.values()))
@@ -65,7 +66,7 @@ def references(value: Any) -> set[str]:
 
 
 def container_environment(service: Mapping[str, Any], variables: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment that compose gives a service's container: ``env_file``, and before it ``environment``."""
+    """Return the environment that compose gives a service's container. ``environment`` overrides ``env_file``."""
     found: dict[str, str] = {}
     files = service.get("env_file", [])
     for path in [files] if isinstance(files, str) else files:
@@ -79,14 +80,14 @@ def container_environment(service: Mapping[str, Any], variables: Mapping[str, st
 
 
 def load() -> dict[str, Any]:
-    """Return the file with its anchors merged, and nothing filled in."""
+    """Return the content of `docker-compose.yml` with its YAML anchors merged, but no variables filled in."""
     parser = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # ten times as fast, where the package has it
     loaded: dict[str, Any] = yaml.load(FILE.read_text(encoding="utf-8"), parser)
     return loaded
 
 
 def compose_program() -> str:
-    """Return the program with compose's own loader; without it the test is skipped, and says how to come by it."""
+    """Return the path of the program with compose's own loader, or skip the test and say how to build the program."""
     found = go_program(PROGRAM)
     if found is None:
         pytest.skip(f"{PROGRAM} is neither in PATH nor in GOPATH/bin: `make {PROGRAM}` builds it with Go")
@@ -96,7 +97,7 @@ def compose_program() -> str:
 def real_config(
     program: str, *, profiles: Iterable[str] = (), env_file: Path | None = None, shell: Mapping[str, str]
 ) -> dict[str, Any]:
-    """Return what compose makes of the file."""
+    """Return the configuration that compose's own loader makes of `docker-compose.yml`."""
     options = ["-f", str(FILE)]
     options += [] if env_file is None else ["--env-file", str(env_file)]
     options += [option for profile in profiles for option in ("--profile", profile)]

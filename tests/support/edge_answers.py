@@ -1,4 +1,4 @@
-"""Histories written by hand, and a client as simple as a client can be."""
+"""Events of answers for tests of the edge, and the simplest possible client."""
 
 import orjson
 
@@ -8,7 +8,7 @@ from schemas.stream import Chunk, Cleared, Closed, Cutover, Finished, Recall, St
 
 
 class AnswerWriter:
-    """Writes one request's events, a millisecond apart."""
+    """Makes the events of one request, each a millisecond later than the one before."""
 
     def __init__(self, request_id, tenant="local", *, checked=False, delivery=None):
         self.request_id = request_id
@@ -60,7 +60,7 @@ class AnswerWriter:
         )  # fmt: skip
 
     def cutover(self, trigger="stall"):
-        """Hand over to the next attempt, whose chunks are counted anew."""
+        """Return a cutover to the next attempt. The chunks of that attempt are numbered from 0 again."""
         self.attempt += 1
         event = Cutover(**self.common(), attempt=self.attempt, trigger=trigger, seen_seq=self.seq - 1)
         self.seq = self.start = 0
@@ -71,7 +71,10 @@ class AnswerWriter:
 
 
 def plain_answer(request_id, texts, *, tenant="local", checked=False):
-    """An answer without incident, from the first event to the last."""
+    """Return the events of an answer without incidents, from ``Started`` to ``Closed``.
+
+    With ``checked``, the prompt has a verdict and the text is cleared.
+    """
     writer = AnswerWriter(request_id, tenant, checked=checked)
     head = [writer.started(), *([writer.allowed()] if checked else [])]
     body = [writer.chunk(text) for text in texts]
@@ -80,7 +83,7 @@ def plain_answer(request_id, texts, *, tenant="local", checked=False):
 
 
 def sse_events(data: bytes):
-    """The events in a stream of server-sent events."""
+    """Yield the fields of each event in a stream of server-sent events."""
     for block in data.split(b"\n\n"):
         fields = dict(line.split(b": ", 1) for line in block.split(b"\n") if line and not line.startswith(b":"))
         if fields:
@@ -88,7 +91,7 @@ def sse_events(data: bytes):
 
 
 class ClientScreen:
-    """Applies ops as JSON, as a browser does."""
+    """A client that applies ops in JSON to its visible text, as a browser does."""
 
     def __init__(self):
         self.visible = ""

@@ -1,15 +1,15 @@
-"""Pearson's chi-square test, for counts against probabilities."""
+"""Pearson's chi-square test of counts against expected probabilities."""
 
 import math
 
 import numpy as np
 
 LEAST_EXPECTED = 5.0
-"""Cells that expect fewer draws are put together: below it the statistic is not chi-square distributed."""
+"""Cells with a smaller expected count are merged, because the statistic would not be chi-square distributed."""
 
 
 def chi_square(counts, probabilities):
-    """The statistic, its degrees of freedom, and the chance of one as large if the probabilities were right."""
+    """Return the chi-square statistic, its degrees of freedom and the p-value."""
     counts, probabilities = np.ravel(counts).astype(float), np.ravel(probabilities).astype(float)
     if counts[probabilities <= 0].any():
         return math.inf, 1, 0.0  # what cannot happen has happened
@@ -29,7 +29,7 @@ def chi_square(counts, probabilities):
 
 
 def upper_gamma(a, x):
-    """Q(a, x), the regularised upper incomplete gamma function (Numerical Recipes, section 6.2)."""
+    """Return Q(a, x), the regularised upper incomplete gamma function (Numerical Recipes, section 6.2)."""
     if x <= 0:
         return 1.0
     front = math.exp(a * math.log(x) - x - math.lgamma(a))

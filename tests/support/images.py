@@ -1,7 +1,7 @@
-"""The project's images, built by buildah from their Dockerfile, and containers of them, without Docker and a registry.
+"""The project's images, built by buildah from their Dockerfiles, and containers of them, without Docker or a registry.
 
-The base image is made by debootstrap, because it cannot be pulled everywhere: Debian of the same release with its own
-Python, under the base's name. What is built from it is what the Dockerfile says, step by step.
+The base image is made by debootstrap, because not every machine can pull it. It is Debian of the same release with
+Debian's own Python, under the name of the real base image. All other steps are those of the Dockerfile.
 """
 
 import contextlib
@@ -25,10 +25,10 @@ STORAGE: Final = ROOT / ".railbus" / "images"
 BUILD_LIMIT_S: Final = 1_800
 
 PACKAGES: Final = "python3,python3-venv,ca-certificates"
-"""That Debian's smallest system lacks and the base image has."""
+"""Packages that the real base image has, but not Debian's smallest system."""
 
 DOCKER_TMPFS: Final = ("nosuid", "nodev", "noexec")
-"""How Docker mounts a tmpfs, unless it is told ``exec``."""
+"""The options with which Docker mounts a tmpfs. With the option ``exec``, ``noexec`` is left out."""
 
 ENTER: Final = """
 set -e
@@ -44,11 +44,11 @@ shift
 mount -o remount,bind,ro "$0"
 exec chroot "$0" "$@"
 """
-"""In a mount namespace of its own: the image read-only, its volumes, a tmpfs, and then the command."""
+"""A shell script for its own mount namespace: mount the image read-only, its volumes and a tmpfs, and run a command."""
 
 
 def require_image_tools() -> None:
-    """Skip the test where images cannot be built, and say what is missing."""
+    """Skip the test if images cannot be built on this machine, and say what is missing."""
     missing = [program for program in PROGRAMS if shutil.which(program) is None]
     if missing or os.geteuid() != 0:
         pytest.skip(f"images are built as root with {', '.join(missing or PROGRAMS)} (Debian: make tools)")
@@ -58,7 +58,7 @@ def require_image_tools() -> None:
 
 
 class ImageStore:
-    """Images and the containers' file systems, in a folder of their own."""
+    """A folder with images and the file systems of containers."""
 
     def __init__(self, folder: Path = STORAGE) -> None:
         folder.mkdir(parents=True, exist_ok=True)
@@ -66,7 +66,7 @@ class ImageStore:
         self._buildah = ["buildah", "--root", str(folder / "root"), "--runroot", str(folder / "run")]
 
     def buildah(self, *arguments: str) -> str:
-        """Run buildah; return what it prints."""
+        """Run buildah, and return what it prints."""
         done = subprocess.run(
             [*self._buildah, *arguments], cwd=ROOT, stdin=subprocess.DEVNULL, capture_output=True, text=True,
             timeout=BUILD_LIMIT_S, check=False, preexec_fn=die_with_parent,
@@ -75,20 +75,20 @@ class ImageStore:
         return done.stdout.strip()
 
     def remove_containers(self) -> None:
-        """Remove what a run that was killed has left."""
+        """Remove the containers that a killed run has left behind."""
         self.buildah("rm", "--all")
 
     def has(self, image: str) -> bool:
         return image in self.buildah("images", "--format", "{{.Name}}:{{.Tag}}").splitlines()
 
     def build(self, image: str, build: Mapping[str, Any]) -> str:
-        """Build what a service's ``build`` in compose says; return the image's name."""
+        """Build an image as a service's ``build`` in the compose file says, and return the image's full name."""
         dockerfile = ROOT / build["context"] / build["dockerfile"]
         for base in set(re.findall(r"^FROM (\S+)", dockerfile.read_text(encoding="utf-8"), re.MULTILINE)):
             if not self.has(name := f"docker.io/library/{base}"):
                 self._make_base(name)
         arguments = [part for name, value in build["args"].items() for part in ("--build-arg", f"{name}={value}")]
-        # How this machine reaches its package registries.
+        # These files say how this machine reaches its package registries.
         mounts = [path for path in ("/etc/ssl/certs", "/etc/pip.conf") if Path(path).exists()]
         name = f"localhost/{image}"
         self.buildah(
@@ -105,7 +105,7 @@ class ImageStore:
 
     @contextlib.contextmanager
     def mounted(self, image: str) -> Iterator[Path]:
-        """Yield a fresh container's root."""
+        """Yield the root folder of a new container of the image. Remove the container after the ``with`` block."""
         container = self.buildah("from", "--pull-never", image)
         try:
             yield Path(self.buildah("mount", container))
@@ -132,7 +132,7 @@ class ImageStore:
 
 
 class Container:
-    """A service of compose in its image: read-only, as its user, with compose's tmpfs, volumes and variables."""
+    """A compose service in its image: read-only, with the user, tmpfs, volumes and variables that compose would set."""
 
     def __init__(
         self, root: Path, configuration: Mapping[str, Any], service: Mapping[str, Any], env: Mapping[str, str],
@@ -167,7 +167,7 @@ class Container:
         )  # fmt: skip
 
     def run(self, *command: str) -> "subprocess.CompletedProcess[str]":
-        """Run another command in the same image with the same rights, to its end."""
+        """Run another command in the same image with the same rights, wait until it ends, and return its result."""
         return subprocess.run(
             [*self._enter, *command], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=120,
             check=False, preexec_fn=die_with_parent,
@@ -179,19 +179,19 @@ class Container:
         return self._process.poll()
 
     def stop(self) -> int:
-        """Stop it as compose does; return its exit status."""
+        """Stop the service with SIGTERM, as compose does, and return its exit status."""
         assert self._process is not None
         self._process.terminate()
         return self._process.wait(STOP_TIMEOUT_S * 2)
 
     def kill(self) -> None:
-        """End it by force, and forget what it has written."""
+        """Kill the service, and discard its output."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()
         self._output.close()
 
     def said(self) -> str:
-        """Return the end of what it has written."""
+        """Return the last 4,000 bytes of the service's output."""
         self._output.seek(0)
         return self._output.read()[-4000:].decode(errors="replace")

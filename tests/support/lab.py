@@ -1,4 +1,4 @@
-"""A broker of a test's own, the log as the test reads it, and the services that the test started, each as a process."""
+"""A lab for integration tests: a broker, the log as the test reads it, and the services that the test starts."""
 
 import asyncio
 import tempfile
@@ -19,18 +19,18 @@ from tests.support.waiting import PATIENCE_S, News
 L = TypeVar("L", bound="Lab")
 
 UNGOVERNED: Final = {"RAILBUS_INPUT_GATE": "off", "RAILBUS_OUTPUT_CHECK": "off"}
-"""Services that are told nothing else run without rails and safety: a lab starts one service."""
+"""Settings without rails and safety, because a lab usually starts one service only."""
 
 
 class Lab:
-    """One service under test; the test plays the others by writing their events.
+    """A broker and one service under test. The test plays the other services by writing their events.
 
     Attributes:
-        service: What ``start`` starts unless told otherwise.
+        service: Module that ``start`` runs by default.
         settings: Environment of every process that the lab starts.
-        pause_s: How long ``until`` waits after news, so that a long log is not looked through too often.
-        log: Every record that the test has read, in the order in which it read them.
-        watch: Is given every batch of records too.
+        pause_s: Seconds that ``until`` waits after new records before it checks again, which saves work on a long log.
+        log: Every readable record that the test has read, in the order of reading.
+        watch: Called with every batch of records that the test reads, including unreadable ones.
     """
 
     service: ClassVar[str] = ""
@@ -51,7 +51,10 @@ class Lab:
     @classmethod
     @asynccontextmanager
     async def opened(cls, *broker_options: str, keep_log: bool = False) -> AsyncIterator[Self]:
-        """Start a broker, which can be restarted if it keeps its log; end everything when the block ends."""
+        """Start a broker and yield a lab. End all processes after the ``with`` block.
+
+        With ``keep_log``, the broker keeps its log on disk and can be restarted.
+        """
         with tempfile.TemporaryDirectory(prefix="railbus-lab-") as folder:
             broker = Broker("embedded", Path(folder) / "data", options=broker_options, in_memory=not keep_log)
             try:
@@ -83,7 +86,7 @@ class Lab:
         await self.producer.stop()
 
     def start(self, module: str = "", *arguments: str, **env: str) -> ServiceProcess:
-        """Start a service; it is not ready yet."""
+        """Start a service, and do not wait until it is ready."""
         where = {"RAILBUS_KAFKA_BOOTSTRAP": self.bus.bootstrap, "RAILBUS_PARTITIONS": str(self.partitions)}
         process = ServiceProcess(module or self.service, *arguments, **{**where, **UNGOVERNED, **self.settings, **env})
         self._processes.append(process)
@@ -96,7 +99,7 @@ class Lab:
         return process
 
     async def restart_broker(self, away_s: float) -> None:
-        """Stop the broker cleanly, and start it with its log and its port after a while."""
+        """Stop the broker cleanly, and start it again after ``away_s`` seconds, with the same log and port."""
         assert await asyncio.to_thread(self.broker.stop) == 0
         await asyncio.sleep(away_s)
         self.broker.launch()
@@ -113,12 +116,12 @@ class Lab:
             await self.producer.send(topic_of(event), event)
 
     def written(self, kind: Any, request_id: str | None = None) -> list[Any]:
-        """Return the events of a kind (or of several, as ``isinstance`` takes them) that were read so far."""
+        """Return the events of ``kind`` (as for ``isinstance``) that were read so far, of one request or of all."""
         events = (record.event for record in self.log)
         return [e for e in events if isinstance(e, kind) and (request_id is None or e.request_id == request_id)]
 
     def screen(self, request_id: str) -> Screen:
-        """Fold what was read of a request's stream so far."""
+        """Fold the events of a request that were read so far, and return the screen."""
         screen = Screen(request_id)
         for record in self.log:
             if (
@@ -130,7 +133,7 @@ class Lab:
         return screen
 
     async def until(self, condition: Callable[[], object], *, within_s: float = PATIENCE_S) -> None:
-        """Wait for what must happen on the log."""
+        """Wait until the condition holds. Check it after new records, and fail after ``within_s`` seconds."""
         await self._news.until(condition, within_s=within_s, pause_s=self.pause_s)
 
     def _on_records(self, records: Sequence[Received | UnreadableRecord]) -> None:

@@ -1,4 +1,4 @@
-"""Windows of the ledger, summed by the books themselves from made-up accounts and receipts."""
+"""Windows of the ledger for tests, summed by the ledger's own code from made-up accounts and receipts."""
 
 import random
 
@@ -13,7 +13,7 @@ CONFIG = BooksConfig(
 
 
 def windows_of(events, now_s, part=0, config=CONFIG):
-    """The windows of these accounts and receipts, as one ledger publishes them now."""
+    """Return the windows that a ledger would publish at ``now_s`` for these accounts and receipts."""
     books = PartitionBooks(part, config)
     for event in events:
         books.take(event, int(now_s * 1_000))
@@ -21,7 +21,7 @@ def windows_of(events, now_s, part=0, config=CONFIG):
 
 
 def request_at(number, ago_s, now_s, *, waited_ms=125.0, exposed_tokens=4, **fields):
-    """Account and receipt of a request that was closed so long ago."""
+    """Return the account and the receipt of a request that was closed ``ago_s`` seconds before ``now_s``."""
     closed_s = now_s - ago_s - T0_S
     return account(number, closed_s, **fields), detached(
         number,
@@ -33,7 +33,7 @@ def request_at(number, ago_s, now_s, *, waited_ms=125.0, exposed_tokens=4, **fie
 
 
 def busy_hour(now_s, seed=1, per_minute=6):
-    """Windows of an hour of two tenants, with recalls, failures and attempts in the cloud; a pause in the middle."""
+    """Return the windows of an hour with two tenants, recalls, failures, attempts in the cloud, and a pause midway."""
     dice = random.Random(seed)
     events = []
     number = 0

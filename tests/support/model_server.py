@@ -1,4 +1,4 @@
-"""A model server that says what it is told: a text for each model name, so many tokens at a time, at an even pace."""
+"""A test model server. It streams a text for each model name at an even pace, a set number of tokens at a time."""
 
 import asyncio
 from contextlib import asynccontextmanager
@@ -8,22 +8,22 @@ import orjson
 from aiohttp import web
 
 TOKEN_CHARS = 4
-"""A token is as many characters, so that everybody can count."""
+"""Number of characters of each token, always the same, so that a test can count tokens."""
 
 HEAD = {"id": "chatcmpl-1", "object": "chat.completion.chunk", "created": 1_700_000_000}
 
 
 @dataclass
 class ScriptedAnswer:
-    """One answer.
+    """An answer that the test model server gives.
 
     Attributes:
-        text: What is said.
-        tokens_per_s: How fast.
-        step_tokens: Tokens that come together.
-        begin_s: Time to the first of them.
-        said: Steps that were sent.
-        broken: The connection was closed before the end.
+        text: Text of the answer.
+        tokens_per_s: Tokens per second.
+        step_tokens: Number of tokens that are sent together, as one step.
+        begin_s: Seconds until the first step.
+        said: Number of steps that were sent.
+        broken: Whether the connection was closed before the end of the answer.
     """
 
     text: str
@@ -40,7 +40,7 @@ class ScriptedAnswer:
 
 
 class ModelServer:
-    """The server; ``sayings`` by model name. ``default`` is what the tree's own first question gets."""
+    """The test model server. ``sayings`` has the answer of each model. The answer of ``default`` is "Yes." at first."""
 
     def __init__(self):
         self.sayings = {"default": ScriptedAnswer("Yes.")}
@@ -81,7 +81,7 @@ def frame(delta, tokens, finish=None):
 
 @asynccontextmanager
 async def serve_model():
-    """A server on a free port of this machine."""
+    """Yield a test model server that listens on a free port of this machine."""
     speaker = ModelServer()
     app = web.Application()
     app.add_routes([web.get("/v1/models", speaker.models), web.post("/v1/chat/completions", speaker.complete)])

@@ -1,4 +1,4 @@
-"""The real Open Policy Agent with a policy's rego folder as its bundle."""
+"""The real Open Policy Agent (OPA) as a server, with the folder ``rego`` of a policy as its bundle."""
 
 import json
 import os
@@ -14,7 +14,7 @@ from tests.support.processes import free_port
 
 
 def program():
-    """The opa program, or a skip that says how to come by it."""
+    """Return the path of the program ``opa``, or skip the test and say how to build the program."""
     go = shutil.which("go")
     homes = [Path.home() / "go"]
     if go is not None:
@@ -27,7 +27,7 @@ def program():
 
 
 class OpaServer:
-    """One process; whoever starts it ends it."""
+    """One OPA process. Whoever creates it must end it with ``kill``."""
 
     def __init__(self, folder, log):
         self.port = free_port()
@@ -50,7 +50,7 @@ class OpaServer:
         raise AssertionError("OPA does not get ready")
 
     def ask(self, entry_point, document):
-        """What it says; None when the rule is undefined."""
+        """Return OPA's decision for an input; None if the rule is undefined for this input."""
         url = f"{self.url}/v1/data/" + entry_point.removeprefix("data.").replace(".", "/")
         body = json.dumps({"input": document}).encode()
         request = urllib.request.Request(url, body, {"Content-Type": "application/json"})
@@ -58,7 +58,7 @@ class OpaServer:
             return json.load(answer).get("result")
 
     def decisions(self):
-        """The lines of its decision log."""
+        """Return the entries of OPA's decision log."""
         lines = (json.loads(line) for line in self._log.read_text().splitlines())
         return [line for line in lines if line.get("msg") == "Decision Log"]
 

@@ -1,4 +1,4 @@
-"""Where spans end in tests: an OTLP server with the official messages, and the real collector before it."""
+"""Run an OTLP server that records the spans it receives, or an OpenTelemetry Collector that forwards spans to it."""
 
 import gzip
 import subprocess
@@ -18,7 +18,7 @@ COLLECTOR = "otelcol-railbus"
 
 @dataclass(frozen=True)
 class ReceivedSpan:
-    """A span as it came over the wire; ids in hexadecimal, empty for none."""
+    """A span as it was received over OTLP. Ids are hexadecimal strings. A root span has an empty ``parent_id``."""
 
     trace_id: str
     span_id: str
@@ -38,7 +38,12 @@ class ReceivedSpan:
 
 
 class OtlpReceiver:
-    """The spans that were received, and whether the server takes them now."""
+    """The address of an OTLP server, and the spans that it has received.
+
+    Attributes:
+        raw: The bytes of all requests that were accepted.
+        status: The HTTP status that the server answers with. If it is not 200, the server drops the spans.
+    """
 
     def __init__(self):
         self.port = free_port()
@@ -48,7 +53,11 @@ class OtlpReceiver:
         self.status = 200
 
     def by_request(self):
-        """The spans of each request, by its id, once its trace is whole: two exports may have one trace's spans."""
+        """Return the spans of each complete trace, by the id of the request.
+
+        The spans of one trace may arrive in several exports. A trace counts as complete if its spans with the attribute
+        ``railbus.part`` together last as long as the span of the request. A difference of 1 ms is allowed.
+        """
         traces: dict[str, dict[str, ReceivedSpan]] = {}
         for span in self.spans:
             traces.setdefault(span.trace_id, {})[span.span_id] = span
@@ -92,7 +101,10 @@ def _value(value):
 
 @contextmanager
 def otlp_receiver(receiver=None):
-    """Serve ``/v1/traces`` over a real socket."""
+    """Run an OTLP server within the ``with`` block. Yield the object that records the received spans.
+
+    This object is ``receiver``, or a new one.
+    """
     pytest.importorskip("opentelemetry.proto", reason="pip install -r requirements/otel.txt")
     receiver = receiver or OtlpReceiver()
 
@@ -126,7 +138,7 @@ def otlp_receiver(receiver=None):
 
 
 def collector_program():
-    """The real collector, or a skip that says how to come by it."""
+    """Return the path of the OpenTelemetry Collector. If there is none, skip the test and say how to build it."""
     found = go_program(COLLECTOR)
     if found is None:
         pytest.skip(f"{COLLECTOR} is neither in PATH nor in GOPATH/bin: `make otelcol` builds it with Go")
@@ -135,7 +147,10 @@ def collector_program():
 
 @contextmanager
 def running_collector(receiver, folder):
-    """Run OpenTelemetry's collector, which passes on to the receiver what it takes; yield its address."""
+    """Run the OpenTelemetry Collector within the ``with`` block. Yield its URL.
+
+    The collector forwards all spans to ``receiver``. Its configuration and log are in ``folder``.
+    """
     port = free_port()
     configuration = {
         "receivers": {"otlp": {"protocols": {"http": {"endpoint": f"127.0.0.1:{port}"}}}},

@@ -1,4 +1,4 @@
-"""Processes that tests start: services, commands, and the environment they run in."""
+"""Start services and other programs as processes of a test, each with a clean environment and free ports."""
 
 import ctypes
 import os
@@ -26,13 +26,16 @@ _given_ports: Final[deque[int]] = deque(maxlen=100)
 
 
 def bare_environment(**env: str) -> dict[str, str]:
-    """This process's environment without any setting of the product, and these variables."""
+    """Return this process's environment variables and those in ``env``.
+
+    Variables of this process that begin with ``RAILBUS_`` or ``OTEL_`` are left out.
+    """
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("RAILBUS_", "OTEL_"))}
     return kept | env
 
 
 def die_with_parent() -> None:
-    """Have the kernel kill this process when the thread that started it ends; for ``preexec_fn``."""
+    """On Linux, let the kernel kill this process when the thread that started it ends. Use it as ``preexec_fn``."""
     if sys.platform == "linux":
         pr_set_pdeathsig = 1
         ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGKILL)
@@ -49,11 +52,11 @@ def is_free(port: int) -> bool:
 
 
 def free_port() -> int:
-    """Return a free port below those that Linux gives to outgoing connections, and that ``railbus up`` chooses among.
+    """Return a free port below the ports of Linux's outgoing connections and those that ``railbus up`` chooses from.
 
-    A client that tries to reconnect while the broker is down could otherwise be given the broker's own port. It is free
-    until its process listens, a second or two later: so each worker of pytest has ports of its own, and none of those
-    that it was given lately is given again.
+    If a client tries to reconnect while the broker is down, its outgoing connection could otherwise get the broker's
+    own port. A process listens on its port only a second or two after this call, and the port looks free until then. So
+    each pytest worker chooses from ports of its own, and does not return its last 100 ports again.
     """
     worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
     workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
@@ -64,7 +67,7 @@ def free_port() -> int:
 
 
 def go_program(name: str) -> str | None:
-    """Return a program that is in PATH or that Go has built; None if it is not here."""
+    """Return the path of a program that is in PATH or was built with Go. Return None if there is none."""
     go = shutil.which("go")
     homes = [Path.home() / "go"]
     if go is not None:
@@ -76,7 +79,7 @@ def go_program(name: str) -> str | None:
 
 
 class ServiceProcess:
-    """A module that runs as a process, such as ``ServiceProcess("services.router")``; the test must end it."""
+    """A process that runs a Python module, such as ``ServiceProcess("services.router")``. The test must end it."""
 
     def __init__(self, module: str, *arguments: str, **env: str) -> None:
         self.module = module
@@ -97,7 +100,7 @@ class ServiceProcess:
 
     @property
     def status(self) -> int | None:
-        """The exit status; None while it runs."""
+        """The exit status; None while the process runs."""
         return self._popen.poll()
 
     @property
@@ -109,7 +112,7 @@ class ServiceProcess:
         return _content(self._err.fileno())
 
     async def ready(self, within_s: float | None = None) -> str:
-        """Wait for the ready line; return what follows the word."""
+        """Wait until the process prints its line ``ready ...``. Return the text after ``ready``."""
         done = await comes_true(lambda: "\n" in self.stdout or not self.running, within_s or START_TIMEOUT_S)
         line = self.stdout.partition("\n")[0]
         assert line.startswith("ready "), (
@@ -121,17 +124,17 @@ class ServiceProcess:
         self._popen.send_signal(number)
 
     async def ended(self, within_s: float = STOP_TIMEOUT_S) -> int:
-        """Wait for the end; return the exit status."""
+        """Wait until the process ends. Return its exit status."""
         assert await comes_true(lambda: not self.running, within_s, every_s=0.01), f"{self.module} did not end"
         return self._popen.returncode
 
     async def stop(self, within_s: float = STOP_TIMEOUT_S) -> int:
-        """Stop it as an operator does; return the exit status."""
+        """Send SIGTERM, as an operator does, and wait until the process ends. Return its exit status."""
         self.signal(signal.SIGTERM)
         return await self.ended(within_s)
 
     def kill(self) -> None:
-        """kill -9, if it runs; what it wrote to standard error goes to the test's report."""
+        """Send SIGKILL if the process still runs. Copy the process's standard error to the test's report."""
         if self._popen.poll() is None:
             self._popen.kill()
         self._popen.wait()
@@ -142,7 +145,7 @@ class ServiceProcess:
         self._err.close()
 
     def cpu_s(self) -> float:
-        """Return the CPU seconds that it has used so far."""
+        """Return the CPU time that the process has used so far, in seconds."""
         times = psutil.Process(self._popen.pid).cpu_times()
         return float(times.user + times.system)
 

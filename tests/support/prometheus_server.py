@@ -1,4 +1,4 @@
-"""The real Prometheus and its ``promtool``: programs that are found, or a skip that says how to come by them."""
+"""Run the real Prometheus and ``promtool``. If they are not installed, tests that need them are skipped."""
 
 import json
 import shutil
@@ -15,7 +15,7 @@ from tests.support.waiting import wait_until
 
 
 def program(name):
-    """The program of this name (``prometheus`` or ``promtool``)."""
+    """Return the path of ``prometheus`` or ``promtool``. If it is missing, skip the test and say how to install it."""
     found = shutil.which(name)
     if found is None:
         pytest.skip(f"{name} is not in PATH: `make tools` installs it from Debian's package prometheus")
@@ -23,7 +23,7 @@ def program(name):
 
 
 class Prometheus:
-    """A running server, asked over HTTP."""
+    """A client of a running Prometheus server."""
 
     def __init__(self, url):
         self.url = url
@@ -34,7 +34,7 @@ class Prometheus:
             return json.load(answer)["data"]
 
     def query(self, expression):
-        """The samples of an instant query."""
+        """Return the result of an instant query: one entry for each time series."""
         return self.get("query", query=expression)["result"]
 
     def targets(self):
@@ -43,7 +43,14 @@ class Prometheus:
 
 @contextmanager
 def running_prometheus(configuration, folder, *, every="1s", **changes):
-    """Run Prometheus with a configuration of ours, at a faster pace and with these changes, from the same folder."""
+    """Within the ``with`` block, run Prometheus with a changed copy of a configuration file. Yield its client.
+
+    Args:
+        configuration: Path of the configuration file. Its rule files are used where they are.
+        folder: Where Prometheus's data, its log and the copy of the configuration are written.
+        every: How often to scrape targets and to evaluate rules.
+        changes: Replacements for top-level settings of the configuration.
+    """
     settings = yaml.safe_load(configuration.read_text(encoding="utf-8")) | changes
     settings["global"] = {"scrape_interval": every, "evaluation_interval": every}
     settings["rule_files"] = [str(configuration.parent / pattern) for pattern in settings["rule_files"]]

@@ -1,4 +1,4 @@
-"""Stream logs with what safety itself writes on them, for audits: the real core and the real checks."""
+"""Add the safety service's events to a stream log, for tests of audits."""
 
 from collections.abc import Iterable
 
@@ -12,7 +12,10 @@ from services.safety.decide.check_types import CheckRequest, CheckResult
 
 
 async def recorded(policy: Policy, events: Iterable[object]) -> list[object]:
-    """Return the events with safety's own behind those that they follow from."""
+    """Return the events, each followed by the ``Cleared`` and ``Recall`` events that it causes.
+
+    The real core and checks of the safety service make these events.
+    """
     check, core, log = await nemo_check(policy), SafetyCore(policy, "safety/test"), []
     core.gained(0)
     core.caught_up(0, 1, 1)

@@ -1,4 +1,4 @@
-"""Clients that keep every byte that they were sent, and what an archive must say about it."""
+"""Record every byte that clients receive, and compare the recordings with an archive."""
 
 import asyncio
 import json
@@ -28,18 +28,20 @@ SCRIPTS = (
     "n60-mail12-mail40",
     "n24-stall6",
 )
-"""What the simulated engine does: plain, redacted, withdrawn, late, broken off, and combinations."""
+"""What the simulated engine does. An answer is plain, redacted, withdrawn, late, broken off, or several of these."""
 
 PATIENCE_S = 60.0
 
 
 @dataclass
 class Recording:
-    """One request as its client saw it.
+    """What one client received for one request.
 
     Attributes:
-        connections: The frames of each connection, as they came.
-        over: Whether the client saw the end.
+        connections: The frames of each websocket connection, in the order in which they came.
+        last: Id of the last frame, from which the client can resume; None before the first.
+        visible: The text that the client shows.
+        over: Whether the client was told that the answer has ended.
     """
 
     request_id: str = ""
@@ -58,7 +60,7 @@ class Recording:
 
 
 async def record(http: aiohttp.ClientSession, url: str, rng: random.Random) -> Recording:
-    """Ask, lose the connection now and then, resume, and return what came."""
+    """Ask for one answer on a websocket, and return what was received. Now and then, drop the connection and resume."""
     recording = Recording()
     body = {"model": f"simulated-{rng.choice(SCRIPTS)}", "messages": [{"role": "user", "content": "tell me"}]}
     while not recording.over:
@@ -90,7 +92,12 @@ async def record(http: aiohttp.ClientSession, url: str, rng: random.Random) -> R
 
 @dataclass
 class Judged:
-    """What was compared, and everything that was not the same."""
+    """How much was compared, and what differed.
+
+    Attributes:
+        shortened: Number of connections on which a client was sent a history without withdrawn text.
+        wrong: A sentence for each difference.
+    """
 
     requests: int = 0
     connections: int = 0
@@ -103,7 +110,7 @@ class Judged:
 
 
 def by_request(archive: Archive) -> dict[str, list[Received]]:
-    """Read an archive once; return every request's events."""
+    """Read an archive once. Return all events of each request, by request id."""
     found = defaultdict(list)
     for file in archive.files():
         for stored in archive.records(file):
@@ -114,7 +121,7 @@ def by_request(archive: Archive) -> dict[str, list[Received]]:
 
 
 def receipts_there(archive: Archive, recordings: list[Recording]) -> bool:
-    """Whether each connection's receipt is archived."""
+    """Return whether the archive has an ``Attached`` and a ``Detached`` event for each connection of the recordings."""
     events = by_request(archive)
     return all(
         sum(isinstance(r.event, Detached) for r in events[each.request_id])
@@ -125,7 +132,7 @@ def receipts_there(archive: Archive, recordings: list[Recording]) -> bool:
 
 
 def judge(archive: Archive, recordings: list[Recording]) -> Judged:
-    """Fold the archive, and compare it with every byte that the clients have."""
+    """Rebuild from the archive's events what each client was sent, and compare the result with the recordings."""
     found, events = Judged(), by_request(archive)
     for recording in recordings:
         records = in_log_order(events[recording.request_id])

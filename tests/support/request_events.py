@@ -1,4 +1,4 @@
-"""Made-up requests in real time: what apps, workers and edges write about them."""
+"""Make the events that clients, edges and workers write about a made-up request, dated with the present time."""
 
 import itertools
 import secrets
@@ -14,7 +14,7 @@ _numbers = itertools.count()
 
 
 class RequestEvents:
-    """One request and everything others than the router say about it."""
+    """A made-up request. The methods return events about it, but none of those that the router writes."""
 
     def __init__(self, **fields: Any) -> None:
         self.id = uuid7(now_ms(), secrets.randbits(74))

@@ -1,4 +1,4 @@
-"""The account that a router writes of a request, from the request's log."""
+"""Compute the account of a request from the request's events, as the router does."""
 
 from schemas.requests import Request
 from schemas.side_events import Account
@@ -10,7 +10,7 @@ from services.stream.latency import LogEvent
 
 
 def router_account(request_id: str, log: list[LogEvent], tenant: str = "acme") -> Account | None:
-    """Return the account by the router's own fold; None while the request is not closed."""
+    """Return the account that the router would write for the events in ``log``; None if the request is not closed."""
     state = RequestState(request_id, tenant, log[0].appended_ms * 1_000, RouterConfig())
     for appended_ms, event in log:
         at_us = appended_ms * 1_000

@@ -1,4 +1,4 @@
-"""An object store that speaks S3, as a process of its own: moto's server."""
+"""Run an object store that speaks S3 (moto's server) as a separate process."""
 
 import subprocess
 import sys
@@ -16,7 +16,10 @@ BUCKET = "archive"
 
 @contextmanager
 def s3_server() -> Iterator[str]:
-    """Yield the URI of a bucket; credentials are those of ``CREDENTIALS`` in the environment."""
+    """Run an S3 server within the ``with`` block. Yield the URI of a folder in its bucket.
+
+    To use the server, set the environment variables of ``CREDENTIALS``.
+    """
     port = free_port()
     process = subprocess.Popen(
         [sys.executable, "-c", "from moto.server import main; main()", "-H", "127.0.0.1", "-p", str(port)],

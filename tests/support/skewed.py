@@ -1,6 +1,6 @@
-"""``python -m tests.support.skewed SECONDS MODULE``: run a module on a host whose wall clock is wrong by so much.
+"""``python -m tests.support.skewed SECONDS MODULE``: run a module with a wall clock that is ahead by ``SECONDS``.
 
-Only the wall clock is wrong: the monotonic clock does not depend on it.
+With a negative number, the wall clock is behind. The monotonic clock is not changed.
 """
 
 import runpy
@@ -9,7 +9,7 @@ import time
 
 
 def skew(seconds: float) -> None:
-    """Move this process's wall clock."""
+    """Move the wall clock of this process ahead by ``seconds``."""
     by_ns, true_time, true_time_ns = int(seconds * 1e9), time.time, time.time_ns
     time.time = lambda: true_time() + seconds
     time.time_ns = lambda: true_time_ns() + by_ns

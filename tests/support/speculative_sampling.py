@@ -1,13 +1,16 @@
-"""A reference for speculative sampling in NumPy: the lossless rule, and rules that are mistaken for it.
+"""A reference for speculative sampling in NumPy: the lossless rules, and rules that are mistaken for lossless.
 
-A draft proposes tokens sampled from q; the target, which computes p for each position, accepts some of them and adds
-one of its own. The rule is lossless if the result is distributed as if the target alone had sampled it. Theorem 3.5 and
-Appendix A.1 of Leviathan, Kalman, Matias, "Fast Inference from Transformers via Speculative Decoding" (2023) prove it
-for one rule: accept x with probability min(1, p(x)/q(x)), else sample from the normalised max(0, p - q); if all drafts
-are accepted, sample one more token from p. Lossless is relative to the target as served: quantised weights are another
-target.
+A draft model proposes tokens that it samples from a distribution q. The target model computes its own distribution p
+for each position. It accepts some of the proposed tokens, and adds one token of its own. A rule is lossless if the
+result is distributed as if the target alone had sampled it.
 
-Pure: uniform random numbers are arguments. Rows are probabilities over the vocabulary, the last axis.
+The rule ``rejection`` accepts a token x with probability min(1, p(x)/q(x)). A rejected token is replaced by a sample
+from the normalised max(0, p - q). If all drafts are accepted, one more token is sampled from p. Theorem 3.5 and
+Appendix A.1 of Leviathan, Kalman, Matias, "Fast Inference from Transformers via Speculative Decoding" (2023) prove that
+this rule is lossless. The target is the model as it is served: a model with quantised weights is another target.
+
+The functions draw no random numbers: uniform random numbers are arguments. The last axis of ``p`` and ``q`` is the
+vocabulary, so each row is a distribution over tokens.
 """
 
 from collections.abc import Callable, Mapping
@@ -22,21 +25,21 @@ Tokens: TypeAlias = NDArray[np.int64]
 Rule = Literal["rejection", "match", "target_probability", "plain_resample", "threshold"]
 
 NOTHING: Final = -1
-"""Padding of :attr:`Verified.tokens` after the last token of a cycle."""
+"""Fills ``Verified.tokens`` after the last token of a cycle."""
 
 THRESHOLD: Final = 0.3
-"""Share of the likeliest token's probability above which the rule ``threshold`` accepts a draft."""
+"""The rule ``threshold`` accepts a token if p of the token is at least this share of the largest p."""
 
 TOLERANCE: Final = 1e-6
-"""Largest difference of a row's sum from one."""
+"""Largest allowed difference between the sum of a row and one."""
 
 
 class _Parts(NamedTuple):
-    """A rule at one position.
+    """What a rule does with the drafted token at one position.
 
     Attributes:
-        keep: Probability of accepting the token once drafted, for each token of the vocabulary.
-        fresh: Distribution of the token sampled instead.
+        keep: For each token of the vocabulary, the probability that it is accepted if it was drafted.
+        fresh: Distribution from which a rejected token's replacement is sampled.
     """
 
     keep: Floats
@@ -44,11 +47,11 @@ class _Parts(NamedTuple):
 
 
 class Verified(NamedTuple):
-    """The result of a cycle, for each sequence.
+    """The result of one cycle, for each sequence.
 
     Attributes:
-        tokens: Shape (sequences, gamma + 1); the accepted drafts and the target's own token, then ``NOTHING``.
-        accepted: Number of accepted drafts.
+        tokens: The accepted drafts, then the target's own token, then ``NOTHING``. Shape (sequences, gamma + 1).
+        accepted: Number of accepted drafts. Shape (sequences,).
     """
 
     tokens: Tokens
@@ -64,9 +67,9 @@ def verify(
         target: p at each drafted position and at the next one, shape (sequences, gamma + 1, vocabulary).
         draft: q at each drafted position, shape (sequences, gamma, vocabulary).
         drafted: The draft's tokens, shape (sequences, gamma).
-        chance: Uniform in [0, 1), one per draft; independent of everything else.
-        fresh: Uniform in [0, 1), one per sequence, for the token that the target adds.
-        rule: How drafts are accepted or replaced; only ``rejection`` and ``match`` are lossless.
+        chance: Uniform random numbers in [0, 1), one for each draft. They decide whether the drafts are accepted.
+        fresh: Uniform random numbers in [0, 1), one for each sequence. They select the token that the target adds.
+        rule: How drafts are accepted or replaced. Only ``rejection`` and ``match`` are lossless.
 
     Raises:
         ValueError: The shapes do not fit, or a row is not a distribution.
@@ -89,16 +92,16 @@ def verify(
 
 
 def draw(probabilities: Floats, uniform: Floats) -> Tokens:
-    """Sample a token from each row, by inversion of its cumulative sum."""
+    """Sample one token from each row by inverse transform sampling. ``uniform`` has a random number for each row."""
     steps = np.cumsum(probabilities, axis=-1)
     index = (steps <= uniform[..., None] * steps[..., -1:]).sum(axis=-1)
     return np.asarray(np.minimum(index, probabilities.shape[-1] - 1))
 
 
 def emitted(target: Floats, draft: Floats, rule: Rule = "rejection") -> Floats:
-    """Return the exact distribution of a drafted position's token: q keep + (1 - sum of q keep) fresh.
+    """Return the exact distribution of the token at a drafted position: q keep + (1 - sum of q keep) fresh.
 
-    For ``rejection`` and ``match`` it is p for every q; for the other rules it is between p and q.
+    For ``rejection`` and ``match``, this is p, whatever q is. For the other rules, it may differ from p.
     """
     parts = RULES[rule](distributions("p", target), distributions("q", draft))
     kept = draft * parts.keep
@@ -106,23 +109,26 @@ def emitted(target: Floats, draft: Floats, rule: Rule = "rejection") -> Floats:
 
 
 def acceptance(target: Floats, draft: Floats, rule: Rule = "rejection") -> Floats:
-    """Return the probability that a draft is accepted; ``rejection`` has sum of min(p, q), the lossless maximum."""
+    """Return the probability that a draft is accepted.
+
+    For ``rejection``, it is the sum of min(p, q). No other lossless rule accepts more.
+    """
     parts = RULES[rule](distributions("p", target), distributions("q", draft))
     return np.asarray((draft * parts.keep).sum(axis=-1))
 
 
 def total_variation(one: Floats, other: Floats) -> Floats:
-    """Return half the sum of absolute differences: the largest difference in the probability of any event."""
+    """Return the total variation distance of two distributions: half the sum of the absolute differences."""
     return np.asarray(np.abs(one - other).sum(axis=-1) / 2)
 
 
 def one_hot(tokens: Tokens, vocabulary: int) -> Floats:
-    """Return the q of a draft that always proposes its likeliest token (greedy drafting, n-gram, suffix)."""
+    """Return the q of a draft that proposes ``tokens`` with certainty, as greedy, n-gram and suffix drafts do."""
     return np.asarray(np.eye(vocabulary)[tokens])
 
 
 def distributions(name: str, rows: Floats) -> Floats:
-    """Return the rows.
+    """Check that the rows are distributions, and return them. ``name`` is for the error message.
 
     Raises:
         ValueError: A row is not a distribution.
@@ -137,7 +143,10 @@ def _rejection(p: Floats, q: Floats) -> _Parts:
 
 
 def _match(p: Floats, q: Floats) -> _Parts:
-    """Sample t from p and accept x only if x = t: lossless too, but it accepts only sum p q, not sum min(p, q)."""
+    """Sample t from p, and accept x only if x = t.
+
+    This rule is lossless. It accepts a draft with probability sum p q, which is less than the sum of min(p, q).
+    """
     # Given that x was drafted and t differs, t follows p without x, so the replacement depends on x. Summed over x:
     missed = p * (1 - q)
     total = missed.sum(axis=-1, keepdims=True)
@@ -145,28 +154,34 @@ def _match(p: Floats, q: Floats) -> _Parts:
 
 
 def _target_probability(p: Floats, q: Floats) -> _Parts:
-    """Accept if ``rand < p(x)``: it ignores that x is a sample of q, and is right only for a one-hot q."""
+    """Accept x with probability p(x).
+
+    This rule ignores that x was sampled from q. It is lossless only if q is one-hot.
+    """
     return _Parts(p, _residual(p, q))
 
 
 def _plain_resample(p: Floats, q: Floats) -> _Parts:
-    """Accept by the right test but replace by a sample of p: tokens likely under q get too much probability."""
+    """Accept x with the right probability, but replace a rejected x by a sample from p.
+
+    This rule is not lossless: tokens whose q is large, compared with p, get too much probability.
+    """
     return _Parts(_ratio(p, q), p)
 
 
 def _threshold(p: Floats, q: Floats) -> _Parts:
-    """Accept every token that is likely enough under p: fast, but not the target's distribution."""
+    """Accept every token that is likely enough under p. This rule is fast, but not lossless."""
     del q
     return _Parts((p >= THRESHOLD * p.max(axis=-1, keepdims=True)).astype(np.float64), p)
 
 
 def _ratio(p: Floats, q: Floats) -> Floats:
-    """Return min(1, p/q); where q is 0 the token is never drafted, so any value will do."""
+    """Return min(1, p/q). Where q is 0, the value does not matter, because the token is never drafted."""
     return np.asarray(np.minimum(1.0, p / np.where(q > 0, q, 1)))
 
 
 def _residual(p: Floats, q: Floats) -> Floats:
-    """Return max(0, p - q), normalised; p where the two are equal, as no draft is rejected there."""
+    """Return max(0, p - q), normalised. If p equals q, return p: no draft is rejected then."""
     rest = np.maximum(p - q, 0)
     total = rest.sum(axis=-1, keepdims=True)
     return np.where(total > 0, rest / np.where(total > 0, total, 1), p)

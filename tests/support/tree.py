@@ -1,4 +1,4 @@
-"""A whole tree for tests: ``railbus up`` as a process of its own, in a folder of its own."""
+"""Run a whole tree (``railbus up`` and all processes that it starts) in a folder of the test."""
 
 import json
 import os
@@ -15,14 +15,14 @@ from tests.support.processes import bare_environment
 from tests.support.waiting import wait_until
 
 START_TIMEOUT_S = 180
-"""Six processes and more, on a machine that may be busy with other tests."""
+"""Longest wait for a start. A tree has at least six processes, and other tests may keep the machine busy."""
 
 BACK_S = 90
-"""Longest wait for a killed process's successor."""
+"""Longest wait until a killed process is started again."""
 
 
 class Tree:
-    """A running tree, as an operator sees it."""
+    """A running ``railbus up``, with what an operator can see of it."""
 
     def __init__(self, folder: Path, process, lines):
         self.folder = folder
@@ -48,7 +48,7 @@ class Tree:
         return any(text in line for line in self.stderr)
 
     def railbus(self, *args, timeout=60, **env):
-        """Runs another command beside the tree; it finds the tree by its folder."""
+        """Run another ``railbus`` command in the tree's folder, where it finds the tree. Return the result."""
         return subprocess.run(
             [sys.executable, "-m", "services.cli", *args],
             capture_output=True, text=True, timeout=timeout, cwd=self.folder, check=False,
@@ -56,7 +56,7 @@ class Tree:
         )  # fmt: skip
 
     def kill(self, service):
-        """kill -9; returns when another process has taken its place and serves."""
+        """Kill a service with SIGKILL. Wait until a new process has been started in its place, ready or not."""
         before = self.pid(service)
         os.kill(before, signal.SIGKILL)
         wait_until(lambda: self.pid(service) != before, f"{service} is started again", BACK_S)
@@ -67,7 +67,15 @@ class Tree:
 
 @contextmanager
 def running_tree(folder: Path, *args, governed=False, ledger=False, start_s=START_TIMEOUT_S, **env):
-    """A tree from its ready line on; whatever happens, none of its processes is left behind."""
+    """Within the ``with`` block, run ``railbus up`` in ``folder``. Yield the tree when it is ready.
+
+    Args:
+        args: More command-line options of ``railbus up``.
+        governed: Whether the services ``rails`` and ``safety`` run.
+        ledger: Whether the service ``ledger`` runs.
+        start_s: Longest time that the start may take.
+        env: More environment variables.
+    """
     args = (*args, "--governed" if governed else "--no-governed", "--ledger" if ledger else "--no-ledger")
     process = subprocess.Popen(
         [sys.executable, "-m", "services.cli", "up", "--port", "0", *args],

@@ -1,4 +1,4 @@
-"""Waiting for what must happen. A test that waits longer has failed; nothing here measures speed."""
+"""Wait until something happens, and fail the test if it does not. The time limits are too long to measure speed."""
 
 import asyncio
 import inspect
@@ -14,10 +14,10 @@ PATIENCE_S: Final = 60.0
 async def until(
     condition: Callable[[], T | Awaitable[T]], what: str = "", *, within_s: float = PATIENCE_S, every_s: float = 0.01
 ) -> T:
-    """Ask again and again; return the first true value.
+    """Call ``condition`` again and again. Return its first true result, awaited if it is awaitable.
 
     Raises:
-        AssertionError: The condition did not become true; the message is ``what``.
+        AssertionError: There was no true result within ``within_s`` seconds. The message contains ``what``.
     """
     end = time.monotonic() + within_s
     while True:
@@ -31,7 +31,7 @@ async def until(
 
 
 def wait_until(condition: Callable[[], T], what: str, within_s: float = PATIENCE_S, *, every_s: float = 0.02) -> T:
-    """Do the same as ``until`` in a test without an event loop."""
+    """Do the same as ``until``, in a test without an event loop."""
     end = time.monotonic() + within_s
     while not (value := condition()):
         assert time.monotonic() < end, f"not within {within_s} s: {what}"
@@ -40,7 +40,7 @@ def wait_until(condition: Callable[[], T], what: str, within_s: float = PATIENCE
 
 
 async def comes_true(condition: Callable[[], bool], within_s: float, every_s: float = 0.05) -> bool:
-    """Return whether the condition became true in time."""
+    """Wait until the condition is true, for ``within_s`` seconds at most. Return whether it became true."""
     end = time.monotonic() + within_s
     while not condition():
         if time.monotonic() > end:
@@ -50,7 +50,7 @@ async def comes_true(condition: Callable[[], bool], within_s: float, every_s: fl
 
 
 class News:
-    """Wakes who waits for a condition, whenever there is something new to look at."""
+    """Lets coroutines wait for a condition. They check the condition again after each call of ``tell``."""
 
     def __init__(self) -> None:
         self._event = asyncio.Event()
@@ -61,7 +61,11 @@ class News:
     async def until(
         self, condition: Callable[[], T], what: str = "", *, within_s: float = PATIENCE_S, pause_s: float = 0.0
     ) -> T:
-        """Look after each piece of news, ``pause_s`` later; return the first true value."""
+        """Call ``condition`` at once, and ``pause_s`` seconds after each ``tell``. Return its first true result.
+
+        Raises:
+            AssertionError: There was no true result within ``within_s`` seconds. The message contains ``what``.
+        """
         end = time.monotonic() + within_s
         while not (value := condition()):
             self._event.clear()

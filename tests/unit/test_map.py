@@ -1,4 +1,4 @@
-"""ARCHITECTURE.md and README.md name files that exist."""
+"""Test that the files and folders that ARCHITECTURE.md, README.md and docs/contributing.md name exist."""
 
 import re
 from pathlib import Path

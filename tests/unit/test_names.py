@@ -1,4 +1,7 @@
-"""One class name stands for one thing, and names of tests are short. Read from the sources; nothing is imported."""
+"""Test rules for names and packages, for example that no two classes have the same name.
+
+The tests read the source files and import nothing.
+"""
 
 import ast
 import re
@@ -11,7 +14,8 @@ ROOT = Path(__file__).parents[2]
 SHARED = {
     "Settings": "each service has a settings module with one class of this name, which its own modules import",
 }
-"""Names that several modules may define, and why. Private classes need no reason: only their module reads them."""
+"""Class names that several modules may define, and the reason. Private classes need no reason, because only their own
+module uses them."""
 
 RETIRED_CLASSES = {
     "Admittance", "Alarms", "Answer", "Arrival", "Asked", "Book", "Broke", "Case", "Contact", "Decided", "Desk",
@@ -20,12 +24,11 @@ RETIRED_CLASSES = {
     "Part", "QuietExecutor", "Reception", "Replay", "Role", "Room", "Said", "Scans", "Script", "Seen", "Shell",
     "Spot", "Stamp", "Tally", "Visitor", "Voiced", "Watch",
 }  # fmt: skip
-"""Class names that told a reader nothing, or stood for several things. They were replaced, and stay so.
+"""Class names that were unclear or had several meanings. They were replaced, and must not be used again.
 
-Names that were replaced in one place and are right in another: ``Account`` and ``Window`` are kinds of events, so they
-are on the wire and in archives; ``Policy`` is what its owner writes; ``Plan`` is the simulator's alone; ``Budget`` (of
-a cascade) and ``Writer`` (of the broker's protocol) are the usual words for what they are.
-"""
+Some names were replaced in one place, but are right in another, so they are not in the set: ``Account`` and ``Window``
+are kinds of events, so they are on the wire and in archives; ``Policy`` is what its owner writes; ``Plan`` is used by
+the simulator only; ``Budget`` (of a cascade) and ``Writer`` (of the broker's protocol) are the usual words."""
 
 RETIRED_MODULES = {
     "alarms", "benching", "fair", "fleet", "homes", "letter", "line", "lookout", "means", "moments", "mortal",
@@ -38,12 +41,12 @@ RETIRED_FUNCTIONS = {
 }  # fmt: skip
 
 MOST_FILES = 15
-"""Most files of a package, its folders not counted."""
+"""Maximum number of files in a package, without the files in its subfolders."""
 
 
 CLASS = re.compile(r"^( *)class (\w+)[:(]", re.MULTILINE)
 FUNCTION = re.compile(r"^ *(?:async )?def (\w+)[(\[]", re.MULTILINE)
-"""Read by pattern: to parse more than a thousand files takes seconds."""
+"""The tests use patterns, because it takes seconds to parse more than a thousand files."""
 
 
 @cache

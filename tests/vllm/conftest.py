@@ -1,4 +1,4 @@
-"""Fixtures of the vLLM tests: `make test-vllm`. Without vLLM nothing in this folder is collected."""
+"""Fixtures of the vLLM tests, which ``make test-vllm`` runs. Without vLLM, no test in this folder is collected."""
 
 import importlib.util
 
@@ -23,9 +23,11 @@ SETTINGS = {
 
 @pytest.fixture(scope="session")
 def models(tmp_path_factory):
-    """Make model folders: ``target``, ``near`` (a close drafter), ``far`` (another model), ``base`` (no template).
+    """Make tiny models. Return the folder of each model by name.
 
-    Answers of ``endless`` do not end by themselves.
+    ``near`` is a drafter that mostly agrees with ``target``, and ``far`` is another model. ``base`` has no chat
+    template. Answers of ``endless`` do not end by themselves, and ``endless_near`` is its drafter. ``small`` has a
+    smaller vocabulary, and ``small_draft`` is its drafter.
     """
     root = tmp_path_factory.mktemp("models")
     target = make_model(root / "target", seed=1)

@@ -1,6 +1,7 @@
-"""``python -m tests.vllm.draw TARGET DRAFT SEQUENCES``: sample at temperature 1, print a line of JSON for each arm.
+"""``python -m tests.vllm.draw TARGET DRAFT SEQUENCES``: sample tokens at temperature 1, with and without drafting.
 
-The engine runs inside this process, so that its sampler can be replaced by a wrong one.
+Print one line of JSON for each arm. An arm is a way to draft. vLLM runs in this process, so that the arm ``wrong`` can
+replace its sampler by a wrong one.
 """
 
 import json
@@ -24,10 +25,11 @@ ARMS = {
 
 
 def draw(target, draft, arm, sequences, seed):
-    """Return the tokens of each sequence, and the engine's drafting counts."""
+    """Sample tokens. Return the tokens of each sequence, and the numbers of drafted and of accepted tokens."""
     from vllm import LLM, SamplingParams, _custom_ops
 
-    _custom_ops._supports_onednn = False  # it compiles for every number of tokens anew, and here every step has its own
+    # oneDNN compiles for each number of tokens, and here almost every step has a different number.
+    _custom_ops._supports_onednn = False
     speculation = ARMS[arm]
     if speculation is not None:
         speculation = {"method": "draft_model", "model": draft, "num_speculative_tokens": GAMMA} | speculation
@@ -45,7 +47,11 @@ def draw(target, draft, arm, sequences, seed):
 
 
 def spoil():
-    """Replace a rejected draft by a sample from p instead of from the residual of p over q."""
+    """Make vLLM's sampler wrong: replace each rejected draft token by a sample from p.
+
+    Correct is a sample from the residual, the normalised positive part of p - q. p is the distribution of the target,
+    and q that of the draft.
+    """
     import torch
     from vllm.v1.sample import rejection_sampler
 

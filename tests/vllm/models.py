@@ -1,4 +1,4 @@
-"""Make tiny Gemma 3 models with random weights: they run like real ones and generate nonsense."""
+"""Make tiny Gemma 3 models with random weights. They run like real models, and generate nonsense."""
 
 import json
 from pathlib import Path
@@ -15,13 +15,13 @@ TEMPLATE = (
 
 
 def vocabulary(size):
-    """Return special tokens, then words of one, two ... syllables."""
+    """Return ``size`` tokens: the special tokens, then words of one syllable, then words of two."""
     words = SYLLABLES + [a + b for a in SYLLABLES for b in SYLLABLES]
     return [*SPECIAL, *words[: size - len(SPECIAL)]]
 
 
 def sentence(seed, length):
-    """Return random words in the vocabulary of tokenizers with 128 tokens and more."""
+    """Return ``length`` pseudo-random words. Every tokenizer with a vocabulary of at least 78 tokens knows them."""
     words = vocabulary(78)[len(SPECIAL) :]
     return " ".join(words[(seed * 7_919 + i * (seed + 3) + i * i) % len(words)] for i in range(length))
 
@@ -45,9 +45,16 @@ def make_tokenizer(folder: Path, size: int, *, template: bool = True):
 def make_model(
     folder: Path, *, seed: int, size=128, layers=2, hidden=64, spread=0.3, template=True, context=1024, ends=True
 ):
-    """Make a target or draft model; every second layer has a sliding window of 64 tokens, where Gemma 3 has 1,024.
+    """Make a target or draft model in ``folder``. Return ``folder``.
 
-    Greedy answers of a model that never ``ends`` are as long as they may be. The others end when chance says so.
+    Every second layer has a sliding window of 64 tokens, where Gemma 3 has 1,024.
+
+    Args:
+        size: Number of tokens in the vocabulary.
+        spread: Standard deviation of the weights.
+        template: Whether the model has a chat template.
+        context: Maximum number of tokens of prompt and answer.
+        ends: If False, a greedy answer always has the maximum length. If True, its length is random.
     """
     import torch
     from transformers import Gemma3ForCausalLM, Gemma3TextConfig
@@ -64,14 +71,17 @@ def make_model(
     model = Gemma3ForCausalLM(config).to(torch.float32)
     if not ends:
         with torch.no_grad():
-            model.lm_head.weight[config.eos_token_id] = 0  # of 127 other scores some are above 0
+            model.lm_head.weight[config.eos_token_id] = 0  # its score is 0, and some of the 127 others are above 0
     model.save_pretrained(folder)
     make_tokenizer(folder, size, template=template)
     return folder
 
 
 def nudged(source: Path, folder: Path, *, seed: int, noise: float, template=True):
-    """Make a drafter close to its target: the target's weights with noise."""
+    """Make a drafter close to its target in ``folder``: the target's weights with noise. Return ``folder``.
+
+    ``noise`` is the standard deviation of the noise, relative to that of the weights.
+    """
     import torch
     from transformers import Gemma3ForCausalLM
 

@@ -1,4 +1,4 @@
-"""vLLM's processes end with the generator; drafts are fetched only after a step that drafted."""
+"""Test that vLLM's processes end with the generator, and that drafts are fetched only after a step with drafting."""
 
 import asyncio
 import signal

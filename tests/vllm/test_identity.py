@@ -1,4 +1,4 @@
-"""Greedy answers are the same with every drafting method, and prompts share their cached prefixes."""
+"""Test that greedy answers are the same with every drafting method, and that prompts share cached prefixes."""
 
 import asyncio
 
@@ -47,7 +47,7 @@ async def answers(engine):
 
 
 class Plain:
-    """Generate the target's answers without a drafter, once."""
+    """The target's answers without a drafter. ``test_alone`` sets them, and other tests compare with them."""
 
     answers = None
 
@@ -58,7 +58,7 @@ def plain():
 
 
 def check_sums(items, *, drafts):
-    """Check that the steps add up to the result's totals."""
+    """Check that the steps of an answer add up to the totals in its result. ``drafts``: whether a drafter was used."""
     *steps, done = items
     assert isinstance(done, GenerationResult)
     assert sum(step.tokens for step in steps) == done.usage.completion_tokens
@@ -71,7 +71,7 @@ def check_sums(items, *, drafts):
     assert list(told.accepted_by_position) == sorted(told.accepted_by_position, reverse=True)
     assert sum(step.accepted for step in steps) >= told.accepted
     assert all(step.accepted <= step.drafted for step in steps)
-    first = steps[0]  # of a busy consumer, several steps in one
+    first = steps[0]  # if the consumer is slow, one item has several steps
     assert first.drafted == 0 or first.tokens > 1, "the first token comes from the prompt"
 
 

@@ -1,9 +1,12 @@
-"""At temperature 1 the engine draws from the target's distribution, drafted or not; a wrong sampler is noticed.
+"""Test that vLLM samples from the target's distribution at temperature 1, with and without drafting.
 
-Every token is drawn in a context of its own, so what is tested is where in its context's distribution it fell: with the
-vocabulary in any order that does not depend on the token, F(token - 1) + U p(token) is uniform if and only if the token
-was drawn from p. The order is by q/p, so that a token which the draft likes more than it should falls low: no sampler
-that favours the draft can hide.
+Every token is sampled in a different context, so the tokens cannot be compared with one distribution. Therefore each
+token is mapped to its position in the distribution of its context: F(token - 1) + U p(token). p is the distribution of
+the target, F is the cumulative p in some order of the vocabulary, and U is uniform in [0, 1). If the order does not
+depend on the sampled token, the position is uniform if and only if the token was sampled from p.
+
+The order is by descending q/p, where q is the distribution of the draft. So a sampler that favours the draft's tokens
+gives too many low positions. The arm ``wrong`` is such a sampler, and the test must notice it.
 """
 
 import json
@@ -26,7 +29,7 @@ pytestmark = pytest.mark.core
 
 @pytest.fixture(scope="module")
 def drawn(models):
-    """Return each arm's samples."""
+    """Run ``tests.vllm.draw``. Return the output of each arm."""
     folders = str(models["small"]), str(models["small_draft"])
     command = [sys.executable, "-m", "tests.vllm.draw", *folders, str(SEQUENCES)]
     ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
@@ -36,7 +39,7 @@ def drawn(models):
 
 
 def probabilities(folder, tokens):
-    """Compute all tokens' probabilities at each sampled position, with transformers as a reference."""
+    """Compute the model's probability of every token at each sampled position, with Hugging Face transformers."""
     import torch
     from transformers import Gemma3ForCausalLM
 
@@ -48,7 +51,7 @@ def probabilities(folder, tokens):
 
 
 def places(tokens, p, q, rng):
-    """Return each token's position in [0, 1)."""
+    """Return each token's position in [0, 1), as this module's docstring describes it."""
     order = np.argsort(-q / p, axis=-1, kind="stable")
     rank = np.argmax(order == tokens[..., None], axis=-1)[..., None]
     sums = np.cumsum(np.take_along_axis(p, order, axis=-1), axis=-1)
@@ -80,7 +83,7 @@ def test_what_is_drawn_is_the_targets(arm, drawn, models):
 
 
 def test_the_patched_kernel_is_still_broken_in_vllm():
-    """Show that vLLM's CPU kernel writes the expanded temperatures into a copy that is never read."""
+    """vLLM's CPU kernel still writes the expanded temperatures into a copy that is never read. The patch is correct."""
     import torch
     from vllm.platforms import current_platform
     from vllm.utils import cpu_triton_utils

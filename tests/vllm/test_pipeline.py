@@ -1,4 +1,4 @@
-"""vLLM in the whole pipeline: an app's request, the broker, the generator's process, the stream log."""
+"""Test a generator process with vLLM, from the request of an app on the broker to the events on the stream log."""
 
 import asyncio
 import re
@@ -19,11 +19,12 @@ from tests.vllm.models import sentence
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.core]
 
 STARTING_S = 240
-"""vLLM is imported twice, here and in its child; on a busy machine that alone takes a minute."""
+"""Time that a generator may take to start, in seconds. The generator and its child both import vLLM, which takes a
+minute on a busy machine."""
 
 
 class Served:
-    """Start a lab with one generator that runs vLLM with a drafter and two slots."""
+    """A lab with one running generator. The generator runs vLLM with a drafter and four slots."""
 
     def __init__(self, lab, process, health):
         self.lab, self.process, self.health = lab, process, health
@@ -44,7 +45,7 @@ class Served:
         return sum(float(found[1]) for found in line.finditer(text))
 
     def engines(self):
-        """The processes that compute."""
+        """Return the processes of vLLM that the generator has started."""
         children = psutil.Process(self.process.pid).children(recursive=True)
         return [child for child in children if "resource_tracker" not in " ".join(child.cmdline())]
 
@@ -152,7 +153,7 @@ async def test_its_own_metrics_are_served(served):
 
 
 async def test_when_the_engine_dies_every_open_answer_says_so(served):
-    """Run last: the generator ends."""
+    """If vLLM's processes die, every open answer fails. This test must run last, because the generator then exits."""
     lab = served.lab
     open_ones = [await served.ask(20 + n, tokens=900) for n in range(3)]
     for request_id in open_ones:

@@ -1,4 +1,4 @@
-"""A generator that cannot start reports why in one sentence, is never ready, and exits with 2."""
+"""Test that a generator that cannot start says why in one sentence, is never ready, and exits with code 2."""
 
 import shutil
 import subprocess
@@ -74,7 +74,7 @@ async def refused(env, match):
 
 
 def run_generator(env):
-    """Run a generator without a broker, which it does not need before the engine is loaded."""
+    """Run a generator until it exits. There is no broker, but the generator reports the error of its engine first."""
     return subprocess.run(
         [sys.executable, "-m", "services.generator"],
         cwd=ROOT, env=bare_environment() | env | {"RAILBUS_ENGINE": "vllm", "RAILBUS_KAFKA_BOOTSTRAP": "127.0.0.1:1"},

@@ -1,4 +1,4 @@
-"""The log-probabilities that `railbus tune` compares: repeatable, and of every token but the first."""
+"""Test the log-probabilities that ``railbus tune`` compares: they are repeatable, and only the first token has none."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""vLLM as a separate server, used through the engine `openai`."""
+"""Test vLLM as a separate server, which the engine ``openai`` of the generator uses."""
 
 import asyncio
 import json

@@ -1,1 +1,1 @@
-"""Defects that the simulation (``services/simulator``) must find."""
+"""Deliberate defects that the simulator (``services/simulator``) must find."""

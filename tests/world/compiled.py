@@ -1,7 +1,7 @@
-"""``python -m tests.world.compiled``: run seeds of the simulation as ``railbus simulate`` does, at twice the speed.
+"""``python -m tests.world.compiled``: run simulations as ``railbus simulate`` does, at twice the speed.
 
-mypyc compiles a copy of the cores, of the fold and of the simulation itself. That takes two minutes and needs a C
-compiler. The copy must then have the same schedules as the original: the first seeds are run in both.
+mypyc compiles a copy of the cores, of the fold and of the simulator. That takes two minutes and needs a C compiler.
+Then the first seeds are run with the copy and with the original, and must give the same simulations.
 
     python -m tests.world.compiled --folder ../compiled --seed 40000000 --runs 100000 --workers 2
 """
@@ -52,7 +52,7 @@ COMPILED = (
 )
 
 NOT_COMPILED = ("services/stream/ops.py",)
-"""Structs: mypyc drops the arguments in the first lines of their classes."""
+"""Modules with msgspec structs. mypyc drops the arguments in their ``class`` lines, such as ``frozen=True``."""
 
 EDITS = {
     # a compiled class cannot inherit from AssertionError
@@ -60,12 +60,12 @@ EDITS = {
         ("class Violation(", "@mypyc_attr(native_class=False)\nclass Violation("),
         ("\nfrom schemas", "\nfrom mypy_extensions import mypyc_attr\nfrom schemas"),
     ),
-    # it cannot narrow the type of an inherited attribute
+    # a compiled class cannot narrow the type of an inherited attribute
     "services/simulator/tree/workers.py": (
         ("    core: WorkerCore\n    worker", "    worker"),
         ("self.core.close()", "self.core.close()  # type: ignore[attr-defined]"),
     ),
-    # it has no ``__dict__``, so the garbage collector does this work
+    # an object of a compiled class has no ``__dict__``, so the garbage collector does this work
     "services/simulator/world.py": (("vars(part).clear()", 'getattr(part, "__dict__", {}).clear()'),),
     "services/simulator/runs.py": (("PART: Final = 10", "PART: Final = 50"),),
 }
@@ -74,7 +74,7 @@ CHECKED_SEEDS = 50
 
 
 def copy_tree(folder: Path) -> None:
-    """Copy the tree, and edit what mypyc cannot compile."""
+    """Copy the source code to ``folder``, and change what mypyc cannot compile."""
     for name in COPIED:
         shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__", "*.so"))
     for path, edits in EDITS.items():
@@ -92,7 +92,7 @@ def edit(path: Path, old: str, new: str) -> None:
 
 
 def put_rules_outside(path: Path) -> None:
-    """Move the table of rules out of its class, because a compiled class body cannot name its own methods."""
+    """Move the table ``_RULES`` out of its class, because the body of a compiled class cannot name its own methods."""
     text = path.read_text(encoding="utf-8")
     found = re.search(r"    _RULES: ClassVar.*?\n    }\n", text, re.DOTALL)
     if found is None:
@@ -119,7 +119,7 @@ def simulate(tree: Path, *options: str) -> subprocess.CompletedProcess[str]:
 
 
 def schedule(tree: Path, seed: int) -> str:
-    """Return the hash of the first seeds' schedules."""
+    """Simulate the first seeds with the code in ``tree``. Return a hash of everything that happened."""
     said = simulate(tree, "--seed", str(seed), "--runs", str(CHECKED_SEEDS)).stdout
     found = re.search(r"schedule ([0-9a-f]{16})", said)
     if found is None:

@@ -1,4 +1,4 @@
-"""Defects of the cores of router, safety and rails."""
+"""Deliberate defects of the cores of router, safety and rails."""
 
 from dataclasses import replace
 
@@ -20,7 +20,7 @@ from services.safety.partition import SafetyPartition
 
 
 class ForgetfulRails(RailsCore):
-    """Forgets what is pending of a lost partition, and remembers that it was evaluated."""
+    """Defect: when a partition is lost, its pending requests are dropped, but still count as evaluated."""
 
     def lost(self, number: int) -> None:
         for request_id in [each for each, place in self._pending.items() if place.partition == number]:
@@ -28,7 +28,7 @@ class ForgetfulRails(RailsCore):
 
 
 class TrustingRails(RailsCore):
-    """Remembers that it evaluated a request of a lost partition, although its verdict perhaps never reaches the log."""
+    """Defect: a lost partition's requests still count as evaluated, although a verdict may never reach the log."""
 
     def lost(self, number: int) -> None:
         evaluated = self._evaluated[number]
@@ -39,14 +39,14 @@ class TrustingRails(RailsCore):
 
 
 class HoardingRails(RailsCore):
-    """Keeps what is pending of a lost partition, and never evaluates it again."""
+    """Defect: when a partition is lost, its pending requests are kept. They are never evaluated again."""
 
     def lost(self, number: int) -> None:
-        """Keep everything."""
+        """Do nothing, although the partition's requests must be forgotten."""
 
 
 class LosesHeld(SafetyCore):
-    """Drops what was held back while a partition caught up."""
+    """Defect: effects that were held back while a partition caught up are dropped."""
 
     def caught_up(self, number: int, known_us: int, now_us: int) -> list[Effect]:
         if not self._partitions[number].queued:
@@ -55,7 +55,7 @@ class LosesHeld(SafetyCore):
 
 
 class LeakyRouter(RouterCore):
-    """Keeps the memory for the prompts of a lost partition."""
+    """Defect: when a partition is lost, its prompt memory and its part of the budgets for attempts are not released."""
 
     def lost(self, number: int) -> None:
         del self._partitions[number]
@@ -63,7 +63,7 @@ class LeakyRouter(RouterCore):
 
 
 class EndlessRouter(RouterCore):
-    """Forgets which attempts were retries."""
+    """Defect: the router forgets which attempts were retries, so it may retry for ever."""
 
     def read(self, record: Received | UnreadableRecord, at_us: int, now_us: int) -> list[Write]:
         for partition in self._partitions.values():
@@ -73,14 +73,14 @@ class EndlessRouter(RouterCore):
 
 
 class ImpatientRouter(RouterCore):
-    """Takes every pause of an answer for a stall after half of its time."""
+    """Defect: a pause of 150 ms in an answer counts as a stall, although the deadline is longer."""
 
     def __init__(self, config: RouterConfig, source: str, partitions: int) -> None:
         super().__init__(replace(config, stall_bounds_ms=(1, 150)), source, partitions)
 
 
 class CountsFromAt(RouterCore):
-    """Counts deadlines from the wall clock of a request's writer, or from the append if that is earlier."""
+    """Defect: deadlines count from a request's ``at``, set by its writer's clock, if this is before the append time."""
 
     def read(self, item: Received | UnreadableRecord, at_us: int, now_us: int) -> list[Write]:
         if isinstance(item, Received) and isinstance(item.event, Request):
@@ -99,21 +99,21 @@ class _ForgetfulPartition(SafetyPartition):
 
 
 class ForgetfulSafety(SafetyCore):
-    """Forgets a request long before the router closes it."""
+    """Defect: safety forgets a request after 1.4 s, long before the router closes it."""
 
     def gained(self, number: int) -> None:
         self._partitions[number] = _ForgetfulPartition(self._total_max_us, catching_up=True)
 
 
 class HastyRouter(RouterCore):
-    """Takes a client for gone at once."""
+    """Defect: the router treats a client as gone only 200 ms after its last connection has ended."""
 
     def __init__(self, config: RouterConfig, source: str, partitions: int) -> None:
         super().__init__(replace(config, client_grace_ms=200), source, partitions)
 
 
 class OneConnectionRouter(RouterCore):
-    """Takes a client for gone when one of its connections ends."""
+    """Defect: the router treats a client as gone when one of its connections ends, although others are open."""
 
     def read(self, item: Received | UnreadableRecord, at_us: int, now_us: int) -> list[Write]:
         if isinstance(item, Received) and isinstance(item.event, Attached | Detached):
@@ -122,7 +122,7 @@ class OneConnectionRouter(RouterCore):
 
 
 class CarelessRouter(RouterCore):
-    """Sends a request to the cloud whatever the policy says of egress."""
+    """Defect: the router sends a request to the cloud, although the policy forbids it."""
 
     def read(self, item: Received | UnreadableRecord, at_us: int, now_us: int) -> list[Write]:
         if isinstance(item, Received) and isinstance(item.event, Verdict):
@@ -131,7 +131,7 @@ class CarelessRouter(RouterCore):
 
 
 class BelievingRouter(RouterCore):
-    """Believes a worker that says that no output check is needed."""
+    """Defect: the router believes a worker that says that neither gate nor output check is needed."""
 
     def __init__(self, config: RouterConfig, source: str, partitions: int) -> None:
         super().__init__(replace(config, input_gate="off", output_check="off"), source, partitions)

@@ -1,4 +1,4 @@
-"""Defects of the edge: which partitions it follows, what a client that resumes is sent."""
+"""Deliberate defects of the edge: which partitions it reads, and what it sends to a client that resumes."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -13,14 +13,14 @@ from services.stream import Op
 
 
 class IgnoresHolds(FollowPlan):
-    """Follows its home partitions only."""
+    """Defect: the edge reads only its home partitions, although its open streams may need others."""
 
     def unneeded(self) -> frozenset[int]:
         return frozenset(self.followed - self.homes - self._wanted)
 
 
 class AsksTooSoon(FollowPlan):
-    """Takes requests of a partition before it is followed."""
+    """Defect: the edge puts new requests into a home partition before it reads that partition."""
 
     def assign(self, wanted: frozenset[int]) -> None:
         super().assign(wanted)
@@ -29,14 +29,17 @@ class AsksTooSoon(FollowPlan):
 
 
 class RemembersGaps(RequestIndex):
-    """Believes that it knows the events of a partition that it did not follow for a while."""
+    """Defect: the index keeps the requests of a partition that the edge stops reading.
+
+    If the edge reads the partition again, the index does not know the events in between.
+    """
 
     def drop_partition(self, partition: int) -> None:
-        """Keep everything."""
+        """Do nothing, although the partition's requests must be forgotten."""
 
 
 class SendsRecalled(DeliverySession):
-    """Sends the history as it was, with the text that was taken back since."""
+    """Defect: the history that a client is sent includes text that was recalled later."""
 
     __slots__ = ()
 
@@ -45,7 +48,7 @@ class SendsRecalled(DeliverySession):
 
 
 class SplitsShortened(DeliverySession):
-    """Sends a history that was shortened twice in pieces, which share one position."""
+    """Defect: a shortened history is sent in several messages, although its ops have the same position."""
 
     __slots__ = ()
 
@@ -56,7 +59,7 @@ class SplitsShortened(DeliverySession):
 
 
 class StartsOver(DeliverySession):
-    """Sends a client that resumes everything from the beginning."""
+    """Defect: a client that resumes after an op is sent everything from the beginning."""
 
     __slots__ = ()
 
@@ -65,7 +68,7 @@ class StartsOver(DeliverySession):
 
 
 class SkipsOne(DeliverySession):
-    """Sends a client that resumes what follows the record of its last op, not what follows the op."""
+    """Defect: a client that resumes after an op is not sent the later ops of the same record."""
 
     __slots__ = ()
 
@@ -77,7 +80,7 @@ class SkipsOne(DeliverySession):
 
 
 class SendsOn(HeldEvents):
-    """Goes on sending the history when a recall arrives."""
+    """Defect: the edge goes on sending the history, although a recall has arrived."""
 
     __slots__ = ()
 
@@ -88,7 +91,7 @@ class SendsOn(HeldEvents):
 
 
 class ForgetsHeld(HeldEvents):
-    """Drops what arrived while a client read the history."""
+    """Defect: events that arrive while a client reads the history are dropped."""
 
     __slots__ = ()
 

@@ -1,4 +1,4 @@
-"""Defects of the shell around a core: membership, reading, deciding, commits."""
+"""Deliberate defects of group members, which run the cores: rebalances, reading, timers and commits."""
 
 from services.bus import BrokerOffset, LogClock, Received
 from services.bus.groups.rewind import rewind_to_ms
@@ -8,7 +8,7 @@ from services.simulator.kafka.member import SimulatedMember
 
 
 class DropsKept(SimulatedMember):
-    """Forgets the state of kept partitions at a rebalance, and reads on where it was."""
+    """Defect: at a rebalance, a partition that the member keeps loses its state, and is not read again."""
 
     def on_assigned(self, generation: int, numbers: list[int]) -> None:
         kept = [number for number in numbers if number in self._deciding]
@@ -22,7 +22,7 @@ class DropsKept(SimulatedMember):
 
 
 class TicksUnread(SimulatedMember):
-    """Lets the core decide by the clock without reading the log first."""
+    """Defect: a timer lets the core decide, although the log was not read to its end first."""
 
     def tick(self, number: int) -> None:
         now_us = self.now_us
@@ -37,7 +37,7 @@ class TicksUnread(SimulatedMember):
 
 
 class CommitsEarly(SimulatedMember):
-    """Commits a record when it was read."""
+    """Defect: the offset of a record is committed when the record was read, before it is processed."""
 
     def _on_fetched(self, reader: LogReader, records: list[Received]) -> None:
         super()._on_fetched(reader, records)
@@ -46,7 +46,7 @@ class CommitsEarly(SimulatedMember):
 
 
 class DecidesByTimeOfDay(SimulatedMember):
-    """Measures by the host's wall clock, which is stepped."""
+    """Defect: the member's clock is the host's wall clock, which may be set to another time."""
 
     @property
     def now_us(self) -> int:
@@ -54,7 +54,11 @@ class DecidesByTimeOfDay(SimulatedMember):
 
 
 class NeverBeginsAnew(SimulatedMember):
-    """Takes the least difference between clocks as the offset, whatever the order of the log and its answers say."""
+    """Defect: a change of the broker's clock is not noticed.
+
+    The offset between the clocks is the smallest measured difference. The order of the records, and the time up to
+    which the log was read, are not used.
+    """
 
     def __init__(self, *args, **options) -> None:
         super().__init__(*args, **options)
@@ -65,7 +69,7 @@ class NeverBeginsAnew(SimulatedMember):
 
 
 class RewindsByHost(SimulatedMember):
-    """Reads a gained partition from a window before the time of its host's wall clock."""
+    """Defect: the start for reading a gained partition is computed from the host's wall clock."""
 
     def _find_starts(self, partitions: list[Partition], asked_us: int) -> None:
         since_ms = self.process.host.now_us // 1_000 - (self._reading.rewind_ms or 0)
@@ -74,14 +78,14 @@ class RewindsByHost(SimulatedMember):
 
 
 class RewindsTooLittle(SimulatedMember):
-    """Reads a gained partition from half a second before its newest record."""
+    """Defect: a gained partition is read only from half a second before its newest record."""
 
     def rewind_to_ms(self, number: int, end_ms: int, rewind_ms: int) -> int:
         return end_ms - 500
 
 
 class SleepsOn(SimulatedMember):
-    """Never sets an alarm that a step has brought about."""
+    """Defect: after a step of the core, no timer is set for what the step has started."""
 
     def _step(self) -> None:
         self._stepping = False
@@ -91,7 +95,7 @@ class SleepsOn(SimulatedMember):
 
 
 class ForgetsCommits(SimulatedMember):
-    """Commits the newest record that is done, whatever is still open before it."""
+    """Defect: an offset is committed when its record is processed, although earlier records are not processed yet."""
 
     def done(self, position: tuple[str, int, int]) -> None:
         topic, number, offset = position
@@ -100,7 +104,10 @@ class ForgetsCommits(SimulatedMember):
 
 
 class IgnoresOpenSince(SimulatedMember):
-    """Reads a gained partition from a window before its newest account, whatever the account says is open."""
+    """Defect: a gained partition is read from a fixed time before its newest account.
+
+    This account may name an earlier time, since which a request has been open. The log should be read from there.
+    """
 
     def rewind_to_ms(self, number: int, end_ms: int, rewind_ms: int) -> int:
         progress = self._reading.progress
@@ -109,7 +116,7 @@ class IgnoresOpenSince(SimulatedMember):
 
 
 class OneClock(SimulatedMember):
-    """Takes the clocks of all nodes of the broker for one."""
+    """Defect: the member treats the clocks of all broker nodes as one clock, although they differ."""
 
     def log_clock(self, reader: LogReader) -> LogClock:
         return self._clocks.clock(reader.partition, None, reader.since_us)

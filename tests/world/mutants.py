@@ -1,6 +1,6 @@
-"""``python -m tests.world.mutants``: defects that the simulation must find, and how many seeds it takes.
+"""``python -m tests.world.mutants``: measure how many seeds the simulator needs to find each deliberate defect.
 
-Each defect replaces one class of the product, or of the shell around a core.
+A defect is also called a mutant. Each of them replaces one class, or a setting, of the services or of the simulator.
 """
 
 import argparse
@@ -26,21 +26,22 @@ from tests.world import screen_defects as screens
 from tests.world import worker_defects as workers
 
 FOUND = Path(__file__).with_name("found.json")
-"""What surveys of this version of the world have found."""
+"""File with the results of the surveys of this version of the simulator."""
 
 SEEDS = 2_000
-"""How many seeds a mutant may survive."""
+"""Maximum number of seeds in a sample. A mutant that survives all of them was not found."""
 
 ROUND = 20
-"""Seeds that are tried in turn with the other mutants."""
+"""Number of seeds that are tried with a mutant before it is the turn of the next mutant."""
 
 
 @dataclass(frozen=True)
 class Mutant:
-    """One defect.
+    """One deliberate defect.
 
     Attributes:
-        kinds: The faults that bring it out.
+        parts: The classes from which the simulation is built, with the defect.
+        kinds: The kinds of fault in the simulation. They are chosen so that the defect has an effect.
     """
 
     name: str
@@ -61,7 +62,7 @@ def _screen(screen: type[Screen]) -> WorldClasses:
 
 
 MUTANTS = (
-    # Part 5: the processor
+    # The processor
     Mutant("safety drops kept partitions at a rebalance", WorldClasses(safety_member=members.DropsKept)),
     Mutant("the router drops kept partitions at a rebalance", WorldClasses(router_member=members.DropsKept)),
     Mutant(
@@ -169,7 +170,10 @@ MUTANTS = (
 
 
 def found_after(mutant: Mutant, first_seed: int, seeds: int = SEEDS) -> tuple[int, str] | None:
-    """Return how many seeds it took to find a mutant, and by which promise; None if it survived."""
+    """Return how many seeds were needed to find a mutant, and which promise it broke; None if it was not found.
+
+    ``first_seed`` is tried first. ``seeds`` is the maximum number of seeds.
+    """
     for count in range(seeds):
         violation = World(draw(first_seed + count, mutant.kinds), mutant.parts).run().violation
         if violation is not None:
@@ -179,22 +183,30 @@ def found_after(mutant: Mutant, first_seed: int, seeds: int = SEEDS) -> tuple[in
 
 
 Counts = dict[str, list[int]]
-"""By mutant and sample: found after so many seeds; or, negative or 0, not found in so many."""
+"""The results by mutant and sample. A positive number n means that the mutant was found by the n-th seed of the sample.
+0 or a negative number -n means that it was not found by the first n seeds."""
 
 
 def seed_that_finds(counts: Counts, name: str) -> int | None:
-    """Return a seed that finds this mutant; None if none is known."""
+    """Return a seed with which this mutant is found; None if none is known."""
     return next((sample * SEEDS + count - 1 for sample, count in enumerate(counts.get(name, ())) if count > 0), None)
 
 
 def known_counts() -> Counts:
-    """Return what earlier surveys of this version of the world have found."""
+    """Return the results of earlier surveys of this version of the simulator."""
     known: Counts = json.loads(FOUND.read_text(encoding="utf-8")) if FOUND.exists() else {}
     return {mutant.name: known.get(mutant.name, []) for mutant in MUTANTS}
 
 
 def survey(counts: Counts, samples: int, seconds: float, named: str = "") -> None:
-    """Look for every mutant from several first seeds, a few seeds at a time; go on where the last survey ended."""
+    """Search for mutants with the simulator, and save the results. Continue where the last survey ended.
+
+    Args:
+        counts: The results so far. They are updated.
+        samples: Number of samples of each mutant. Each sample begins at another seed.
+        seconds: Maximum CPU time.
+        named: Search only for mutants with this text in their names.
+    """
     ends_s = time.process_time() + seconds
     left = [mutant for mutant in MUTANTS if named in mutant.name]
     while left:
@@ -210,7 +222,10 @@ def survey(counts: Counts, samples: int, seconds: float, named: str = "") -> Non
 
 
 def _next_sample(counts: list[int], samples: int) -> int | None:
-    """Return the first sample in which a mutant is not found yet; None if there is none, or it has survived."""
+    """Return the number of the first sample that has not found the mutant yet.
+
+    Return None if there is no such sample, or if the mutant has survived all ``SEEDS`` seeds of this sample.
+    """
     at = next((sample for sample, count in enumerate(counts) if count <= 0), len(counts))
     survived = at < len(counts) and counts[at] <= -SEEDS
     return None if at >= samples or survived else at
@@ -224,7 +239,7 @@ def _look_on(mutant: Mutant, counts: list[int], sample: int) -> None:
 
 
 def table(counts: Counts) -> Iterator[str]:
-    """Return a line for each mutant, and one for all of them."""
+    """Yield one line of the printed table for each mutant, and then a line for all mutants."""
     medians = []
     for name, samples in counts.items():
         if all(count > 0 for count in samples) and samples:

@@ -1,4 +1,4 @@
-"""Defects of the fold, in a session of the edge: what a client sees."""
+"""Deliberate defects of the fold in an edge, which change what a client sees."""
 
 from msgspec import structs
 
@@ -10,7 +10,7 @@ from services.stream.order import FirstRuns
 
 
 class ShowsAgain(Screen):
-    """Shows what follows a recall that withdrew the answer."""
+    """Defect: later text is shown, although a recall has withdrawn the answer."""
 
     def feed(self, event: StreamEvent, log_ms: int = 0):
         if self.stopped is not None and not isinstance(event, Recall | Closed):
@@ -19,21 +19,21 @@ class ShowsAgain(Screen):
 
 
 class BelievesCutovers(Screen):
-    """Believes every cutover, whether or not its reason still holds."""
+    """Defect: every ``Cutover`` counts, although some are void."""
 
     def _cutover_holds(self, event: Cutover) -> bool:
         return event.attempt == self._voice_state.last_attempt + 1
 
 
 class BelievesCloseds(Screen):
-    """Believes every ``Closed``."""
+    """Defect: every ``Closed`` counts, although some are void."""
 
     def _close_holds(self, event: Closed) -> bool:
         return True
 
 
 class IgnoresGate(Screen):
-    """Shows text before the verdict."""
+    """Defect: text is shown before the verdict."""
 
     @property
     def gate_open(self) -> bool:
@@ -41,7 +41,7 @@ class IgnoresGate(Screen):
 
 
 class ShowsUnmasked(Screen):
-    """Shows the answer to a prompt that was to be masked."""
+    """Defect: the answer to the unmasked prompt is shown, although the verdict was to mask the prompt."""
 
     @property
     def gate_open(self) -> bool:
@@ -49,7 +49,7 @@ class ShowsUnmasked(Screen):
 
 
 class ShowsEverything(Screen):
-    """Shows all text at once, however little of it is cleared."""
+    """Defect: all text is shown at once, although little of it is cleared."""
 
     @property
     def delivery(self) -> Delivery | None:
@@ -66,7 +66,7 @@ class _LastRuns(FirstRuns):
 
 
 class HearsTheLastRun(Screen):
-    """Lets the last run of an attempt speak, not the first."""
+    """Defect: the last run of an attempt is shown, although only the first run counts."""
 
     def __init__(self, request_id: str, governance: Governance) -> None:
         super().__init__(request_id, governance)
@@ -74,7 +74,7 @@ class HearsTheLastRun(Screen):
 
 
 class BelievesWorkers(Screen):
-    """Believes whatever a worker says of governance, and shows it so."""
+    """Defect: the edge believes a worker that says that neither gate nor output check is needed."""
 
     def __init__(self, request_id: str, governance: Governance) -> None:
         super().__init__(request_id, Governance(input_gate="off", output_check="off"))
@@ -85,7 +85,7 @@ for _screen in (BelievesCutovers, BelievesCloseds):
 
 
 def session_with(screen: type[Screen]) -> type[DeliverySession]:
-    """Return a session that folds with this screen."""
+    """Return a class of sessions that use ``screen`` as their fold."""
 
     class Mutant(DeliverySession):
         __slots__ = ()

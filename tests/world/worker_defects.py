@@ -1,4 +1,4 @@
-"""Defects of workers: what they take, hand back, and begin first."""
+"""Deliberate defects of workers: which requests they accept, hand back, start and commit."""
 
 from collections.abc import Callable
 from typing import Literal
@@ -10,7 +10,7 @@ from services.worker.scheduler import Refusal, Scheduler, Ticket
 
 
 class RemembersHandedBack(Scheduler):
-    """Takes a request that it handed back for one that it runs already."""
+    """Defect: a request that was handed back still counts as known, so it is not run when it is read again."""
 
     def hand_back(self, other: Callable[[Ticket], bool]) -> list[Ticket]:
         dropped = super().hand_back(other)
@@ -20,7 +20,7 @@ class RemembersHandedBack(Scheduler):
 
 
 class TrustsWhatIsSent(Scheduler):
-    """Takes a request whose first event was sent for one that the broker has."""
+    """Defect: the offset of a repeated record may be committed before the first event of its run is acknowledged."""
 
     def accept(self, ticket: Ticket, now_us: int) -> Refusal | Literal["waits", "known", "unacknowledged"]:
         answer = super().accept(ticket, now_us)
@@ -28,7 +28,7 @@ class TrustsWhatIsSent(Scheduler):
 
 
 class LosesSlots(Scheduler):
-    """Never frees the slot of an execution that was told to stop."""
+    """Defect: the slot of a run that was told to stop is never freed."""
 
     def release(self, ticket: Ticket) -> None:
         if ticket.stopped is None:
@@ -36,7 +36,7 @@ class LosesSlots(Scheduler):
 
 
 class BatchFirst(Scheduler):
-    """Begins what came first, whatever its lane."""
+    """Defect: requests start in order of arrival, although interactive requests should start before batch requests."""
 
     def next(self, now_us: int, *, batch: bool = True) -> tuple[Ticket, Refusal | None] | None:
         held, self._waiting = self._waiting, type(self._waiting)()
@@ -49,7 +49,7 @@ class BatchFirst(Scheduler):
 
 
 class RunsTooMuch(Scheduler):
-    """Counts no batch execution against the slots."""
+    """Defect: batch runs do not count as used slots when an interactive request starts."""
 
     @property
     def _interactive_may_start(self) -> bool:
@@ -57,7 +57,7 @@ class RunsTooMuch(Scheduler):
 
 
 class CommitsWhatWaits(WorkerMember):
-    """Commits a request when it was read."""
+    """Defect: the offset of a request is committed when the request was read, although it still waits."""
 
     def _on_fetched(self, reader: LogReader, records: list[Received]) -> None:
         super()._on_fetched(reader, records)

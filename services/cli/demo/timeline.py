@@ -91,7 +91,7 @@ def render_timeline(
 ) -> list[StyledLine]:
     """Return the timeline of one scene of the demo: a table, as lines.
 
-    ``mark_withdrawn`` puts dashes around withdrawn text.
+    If ``mark_withdrawn`` is set, dashes stand around withdrawn text.
     """
     rows = group_rows(records)
     if not rows:

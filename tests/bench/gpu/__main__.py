@@ -1,8 +1,9 @@
-"""``python -m tests.bench.gpu``: the rows of RESULTS.md that need a GPU, in one command, in half an hour.
+"""``python -m tests.bench.gpu``: measure the rows of RESULTS.md that need a GPU, with one command, in half an hour.
 
-Stages, in this order: install, ceilings, plain, speculation, runners, kv, schedule, again, report. What has ended is
-kept in ``--folder``: the same line goes on where a run was cut off. No arm is begun that would not end in time.
-Without weights random ones of the true shapes are used, and the acceptance of drafts is forced.
+Stages, in this order: install, ceilings, plain, speculation, runners, kv, schedule, again, report. The results of each
+finished arm are kept in ``--folder``. If a run is cut off, the same command continues it. An arm is not started if it
+would probably not end within ``--limit-s``. If no model folders are given, the models have random weights in the shapes
+of Gemma 3, and the acceptance of drafts is forced.
 """
 
 import argparse
@@ -25,12 +26,11 @@ HERE = Path(__file__).parent
 ROOT = HERE.parents[2]
 
 FIRST_GUESS_S = 200.0
-"""How long an arm takes, before one has been seen."""
+"""Assumed duration of an arm, as long as none has been measured."""
 MARGIN = 1.2
 
 
 def main() -> None:
-    """See the module."""
     args = _arguments()
     stages = STAGES if args.stage == "all" else tuple(args.stage.split(","))
     deadline = time.monotonic() + args.limit_s
@@ -63,7 +63,7 @@ def _arguments() -> argparse.Namespace:
 
 
 def _measure(args: argparse.Namespace, stages: tuple[str, ...], state: State, deadline: float) -> list[str]:
-    """Run what is missing and fits; return the names of the rest."""
+    """Run the arms that are not measured yet, until ``deadline``. Return the names of the runs that are left."""
     python = python_with_vllm(args.folder)
     if python is None:
         sys.exit(
@@ -128,7 +128,10 @@ def _load(args: argparse.Namespace) -> Load:
 
 
 def _told(command: list[str], kind: str, limit_s: float) -> list[dict[str, object]]:
-    """Return the lines of JSON that a process writes; of one that fails, say why, and return nothing."""
+    """Run a command, and return the JSON objects from those of its output lines that begin with ``kind``.
+
+    If the command fails or takes longer than ``limit_s``, print the reason and return an empty list.
+    """
     print("+", " ".join(Path(part).name for part in command[1:]), flush=True)
     try:
         ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=limit_s, check=False)

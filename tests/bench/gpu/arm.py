@@ -1,4 +1,8 @@
-"""One arm: one engine, some batch sizes and prompts; a line of JSON each. A process of its own: see ``__main__``."""
+"""Measure one arm, that is, one engine with one set of settings.
+
+``python -m tests.bench.gpu`` runs this file as a separate process for each arm. The program prints a line for each
+batch size and for each prompt length. A line is the word ``ARM`` and a JSON object.
+"""
 
 import argparse
 import json
@@ -11,7 +15,7 @@ from pathlib import Path
 
 
 def main():
-    """``python arm.py --help``."""
+    """Read the command line, set vLLM's environment variables, and measure the arm."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--target", required=True)
     parser.add_argument("--draft")
@@ -37,7 +41,7 @@ def main():
 
 
 def measure(args):
-    """Loads once, then measures each batch size."""
+    """Load the engine once, and measure each batch size and the first token of each prompt length in ``args.first``."""
     from vllm import LLM, SamplingParams
 
     batches = [int(each) for each in args.batches.split(",")]
@@ -47,7 +51,10 @@ def measure(args):
     draw = random.Random(1)
 
     def rounds(batch, prompt, tokens):
-        """As many batches as asked for, and one before them for warming up."""
+        """Run one batch of random prompts for warming up, and then ``args.rounds`` batches.
+
+        Return, for each batch but the first, its outputs and the numbers of drafted and of accepted tokens.
+        """
         vocabulary = 500 if args.cpu else 200_000
         params = SamplingParams(temperature=0.0, max_tokens=tokens, ignore_eos=True, detokenize=False)
         found = []
@@ -66,7 +73,7 @@ def measure(args):
 
 
 def engine(args, most):
-    """Arguments of the engine."""
+    """Return the arguments of ``vllm.LLM``. ``most`` is the maximum number of sequences in a batch."""
     longest = max([args.prompt, *(int(each) for each in filter(None, args.first.split(",")))])
     found = {
         "model": args.target, "load_format": "auto" if args.real else "dummy", "skip_tokenizer_init": True,
@@ -95,13 +102,13 @@ def engine(args, most):
 
 
 def drafts(llm):
-    """Tokens drafted and accepted so far."""
+    """Return how many tokens were drafted so far, and how many of them were accepted."""
     told = {each.name: each.value for each in llm.get_metrics() if hasattr(each, "value")}
     return tuple(told.get(f"vllm:spec_decode_num_{name}_tokens", 0) for name in ("draft", "accepted"))
 
 
 def room(llm):
-    """Tokens that the KV cache holds, if this vLLM says so."""
+    """Return how many tokens the KV cache can hold; None if vLLM's metrics do not say it."""
     for each in llm.get_metrics():
         labels = getattr(each, "labels", {})
         if "num_gpu_blocks" in labels and str(labels["num_gpu_blocks"]).isdigit():
@@ -110,7 +117,19 @@ def room(llm):
 
 
 def tell(args, batch, prompt, rounds, *, loaded_s, room=None):
-    """Medians over requests of a round, then over rounds; the spread is the rounds' range."""
+    """Print the figures of one batch size and prompt length as one line.
+
+    ``ms_per_token`` and ``ttft_ms`` are medians over the rounds. The value of a round is the median over its requests.
+    ``range`` has the lowest and the highest ``ms_per_token`` of a round.
+
+    Args:
+        args: The options of the command line.
+        batch: Number of requests in a batch.
+        prompt: Number of tokens of each prompt.
+        rounds: For each round, its outputs and the numbers of drafted and of accepted tokens.
+        loaded_s: Time that the engine took to load, in seconds.
+        room: Number of tokens that the KV cache can hold; None if unknown.
+    """
     per_token, ttft = [], []
     for outputs, _, _ in rounds:
         stats = [(output.metrics, len(output.outputs[0].token_ids)) for output in outputs]

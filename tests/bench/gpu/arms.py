@@ -1,4 +1,4 @@
-"""What is measured on a GPU, in the order of what is worth most if time runs out."""
+"""The arms that are measured on a GPU. The most important arms come first, in case time runs out."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -8,13 +8,13 @@ STAGES = ("install", "ceilings", "plain", "speculation", "runners", "kv", "sched
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
-    """What every arm is given.
+    """The load on each arm's engine.
 
     Attributes:
-        batches: Answers at once.
-        prompt: Tokens of each prompt.
-        tokens: Tokens of each answer.
-        first: Tokens of the prompts whose first token is timed, one at a time.
+        batches: Batch sizes to measure, as numbers of concurrent answers.
+        prompt: Number of tokens of each prompt.
+        tokens: Number of tokens of each answer.
+        first: Lengths, in tokens, of further prompts. Each of them is sent alone, to measure its time to first token.
     """
 
     batches: tuple[int, ...] = (1, 8, 32)
@@ -29,17 +29,17 @@ DRY = Load(batches=(1, 4), prompt=64, tokens=8, first=(32, 128))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arm:
-    """One engine in a process of its own.
+    """One engine with its settings, which is measured in its own process.
 
     Attributes:
-        stage: The stage that runs it.
-        model: ``target`` or ``draft``: which answers.
-        gamma: Tokens that the draft model drafts for the target; 0 for none.
-        alpha: Acceptance that is forced.
-        runner: vLLM's model runner.
-        kv: Type of the KV cache.
-        schedule: Gamma by batch, such as ``1-20:2 21-128:1``.
-        first: Whether first tokens are timed as well.
+        stage: Stage of the benchmark that measures this arm.
+        model: The model that answers: ``target`` or ``draft``.
+        gamma: Number of tokens that the draft model drafts in a step for the target model; 0 for no drafting.
+        alpha: Probability with which vLLM is forced to accept a drafted token; not used for models with real weights.
+        runner: Version of vLLM's model runner: ``v1`` or ``v2``.
+        kv: Data type of the KV cache, as in vLLM's option ``kv_cache_dtype``.
+        schedule: ``gamma`` by batch size. ``1-20:2 21-128:1`` drafts 2 tokens at batch sizes up to 20, then 1 token.
+        first: Whether to measure the prompts in ``Load.first``, too.
     """
 
     stage: str
@@ -75,7 +75,11 @@ ONCE = (*PLAIN, *SPECULATION, *RUNNERS, *KV, *SCHEDULE)
 
 
 def runs(stages: Sequence[str], *, fp8: bool = True) -> Iterator[tuple[str, Arm]]:
-    """Yield each arm with the name of its run; ``again`` goes through plain and speculation backwards: A B B A."""
+    """Yield the name and the arm of each run in the given stages.
+
+    The stage ``again`` repeats the arms of ``plain`` and ``speculation`` in reverse order, so that both orders are
+    measured (A B B A). If ``fp8`` is false, arms with an FP8 KV cache are left out.
+    """
     for arm in ONCE:
         if arm.stage in stages and (fp8 or arm.kv != "fp8"):
             yield f"{arm.name}.1", arm

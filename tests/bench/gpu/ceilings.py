@@ -1,4 +1,8 @@
-"""What this very GPU can do: bytes copied and FP8/BF16 products a second. A line of JSON."""
+"""Measure the limits of this GPU, and print them as the word ``CEILINGS`` and a JSON object.
+
+The limits are the bytes that a copy reads and writes per second, and the floating-point operations per second of
+matrix products in BF16 and FP8.
+"""
 
 import json
 import sys
@@ -6,7 +10,7 @@ import time
 
 
 def main():
-    """Measures, or says that there is no GPU."""
+    """Measure the limits and print them. Exit with an error if there is no GPU."""
     import torch
 
     if not torch.cuda.is_available():
@@ -27,7 +31,10 @@ def main():
 
 
 def seconds(work, torch, rounds=20):
-    """Of one call, the best of three series."""
+    """Return the time of one call of ``work``, in seconds.
+
+    The time is the mean of a series of ``rounds`` calls, and the best of three series.
+    """
     work()
     best = float("inf")
     for _ in range(3):

@@ -1,4 +1,7 @@
-"""An environment with vLLM for the GPU, from the pinned files, on a machine that has only Python and a driver."""
+"""Install vLLM for the GPU into a virtual environment, with pinned versions.
+
+The machine needs only Python and a GPU driver.
+"""
 
 import importlib.util
 import subprocess
@@ -11,7 +14,10 @@ PINS = ("base", "vllm")
 
 
 def python_with_vllm(folder: Path) -> Path | None:
-    """Return an interpreter that has vLLM: this one, or that of the environment in the folder; None without one."""
+    """Return a Python interpreter that has vLLM; None if there is none.
+
+    It is the running interpreter, or the interpreter of the virtual environment in ``folder``.
+    """
     if importlib.util.find_spec("vllm") is not None:
         return Path(sys.executable)
     made = folder / "venv" / "bin" / "python"
@@ -19,15 +25,17 @@ def python_with_vllm(folder: Path) -> Path | None:
 
 
 def install(folder: Path, wheels: Sequence[str], limit_s: float) -> Path:
-    """Make the environment; a call that was cut off goes on with what pip has in its cache.
+    """Return a Python interpreter that has vLLM. If there is none, install vLLM into a virtual environment first.
+
+    If the installation was interrupted, the next call reuses what pip has in its cache.
 
     Args:
-        folder: Where it goes.
-        wheels: Folders with wheels for a machine without a package registry; then nothing else is asked.
-        limit_s: Longest time.
+        folder: Folder of the virtual environment.
+        wheels: Folders with wheels, for a machine without access to a package registry. If given, pip uses only them.
+        limit_s: Timeout of each command, in seconds.
 
     Raises:
-        SystemExit: pip failed; the message is its own.
+        SystemExit: pip failed, or took longer than ``limit_s``.
     """
     found = python_with_vllm(folder)
     if found is not None:

@@ -1,4 +1,8 @@
-"""The rows of RESULTS.md that need a GPU: measured beside what the law behind `railbus plan latency` says, or open."""
+"""Compute the rows of RESULTS.md that need a GPU.
+
+Each row has the measured value and the value that the formulas of `railbus plan latency` predict. A value that was not
+measured is shown as "open".
+"""
 
 import statistics
 from collections.abc import Callable, Iterator, Sequence
@@ -13,16 +17,19 @@ from services.physics.roofline import kv_bytes_per_token, prefill_ms, weight_byt
 from tests.bench.gpu.arms import SCHEDULE, SPECULATION, Load
 
 VLLM_SHARE = 0.9
-"""Of the GPU's memory that vLLM may use in these arms."""
+"""Share of the GPU's memory that vLLM may use in these arms."""
 RESERVED_BYTES = 9.3e9
-"""For activations and graphs: what infra/profiles count with."""
+"""GPU memory for activations and CUDA graphs. The profiles in infra/profiles reserve as much."""
 
 Line = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One row; ``measured`` is None where nothing was measured."""
+    """One row of the table.
+
+    ``measured`` is None if nothing was measured. ``predicted`` is None if no formula predicts the value.
+    """
 
     name: str
     predicted: float | None
@@ -42,7 +49,10 @@ def _number(value: float, unit: str) -> str:
 
 
 def catalogue_name(name: str) -> str | None:
-    """Return the catalogue's name of what CUDA calls the GPU, such as ``NVIDIA H100 80GB HBM3``."""
+    """Return a GPU's name in the catalogue of GPUs; None if the catalogue does not have the GPU.
+
+    ``name`` is the name that CUDA reports, such as ``NVIDIA H100 80GB HBM3``.
+    """
     words = name.lower().replace("-", " ").split()
     for known in sorted(GPUS, key=len, reverse=True):
         kind, _, memory = known.partition("-")
@@ -54,7 +64,7 @@ def catalogue_name(name: str) -> str | None:
 def rows(
     lines: Sequence[Line], gpu: Gpu, target: Model, draft: Model, precision: Precision, load: Load
 ) -> Iterator[Row]:
-    """Yield every row, in the order of the table."""
+    """Yield every row, in the order of the table. ``lines`` are the JSON objects that the runs have printed."""
     pair = SpeculationPair(target=target, draft=draft, gpu=gpu, precision=precision)
     context = load.prompt + load.tokens // 2
 
@@ -118,7 +128,7 @@ def _ceilings(lines: Sequence[Line], gpu: Gpu) -> Iterator[Row]:
 
 
 def table(found: Sequence[Row], gpu: str) -> str:
-    """Return the rows as a table of Markdown."""
+    """Return a heading and the rows as a Markdown table. ``gpu`` is the text with which the heading begins."""
     still = sum(row.measured is None for row in found)
     head = f"{gpu}: {len(found) - still} of {len(found)} rows measured\n\n"
     head += "| row | measured | law | law is off by |\n|---|---|---|---|\n"

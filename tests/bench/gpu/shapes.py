@@ -1,4 +1,7 @@
-"""Model folders without weights: Gemma 3 27B and 4B in shape only; vLLM makes up weights for them."""
+"""Create model folders with the shapes of Gemma 3 27B and 4B but without weights.
+
+vLLM fills the models with made-up weights.
+"""
 
 import json
 from pathlib import Path
@@ -33,7 +36,7 @@ SHAPES = {
 
 
 def make(root: Path, name: str) -> Path:
-    """The folder of a shape."""
+    """Create the model folder of the shape with this name below ``root``, and return its path."""
     folder = root / name
     folder.mkdir(parents=True, exist_ok=True)
     config = GEMMA | SHAPES[name]

@@ -1,4 +1,4 @@
-"""What was measured so far, in a folder: a run that is interrupted, or has no time left, goes on where it was."""
+"""Keep the results of finished runs in a folder, so that an interrupted benchmark can continue where it stopped."""
 
 import json
 from pathlib import Path
@@ -6,7 +6,7 @@ from typing import Any
 
 
 class State:
-    """One file of JSON for each run of an arm, written when the arm has ended well."""
+    """The results of the finished runs, in one JSON file for each run. A run that fails has no file."""
 
     def __init__(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
@@ -21,7 +21,7 @@ class State:
         fresh.replace(self._path(run))
 
     def lines(self) -> list[dict[str, Any]]:
-        """Return every measured line; ``run`` says which run it is from."""
+        """Return the JSON objects of all finished runs. The field ``run`` of an object is the name of its run."""
         found = []
         for path in sorted(self.folder.glob("*.json")):
             kept = json.loads(path.read_text(encoding="utf-8"))
@@ -29,7 +29,7 @@ class State:
         return found
 
     def longest_s(self) -> float | None:
-        """Return how long the longest arm took; None before the first."""
+        """Return the duration of the longest run of an arm, in seconds; None if no run of an arm has finished."""
         took = [
             json.loads(path.read_text(encoding="utf-8"))["wall_s"]
             for path in self.folder.glob("*.json")

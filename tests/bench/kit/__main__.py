@@ -1,12 +1,15 @@
-"""The load kit by itself.
+"""Run the test model server of the benchmarks, or the load client.
 
     python -m tests.bench.kit upstream --port 9100
     python -m tests.bench.kit load --url http://127.0.0.1:9100 --streams 64 --requests 256
     python -m tests.bench.kit load --url http://127.0.0.1:9100 --rate 40 --requests 1000
 
-``upstream`` serves until it is interrupted; ``tests/bench/kit/schedule.py`` says what a model's name may ask for.
-``load`` prints one JSON object. With ``--rate`` it is open-loop: latency counts from when a request should have been
-sent. ``--tree NAME=PID`` adds the processor time and memory of that process and all below it.
+``upstream`` runs the test model server until it is interrupted. The name of the model in a request sets the times and
+faults of the answer. ``tests/bench/kit/schedule.py`` describes these names.
+
+``load`` sends requests to a server, and prints the figures as one JSON object. With ``--rate``, the load is open-loop:
+latency counts from the time when a request was due, even if it was sent later. ``--tree NAME=PID`` adds the CPU time
+and memory of that process and all its descendants to the figures.
 """
 
 import argparse
@@ -30,7 +33,7 @@ FEW_WARM = 64
 
 
 def main() -> int:
-    """Serve, or load a server. Exit code 1: not every answer was complete and right."""
+    """Run the command, and return its exit code. ``load`` returns 1 if an answer was incomplete or had a wrong text."""
     options = arguments().parse_args()
     try:
         if options.what == "upstream":
@@ -46,7 +49,7 @@ def main() -> int:
 
 
 def arguments() -> argparse.ArgumentParser:
-    """Return the command line."""
+    """Return the parser of the command line."""
     parser = argparse.ArgumentParser(
         prog="python -m tests.bench.kit", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -74,14 +77,14 @@ def arguments() -> argparse.ArgumentParser:
 
 
 def positive(value: str) -> int:
-    """Return a whole number above zero."""
+    """Convert the value of an option to an integer of at least 1."""
     if not value.isdecimal() or int(value) < 1:
         raise argparse.ArgumentTypeError(f"{value!r} is no whole number above 0")
     return int(value)
 
 
 def positive_number(value: str) -> float:
-    """Return a number above zero."""
+    """Convert the value of an option to a number above 0."""
     try:
         number = float(value)
     except ValueError:
@@ -92,7 +95,7 @@ def positive_number(value: str) -> float:
 
 
 def header(value: str) -> tuple[str, str]:
-    """Return a header's name and value."""
+    """Split the value of an option, ``NAME:VALUE``, into the name and the value of an HTTP header."""
     name, colon, content = value.partition(":")
     if not (name and colon):
         raise argparse.ArgumentTypeError(f"{value!r} is not NAME:VALUE")
@@ -100,7 +103,7 @@ def header(value: str) -> tuple[str, str]:
 
 
 def tree(value: str) -> tuple[str, psutil.Process]:
-    """Return a name and the process that it stands for."""
+    """Convert the value of an option, ``NAME=PID``, to the name and the running process."""
     name, _, pid = value.partition("=")
     try:
         return name, psutil.Process(int(pid))
@@ -109,7 +112,7 @@ def tree(value: str) -> tuple[str, psutil.Process]:
 
 
 async def upstream(port: int, journal: Path | None) -> None:
-    """Serve until cancelled."""
+    """Run the test model server until it is cancelled, and append its events to the file ``journal``, if given."""
     file = journal.open("a", encoding="utf-8") if journal is not None else None
     try:
         server = await serve(port, file)
@@ -122,12 +125,12 @@ async def upstream(port: int, journal: Path | None) -> None:
 
 
 async def load(options: argparse.Namespace) -> dict[str, Any]:
-    """Warm up, measure, and return the figures."""
+    """Send the requests of the warm-up and then the measured requests. Return the figures of the measured requests."""
     try:
         expected = parse_schedule(options.model).text
-    except ScheduleError:  # a model that is not ours says what it likes
+    except ScheduleError:  # the text of a real model's answer is not known
         expected = None
-    usual = max(options.streams, min(2 * options.streams, FEW_WARM))  # every stream has its connection then
+    usual = max(options.streams, min(2 * options.streams, FEW_WARM))  # enough to open the connection of every stream
     warmup = usual if options.warmup is None else options.warmup
     prompts = [
         SAME_PROMPT if options.prompts == "same" else prompt(options.seed, number)
@@ -169,12 +172,12 @@ async def load(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def used(trees: list[tuple[str, psutil.Process]]) -> dict[str, float]:
-    """Return the processor seconds of each tree until now."""
+    """Return how many seconds of CPU time each named process has used so far, including its descendants."""
     return {name: tree_cpu_s(process) for name, process in trees}
 
 
 def told(answer: Answer) -> dict[str, Any]:
-    """Return one answer, its times in milliseconds since it was intended."""
+    """Return an answer as a JSON object. Its times are in milliseconds since the request was due."""
 
     def since_ms(at_s: float) -> float:
         return round((at_s - answer.intended_s) * 1e3, 2)

@@ -1,4 +1,4 @@
-"""What answers say together: percentiles, rates, errors. No I/O, no clock."""
+"""Compute figures of a set of answers: percentiles, rates and errors. This module does no I/O and reads no clock."""
 
 from array import array
 from collections import Counter
@@ -9,21 +9,21 @@ from typing import Any, Final
 
 ERROR_CHARS: Final = 160
 MOST_ERRORS: Final = 20
-"""Kinds of error that are told apart; the rest is counted together."""
+"""Maximum number of different error messages that are counted separately."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Answer:
-    """One answer as its reader saw it; seconds of one clock.
+    """One answer as the load client received it. All times are in seconds of one clock.
 
     Attributes:
-        intended_s: When the request was due. Latency is counted from here, however late it was sent.
-        sent_s: When it was sent.
-        arrivals_s: When each chunk with text came.
-        ended_s: When it was over.
-        text: All of it.
-        finished: The end was said (``[DONE]``).
-        error: What went wrong; None if nothing.
+        intended_s: When the request was due. Latency counts from this time, even if the request was sent later.
+        sent_s: When the request was sent.
+        arrivals_s: When each chunk with text arrived.
+        ended_s: When the answer ended or failed.
+        text: The whole text of the answer.
+        finished: Whether the server sent ``[DONE]``.
+        error: What went wrong; None if nothing went wrong.
     """
 
     intended_s: float
@@ -36,12 +36,15 @@ class Answer:
 
     @property
     def complete(self) -> bool:
-        """It came to its end, with text, and nothing went wrong."""
+        """Whether the answer has text and ended with ``[DONE]``, without an error."""
         return self.error is None and self.finished and bool(self.arrivals_s)
 
 
 def percentile(values: Sequence[float], share: float) -> float:
-    """Return the value below which the share lies, by linear interpolation between the two nearest ranks."""
+    """Return the value below which the given share of the values lies.
+
+    The value is interpolated linearly between the two nearest ranks. ``share`` is from 0 to 1.
+    """
     ranked = sorted(values)
     place = (len(ranked) - 1) * share
     low = int(place)
@@ -50,7 +53,7 @@ def percentile(values: Sequence[float], share: float) -> float:
 
 
 def spread(values_s: Iterable[float]) -> dict[str, float] | None:
-    """Return median, tail and worst in milliseconds; None where there is nothing."""
+    """Return p50, p95, p99 and maximum of times in seconds, converted to milliseconds; None if there are no times."""
     values = list(values_s)
     if not values:
         return None
@@ -62,9 +65,9 @@ def summary(answers: Sequence[Answer], wall_s: float, expected_text: str | None 
     """Return the figures of one run.
 
     Args:
-        answers: All of them, failed ones too.
-        wall_s: How long the run took.
-        expected_text: What every answer should say; None: it is not known.
+        answers: All answers of the run, including the failed ones.
+        wall_s: Duration of the run in seconds.
+        expected_text: The text that every answer must have; None if it is not known.
     """
     good = [answer for answer in answers if answer.complete]
     chunks = sum(len(answer.arrivals_s) for answer in answers)
@@ -85,7 +88,7 @@ def summary(answers: Sequence[Answer], wall_s: float, expected_text: str | None 
 
 
 def errors(answers: Iterable[Answer]) -> dict[str, int]:
-    """Return how often each error came."""
+    """Count the incomplete answers by error message. If there are many different messages, some count as ``others``."""
     found: Counter[str] = Counter()
     for answer in answers:
         if not answer.complete:

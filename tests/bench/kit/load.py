@@ -1,7 +1,8 @@
-"""A load client for streamed chat completions, closed-loop or open-loop.
+"""Load client for streamed chat completions, with a closed or an open loop.
 
-Closed-loop: so many streams, each asks again when it was answered. Open-loop: requests arrive when they arrive, and an
-answer's latency counts from then, also where the client or the server was too busy to begin (no coordinated omission).
+In a closed loop, each of a fixed number of streams sends its next request when its last answer has ended. In an open
+loop, requests are due at given times, whether or not earlier answers have ended. Latency counts from these times, even
+if the client or the server was too busy to start then. This avoids coordinated omission.
 """
 
 import asyncio
@@ -18,19 +19,19 @@ READ_BYTES: Final = 1 << 20
 REFUSAL_BYTES: Final = 300
 
 Ask = Callable[[int, float], Awaitable[Answer]]
-"""Asks the request of a number, which was intended at a time, and returns its answer."""
+"""Function that sends a request and returns its answer. Its arguments are the request's number and its due time."""
 
 
 class Client:
-    """Asks one model at one address.
+    """Sends requests to one model of one server.
 
     Args:
-        session: Whose connections are used.
-        url: Of the server, without ``/v1``.
-        model: The model's name.
-        prompt: The prompt of each request, by number.
-        headers: Sent with each request.
-        extra: More fields of the request's body.
+        session: The HTTP session to use.
+        url: Base URL of the server, without ``/v1``.
+        model: Name of the model.
+        prompt: Function from the number of a request to its prompt.
+        headers: Additional headers of each request.
+        extra: Additional fields in the body of each request.
     """
 
     def __init__(
@@ -51,7 +52,10 @@ class Client:
         self._extra = extra or {}
 
     async def ask(self, number: int, intended_s: float) -> Answer:
-        """Ask one request and read its answer to the end. Errors are in the answer."""
+        """Send the request with this number, and read its answer to the end.
+
+        An error is not raised but stored in the answer. ``intended_s`` is the time when the request was due.
+        """
         messages = [{"role": "user", "content": self._prompt(number)}]
         body = orjson.dumps({"model": self._model, "stream": True, "messages": messages} | self._extra)
         answer = Answer(intended_s=intended_s, sent_s=time.perf_counter())
@@ -95,7 +99,7 @@ async def _read(response: aiohttp.ClientResponse, answer: Answer) -> None:
 
 
 def session(timeout_s: float) -> aiohttp.ClientSession:
-    """Open a session with as many connections as there are answers under way."""
+    """Open an HTTP session with an unlimited number of connections. ``timeout_s`` is the time limit of an answer."""
     return aiohttp.ClientSession(
         connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=60),
         timeout=aiohttp.ClientTimeout(total=timeout_s),
@@ -105,7 +109,14 @@ def session(timeout_s: float) -> aiohttp.ClientSession:
 
 
 async def closed_loop(ask: Ask, *, streams: int, requests: int, first: int = 0) -> list[Answer]:
-    """Keep so many streams busy until all requests were answered."""
+    """Keep ``streams`` requests in progress until every request was answered. Return all answers.
+
+    Args:
+        ask: Function that sends one request.
+        streams: Number of concurrent requests.
+        requests: Total number of requests.
+        first: Number of the first request.
+    """
     numbers = iter(range(first, first + requests))
     answers: list[Answer] = []
 
@@ -118,12 +129,12 @@ async def closed_loop(ask: Ask, *, streams: int, requests: int, first: int = 0) 
 
 
 async def open_loop(ask: Ask, arrivals_s: Iterable[float], *, most_open: int, first: int = 0) -> list[Answer]:
-    """Ask at each arrival, whatever became of those before.
+    """Send a request at each arrival time, whether or not earlier answers have ended. Return all answers.
 
     Args:
-        ask: Asks one.
-        arrivals_s: Seconds from now to each arrival, in order.
-        most_open: Answers under way at once. Whoever comes beyond that waits, and the wait is part of the latency.
+        ask: Function that sends one request.
+        arrivals_s: Arrival time of each request, in seconds from now, in ascending order.
+        most_open: Maximum number of concurrent requests. Further requests wait, and their wait counts as latency.
         first: Number of the first request.
     """
     places = asyncio.Semaphore(most_open)

@@ -1,24 +1,24 @@
-"""What the model server does with one request: times, bytes and faults, all of it told by the model's name.
+"""Compute what the test model server sends for a request, and when. The name of the requested model determines both.
 
-No I/O, no clock.
+This module does no I/O and reads no clock.
 
-A name is ``fake``, a tag, and settings, each a key and a number: ``fake-A-t30-g20-n50``.
+The name consists of ``fake``, a tag and any number of settings, such as ``fake-A-t30-g20-n50``. These are all settings:
 
-    t30     prefill takes 30 ms, whatever the prompt
-    p100    and 100 microseconds more for each token of the prompt (a token is four characters)
-    g20     then a chunk every 20 ms
-    n50     of which there are 50
-    j25     each gap is up to 25 % shorter or longer; drawn from the seed and the prompt
-    s7      the seed
-    h0      the response's head is sent at once; h500: half a second late. Without h: together with the first chunk
-    role    a chunk with the role and no text follows the head at once
-    ka      a comment every 100 ms until the first token (a keep-alive)
-    empty   a chunk without text every 100 ms until the first token
-    stall10 silence for five seconds before chunk 10
+    t30     prefill takes 30 ms, whatever the length of the prompt
+    p100    prefill takes 100 microseconds more for each token of the prompt (a token is four characters)
+    g20     after the first chunk, a chunk follows every 20 ms
+    n50     the answer has 50 chunks
+    j25     each gap is up to 25 % shorter or longer, at random; seed and prompt determine the random numbers
+    s7      the seed is 7
+    h0      the head of the response is sent at once; h500: after half a second; without h: with the first chunk
+    role    right after the head, a chunk with the role and without text is sent
+    ka      until the first token, a comment is sent every 100 ms (a keep-alive)
+    empty   until the first token, a chunk without text is sent every 100 ms
+    stall10 five seconds of silence precede chunk 10
     close10 the connection is reset after 10 chunks
-    err503  the status is 503 and there is no answer
+    err503  the response has the status 503 and no answer
 
-Chunk ``i`` of tag ``A`` says ``A00i``, so that a reader can tell who spoke, and whether a chunk is missing.
+The text of chunk 7 of tag ``A`` is ``A007``, so that a reader can tell who answered and whether a chunk is missing.
 """
 
 import json
@@ -32,10 +32,10 @@ from typing import Final
 TOKEN_CHARS: Final = 4
 STALL_MS: Final = 5_000
 SIGN_OF_LIFE_MS: Final = 100
-"""Between two keep-alives, or two chunks without text."""
+"""Time between two keep-alives, or between two chunks without text."""
 
 MODELS: Final = ("fake-A",)
-"""What the server lists: the first of them is what clients take when they name no model."""
+"""The models that the server lists. Clients that name no model take the first one."""
 
 _KEYS: Final = {
     "t": "prefill_ms",
@@ -55,12 +55,15 @@ _MOST: Final = 3_600_000
 
 
 class ScheduleError(ValueError):
-    """A model name that is no schedule."""
+    """The name of a model is not a valid schedule."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """Bytes that are due at a time after the request, or the reset of the connection."""
+    """What the server does at a time after the request: it sends ``data``, or it resets the connection.
+
+    ``chunks`` is the number of chunks with text in ``data``.
+    """
 
     at_ms: float
     data: bytes = b""
@@ -70,7 +73,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Schedule:
-    """One answer."""
+    """The times and faults of one answer."""
 
     tag: str = "A"
     prefill_ms: int = 30
@@ -89,19 +92,22 @@ class Schedule:
 
     @property
     def text(self) -> str:
-        """The whole answer."""
+        """The text of the whole answer."""
         return "".join(self.word(number) for number in range(self.chunks))
 
     def word(self, number: int) -> str:
-        """The text of one chunk."""
+        """Return the text of the chunk with this number."""
         return f"{self.tag}{number:03d} "
 
     def first_ms(self, prompt: str) -> float:
-        """Time from the request to the first chunk."""
+        """Return the time from the request to the first chunk, in milliseconds."""
         return self.prefill_ms + self.prefill_us_per_token * tokens(prompt) / 1e3
 
     def due_ms(self, prompt: str) -> Iterator[float]:
-        """Time from the request to each chunk; the same schedule and prompt give the same times."""
+        """Yield the time from the request to each chunk, in milliseconds.
+
+        The same schedule and prompt always give the same times.
+        """
         at_ms = self.first_ms(prompt)
         dice = random.Random(zlib.crc32(prompt.encode()) + (self.seed << 32))
         spread = self.jitter_percent / 100
@@ -117,7 +123,7 @@ def parse_schedule(model: str) -> Schedule:
     """Read a schedule from a model's name.
 
     Raises:
-        ScheduleError: The name is none of ours, or a setting is unknown or out of bounds.
+        ScheduleError: The name does not begin with ``fake``, or its tag or one of its settings is invalid.
     """
     prefix, *parts = model.split("-")
     if prefix != "fake":
@@ -143,7 +149,7 @@ def parse_schedule(model: str) -> Schedule:
 
 
 def tokens(text: str) -> int:
-    """About how many tokens a text has."""
+    """Return the estimated number of tokens of a text."""
     return -(-len(text) // TOKEN_CHARS)
 
 
@@ -155,14 +161,14 @@ LAST: Final = b"0\r\n\r\n"
 
 
 def streamed(schedule: Schedule, model: str, prompt: str, number: int, *, usage: bool = False) -> Iterator[Step]:
-    """Yield what is written to the client, step by step, each with its time after the request.
+    """Yield the steps of a streamed response, in the order of their times.
 
     Args:
-        schedule: What the model's name says.
-        model: That name.
-        prompt: All of the request's text.
-        number: Of the answer, for its id.
-        usage: Whether the last event counts tokens.
+        schedule: The times and faults of the answer.
+        model: The model's name, from which ``schedule`` was read.
+        prompt: The whole text of the request.
+        number: Number of the answer. The answer's id contains it.
+        usage: Whether to send the numbers of tokens in an event before ``[DONE]``.
     """
     begin, end = _around(model, number)
     head = HEAD
@@ -196,7 +202,10 @@ def streamed(schedule: Schedule, model: str, prompt: str, number: int, *, usage:
 
 
 def whole(schedule: Schedule, model: str, prompt: str, number: int) -> Step:
-    """Return the answer to a request that wants it in one piece, due when its last chunk is."""
+    """Return the step that sends the whole answer as one JSON object, for a request that does not ask for a stream.
+
+    The step is due when the last chunk of a streamed answer would be due.
+    """
     *_, at_ms = schedule.due_ms(prompt)
     message = {"role": "assistant", "content": schedule.text}
     body = _event(model, number) | {
@@ -208,13 +217,13 @@ def whole(schedule: Schedule, model: str, prompt: str, number: int) -> Step:
 
 
 def refused(status: int, message: str) -> bytes:
-    """Return a response with an error, as OpenAI's servers word it."""
+    """Return an HTTP response with an error in OpenAI's format."""
     kind = "server_error" if status >= 500 else "invalid_request_error"
     return json_response(status, {"error": {"message": message, "type": kind, "code": status}})
 
 
 def json_response(status: int, body: object) -> bytes:
-    """Return a response with a JSON body."""
+    """Return an HTTP response with a JSON body."""
     data = _json(body)
     head = f"HTTP/1.1 {status} {'OK' if status == 200 else 'Error'}\r\ncontent-type: application/json\r\n"
     return f"{head}content-length: {len(data)}\r\n\r\n".encode() + data
@@ -234,14 +243,14 @@ def _event(model: str, number: int) -> dict[str, object]:
 
 
 def _around(model: str, number: int) -> tuple[bytes, bytes]:
-    """Return what stands before and behind the delta in every event of an answer."""
+    """Return the bytes before and after the delta. They are the same in every event of an answer."""
     event = _event(model, number) | {"choices": [{"index": 0, "delta": "?", "finish_reason": None}]}
     begin, end = (b"data: " + _json(event) + b"\n\n").rsplit(b'"?"', 1)
     return begin, end
 
 
 def _framed(data: bytes) -> bytes:
-    """Return one piece of a chunked body."""
+    """Return the data as one chunk of HTTP's chunked transfer encoding."""
     return b"%x\r\n%b\r\n" % (len(data), data)
 
 

@@ -1,4 +1,4 @@
-"""The kit's programs as processes, for benches."""
+"""Start the test model server and the load client as processes, for benchmarks."""
 
 import json
 import subprocess
@@ -16,13 +16,13 @@ MOST_RUN_S = 600
 
 @dataclass(frozen=True)
 class Upstream:
-    """A running model server."""
+    """A running test model server."""
 
     url: str
     process: subprocess.Popen[str]
 
     def stop(self) -> None:
-        """End it, if it has not ended."""
+        """Stop the server, if it still runs. Kill it if it does not end within 10 seconds."""
         self.process.terminate()
         try:
             self.process.wait(10)
@@ -33,7 +33,10 @@ class Upstream:
 
 @contextmanager
 def upstream(port: int = 0, journal: Path | None = None) -> Iterator[Upstream]:
-    """Run the model server while the block runs; port 0 takes a free one. It notes what happens in the journal."""
+    """Run the test model server within the ``with`` block, and yield it.
+
+    Port 0 means any free port. ``journal`` is a file to which the server appends a line for each event.
+    """
     command = [sys.executable, "-m", "tests.bench.kit", "upstream", "--port", str(port)]
     command += [] if journal is None else ["--journal", str(journal)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
@@ -52,7 +55,7 @@ def upstream(port: int = 0, journal: Path | None = None) -> Iterator[Upstream]:
 
 
 def load(url: str, *options: str) -> dict[str, Any]:
-    """Run the load client in a process of its own, and return its figures."""
+    """Run the load client in its own process with these options, and return its figures."""
     command = [sys.executable, "-m", "tests.bench.kit", "load", "--url", url, *options]
     run = subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=MOST_RUN_S, check=False)
     if not run.stdout:
@@ -62,7 +65,10 @@ def load(url: str, *options: str) -> dict[str, Any]:
 
 
 def wait_for(url: str, process: subprocess.Popen[Any], seconds: float = 60) -> None:
-    """Return when somebody answers there; end this program if nobody does."""
+    """Wait until the server that runs in ``process`` answers at the URL.
+
+    End the calling program if the server has ended, or if it does not answer within ``seconds``.
+    """
     until = time.monotonic() + seconds
     while time.monotonic() < until:
         if process.poll() is not None:

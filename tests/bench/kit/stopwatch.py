@@ -1,12 +1,12 @@
-"""A client that does nothing but take the time: one connection, one question after the other, blocking sockets.
+"""A client that only measures time. It sends one question after another over one connection, with blocking sockets.
 
-It is a process of its own with the standard library alone: an event loop between the socket and the clock would add
-to each answer the time of the others. Started by ``tests.bench.ledger``; prints one JSON line per answer::
+The client uses no event loop and runs in its own process, because an event loop would add the work for other answers to
+the time of an answer. ``tests.bench.ledger`` starts it. It prints one JSON line per answer::
 
     {"id": ..., "begin": ..., "end": ..., "read": ...}     wall-clock time in seconds
 
-``end`` is when the last bytes were at this host, by the kernel, and ``read`` when this process had them: on a machine
-with fewer cores than processes it waits for one in between, which is no part of what the server took.
+``end`` is when the kernel received the last bytes, and ``read`` is when this process read them. If all cores are busy,
+this process waits for a core between ``end`` and ``read``. The server is not the cause of this wait.
 """
 
 import json
@@ -26,7 +26,7 @@ _TIMESPEC = struct.Struct("@ll")
 
 
 def receive(connection: socket.socket) -> tuple[bytes, float]:
-    """Return what came, and when the kernel had the last of it."""
+    """Return the received bytes, and the time when the kernel received the last of them."""
     data, messages, _, _ = connection.recvmsg(65_536, socket.CMSG_SPACE(_TIMESPEC.size))
     for _, kind, control in messages:
         if kind == SO_TIMESTAMPNS:
@@ -36,7 +36,10 @@ def receive(connection: socket.socket) -> tuple[bytes, float]:
 
 
 def main() -> None:
-    """Ask ``count`` questions from number ``first`` on, each ``step`` after the last."""
+    """Ask ``count`` questions. Their numbers start at ``first`` and increase by ``step``.
+
+    The command line is HOST PORT MODEL COUNT FIRST STEP MAX_TOKENS.
+    """
     host, port, model = sys.argv[1], int(sys.argv[2]), sys.argv[3]
     count, first, step, max_tokens = map(int, sys.argv[4:])
     connection = socket.create_connection((host, port), PATIENCE_S)

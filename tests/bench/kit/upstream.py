@@ -1,7 +1,8 @@
-"""A model server for tests of speed: OpenAI's chat completions on loopback, each answer on a fixed schedule.
+"""Test model server for measurements of speed. It serves OpenAI's chat completions on loopback, on a fixed schedule.
 
-``tests.bench.kit.schedule`` has the schedules and faults; this runs them. One process, one protocol object a
-connection, no task a request. Chunks are sent when they are due or up to a millisecond later, never earlier.
+``tests.bench.kit.schedule`` computes the schedules and faults, and this module executes them in one process. To be
+fast, it has one protocol object for each connection, and no task for a request. A chunk is sent when it is due or up to
+a millisecond later, never earlier.
 """
 
 import asyncio
@@ -28,26 +29,26 @@ BACKLOG: Final = 2_048
 
 
 class BadRequest(Exception):
-    """What came is no request that this server reads."""
+    """The received bytes are not a request that this server can read."""
 
 
 class Journal:
-    """Notes what happened to each request, one JSON object a line; ``at_s`` is the wall clock's."""
+    """The server's journal: a JSON object per line for each event of a request. ``at_s`` is the wall-clock time."""
 
     def __init__(self, file: TextIO | None) -> None:
         self._file = file
 
     def note(self, event: str, **fields: Any) -> None:
-        """Append one line."""
+        """Append one line, if there is a file."""
         if self._file is not None:
             self._file.write(json.dumps({"event": event, "at_s": time.time()} | fields) + "\n")
             self._file.flush()
 
 
 class Connection(asyncio.Protocol):
-    """One client. Requests are answered one after another."""
+    """The connection of one client. Its requests are answered one after another."""
 
-    answers = 0  # of the whole process, for their ids
+    answers = 0  # how many this process has given; part of their ids
 
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
@@ -63,11 +64,10 @@ class Connection(asyncio.Protocol):
         self._label: dict[str, Any] = {}
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Remember where to write."""
         self._transport = transport  # type: ignore[assignment]
 
     def connection_lost(self, error: Exception | None) -> None:
-        """Note who went before the end of the answer."""
+        """Stop sending. Write to the journal if the client disconnected before the end of an answer."""
         del error
         if self._timer is not None:
             self._timer.cancel()
@@ -77,16 +77,16 @@ class Connection(asyncio.Protocol):
             self._journal.note("client_gone", sent=self._sent, **self._label)
 
     def pause_writing(self) -> None:
-        """Wait for the client."""
+        """Stop sending, because the client reads too slowly."""
         self._held = True
 
     def resume_writing(self) -> None:
-        """Go on."""
+        """Continue to send, because the client has caught up."""
         self._held = False
         self._advance()
 
     def data_received(self, data: bytes) -> None:
-        """Answer every whole request."""
+        """Answer every complete request. A request that arrives during an answer waits for the end of that answer."""
         self._unread += data
         try:
             if len(self._unread) > MAX_HEAD_BYTES + MAX_BODY_BYTES:
@@ -135,14 +135,14 @@ class Connection(asyncio.Protocol):
         self._advance()
 
     def _advance(self) -> None:
-        """Write what is due, and come back when the next is."""
+        """Write all steps that are due, and set a timer for the next step."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
         while (step := self._next) is not None and not self._held:
             left_ms = step.at_ms - (time.perf_counter() - self._asked_s) * 1e3
             if left_ms > 0:
-                # Timers count whole milliseconds: rounded up, so that nothing wakes too early and waits in circles.
+                # Timers count whole milliseconds. Rounded down, a timer would end too early and be set again and again.
                 self._timer = self._loop.call_later(math.ceil(left_ms) / 1e3, self._advance)
                 return
             self._perform(step)
@@ -165,10 +165,12 @@ class Connection(asyncio.Protocol):
 
 
 def take_request(unread: bytearray) -> tuple[str, str, bytes] | None:
-    """Cut the first whole request out of what came: its method, path and body; None when it is not whole yet.
+    """Remove the first request from the received bytes, and return its method, path and body.
+
+    Return None if the request is not complete yet.
 
     Raises:
-        BadRequest: It cannot be read, or is too long.
+        BadRequest: The request cannot be read, or is too long.
     """
     end = unread.find(b"\r\n\r\n", 0, MAX_HEAD_BYTES)
     if end < 0:
@@ -213,7 +215,7 @@ def _chunked_body(unread: bytearray, at: int) -> tuple[bytes, int] | None:
 
 
 def prompt_of(asked: dict[str, Any]) -> str:
-    """Return all text of a request's messages."""
+    """Return the whole text of a request's messages."""
     texts = []
     for message in asked["messages"]:
         content = message.get("content") or ""
@@ -223,6 +225,6 @@ def prompt_of(asked: dict[str, Any]) -> str:
 
 
 async def serve(port: int, journal: TextIO | None = None) -> asyncio.Server:
-    """Listen on a port of loopback; 0 takes a free one."""
+    """Start the server on a port of loopback, and return it. Port 0 means any free port."""
     notes = Journal(journal)
     return await asyncio.get_running_loop().create_server(lambda: Connection(notes), "127.0.0.1", port, backlog=BACKLOG)

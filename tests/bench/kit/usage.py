@@ -1,4 +1,4 @@
-"""Processor time and memory of a process with all below it, and of the whole machine."""
+"""Measure the CPU time and memory of a process and its descendants, and the CPU time of the whole machine."""
 
 from collections.abc import Iterator
 
@@ -11,7 +11,10 @@ def _tree(process: psutil.Process) -> Iterator[psutil.Process]:
 
 
 def tree_cpu_s(process: psutil.Process) -> float:
-    """Return user and system seconds of a process and all below it, ended children of a living one included."""
+    """Return the CPU time of a process and its descendants, user and system time together, in seconds.
+
+    The time of a descendant that has ended counts, too, if its parent still runs.
+    """
     total = 0.0
     for each in _tree(process):
         try:
@@ -22,7 +25,10 @@ def tree_cpu_s(process: psutil.Process) -> float:
 
 
 def tree_rss_mib(process: psutil.Process) -> float:
-    """Return the resident memory of a process and all below it, in MiB; shared pages count in each."""
+    """Return the resident memory of a process and its descendants, in MiB.
+
+    A page that several processes share is counted several times.
+    """
     total = 0
     for each in _tree(process):
         try:
@@ -33,6 +39,6 @@ def tree_rss_mib(process: psutil.Process) -> float:
 
 
 def machine_busy_s() -> float:
-    """Return the processor seconds that anybody has used since the machine started."""
+    """Return the CPU time that the whole machine has used since it started, in seconds."""
     times = psutil.cpu_times()
     return sum(getattr(times, name, 0.0) for name in ("user", "system", "nice", "softirq", "irq", "steal"))

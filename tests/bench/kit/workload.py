@@ -1,4 +1,4 @@
-"""What is asked, and when: prompts that all differ, and arrivals that wait for nobody. No I/O, no clock."""
+"""Make prompts that all differ, and the arrival times of an open loop. This module does no I/O and reads no clock."""
 
 import math
 import random
@@ -9,7 +9,7 @@ SAME_PROMPT: Final = "hello, tell me a story"
 
 MEDIAN_WORDS: Final = 60
 SPREAD: Final = 0.9
-"""Of the logarithm of a prompt's length: one of twenty is over four times the median."""
+"""Standard deviation of the logarithm of a prompt's length. One prompt in twenty is over four times the median."""
 
 FEWEST_WORDS, MOST_WORDS = 8, 1_500
 
@@ -37,7 +37,7 @@ _TASKS = (
 
 
 def prompt(seed: int, number: int) -> str:
-    """Return a text of a realistic length; no two numbers, and no two seeds, give the same."""
+    """Return a prompt of a realistic length. Every other seed or number gives another prompt."""
     dice = random.Random(f"{seed}/{number}")
     words = min(MOST_WORDS, max(FEWEST_WORDS, round(math.exp(dice.gauss(math.log(MEDIAN_WORDS), SPREAD)))))
     sentences = [f"This is note {number} of folder {seed}."]
@@ -48,7 +48,7 @@ def prompt(seed: int, number: int) -> str:
 
 
 def poisson_arrivals(rate_per_s: float, count: int, seed: int) -> Iterator[float]:
-    """Yield seconds from the start to each arrival; the gaps are exponential."""
+    """Yield the arrival times of a Poisson process, in seconds from its start."""
     dice = random.Random(seed)
     at_s = 0.0
     for _ in range(count):

@@ -1,4 +1,5 @@
-"""Two of every service on three nodes of Apache Kafka, under load, with a fault every few seconds.
+"""A test under load: two processes of each service, three nodes of Apache Kafka, and a fault every few seconds.
 
-The topics' records and the bytes that clients received are judged, by code that knows neither the fold nor the bus.
+At the end, the records on Kafka and the bytes that clients received are checked. The code that checks them uses neither
+the product's fold nor its Kafka clients.
 """

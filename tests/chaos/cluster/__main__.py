@@ -1,4 +1,4 @@
-"""``python -m tests.chaos.cluster --minutes 10``: faults on a tree of two of everything on three nodes of Kafka."""
+"""``python -m tests.chaos.cluster --minutes 10``: inject faults into Kafka nodes and two processes of each service."""
 
 import argparse
 import asyncio

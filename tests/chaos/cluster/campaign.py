@@ -1,4 +1,4 @@
-"""One campaign: the tree, the people, the faults, and then the judgement."""
+"""Run one campaign: start the tree and the clients, inject faults, and check the log and what the clients received."""
 
 import asyncio
 import itertools
@@ -17,20 +17,20 @@ from tests.integration.rails.lab import copy_patient_policy
 from tests.support.waiting import comes_true
 
 DRAIN_S = 240.0
-"""How long requests may take to end after the last fault: longer than their own total deadline."""
+"""How many seconds requests may take to end after the last fault. It is longer than their total deadline."""
 
 DEADLINES = {"verdict_ms": 10_000, "ttft_ms": 30_000, "stall_ms": 8_000, "total_ms": 120_000}
 BEFORE_S = 5.0
 
 
 class Campaign:
-    """What people and faults share.
+    """The state that the clients and the faults share.
 
     Attributes:
-        stopping: Whether people ask no more.
-        open_readers: Requests that are being read now.
-        readers: Those that are over.
-        refused: Requests that were turned away before they were accepted.
+        stopping: Whether the clients send no more requests.
+        open_readers: Readers of the requests that are being read now.
+        readers: Readers of the requests that have ended.
+        refused: Number of requests that were not accepted by an edge.
     """
 
     def __init__(self):
@@ -40,7 +40,10 @@ class Campaign:
 
 
 def bodies(rng, tokens):
-    """What people ask for: every prompt another, one answer in ten with an address, one in thirty with a code name."""
+    """Yield the clients' requests, each with a different prompt.
+
+    10 % of the answers contain an e-mail address, which is redacted. 3 % contain a forbidden code name.
+    """
     for number in itertools.count():
         length = rng.randint(tokens // 2, tokens)
         draw = rng.random()
@@ -57,7 +60,10 @@ def bodies(rng, tokens):
 async def play(
     folder, *, minutes, streams, seed, every_s, tokens, scale, with_cloud=True, rolling=0, nodes=3, say=print
 ):  # fmt: skip
-    """Return the findings, the rows of recovery, and a few figures."""
+    """Run one campaign. Return the findings, the recovery times for each kind of fault, and a few figures.
+
+    If ``rolling`` is 0, inject random faults for ``minutes``. Otherwise, restart each process ``rolling`` times.
+    """
     rng = random.Random(seed)
     campaign = Campaign()
     (folder / "policy").mkdir()
@@ -125,7 +131,7 @@ async def _report(campaign, began, say):
 
 
 def report(found, rows, figures):
-    """The campaign as text."""
+    """Return the result of a campaign as text."""
     kinds = ("lost", "twice", "mixed", "withdrawn", "dead", "process")
     counted = {kind: sum(violation[0] == kind for violation in found.violations) for kind in kinds}
     first = (

@@ -1,4 +1,7 @@
-"""People who ask, read, and resume at any edge when a connection breaks. They keep what they received, in its order."""
+"""Clients that ask for answers, read them, and resume at any edge after a lost connection.
+
+They keep everything that they received, in the order of receipt.
+"""
 
 import asyncio
 import json
@@ -8,25 +11,30 @@ from typing import NamedTuple
 import aiohttp
 
 GIVE_UP_S = 180.0
-"""How long a request may be resumed again and again after its last op before it counts as lost."""
+"""A request counts as lost if its client has tried to resume it for this many seconds without receiving an op."""
 
 RETRY_S = 0.3
 RESUMABLE = {"server_stopping", "slow_client", "not_ready", "busy", "log_unavailable", "too_many_connections"}
 
 
 class ReceivedOp(NamedTuple):
-    """One op: its place on the log, and what it said. ``[("show", text)]``, or several that came together."""
+    """One message to a client.
+
+    Attributes:
+        place: Position on the log: partition, offset, and number of the op.
+        ops: The message's ops as tuples, such as ``("show", text)``.
+    """
 
     place: tuple[int, ...]
     ops: list
 
 
 class Reader:
-    """One request as one person sees it.
+    """One request as its client sees it.
 
     Attributes:
-        over: How it ended for them: ``closed``, an error code, or ``lost`` with why.
-        moved: Called with the present time whenever something was received.
+        over: How the request ended for the client: ``closed``, an error code, or ``lost`` with the reason.
+        waits_for: Faults that began while the request was open, and after which the client has received nothing yet.
     """
 
     def __init__(self, transport):
@@ -61,7 +69,7 @@ class Reader:
 
 
 class Person:
-    """Asks one request after another until told to stop, each time at one of the edges there are then."""
+    """A client that sends one request after another until the campaign stops, each to a random edge."""
 
     def __init__(self, http, edges, rng, bodies, campaign):
         self._http, self._edges, self._rng, self._bodies, self._campaign = http, edges, rng, bodies, campaign
@@ -186,11 +194,14 @@ ENDS = {
     "bad_request", "cancelled", "engine_auth", "engine_dead", "engine_overloaded", "engine_timeout",
     "engine_unavailable", "expired", "failed", "internal", "rejected", "safety_block",
 }  # fmt: skip
-"""Codes that say how a request was closed."""
+"""Error codes that say how a request was closed."""
 
 
 def _edits(ops, length):
-    """Those ops that change what is on the screen already, of so many characters."""
+    """Return the ops that change text on the screen. ``length`` is the number of characters on the screen.
+
+    A replacement of text that is not on the screen yet is left out.
+    """
     edits = []
     for op in ops:
         if op[0] != "replace" or op[1] < length:
@@ -214,7 +225,7 @@ def _length_after(length, ops):
 
 
 def _flat(said):
-    """The ops of a message, in plain form."""
+    """Return the ops of a message as tuples."""
     if said["op"] == "catch_up":
         return [plain for op in said["ops"] for plain in _flat(op)]
     match said["op"]:

@@ -1,4 +1,4 @@
-"""What is done to the tree, one fault every few seconds, drawn by a seed; or each process restarted in turn."""
+"""Inject random faults into a tree, one every few seconds, or restart each process in turn."""
 
 import asyncio
 import signal
@@ -15,16 +15,16 @@ NODE_BACK_S = 90.0
 MOST_OF_A_SERVICE = 3
 MOST_DRAWS = 20
 UPGRADE_ORDER = ("router", "edge", "safety", "rails", "generator", "vertex")
-"""As in docs/operations/upgrades.md: readers before writers."""
+"""The order of docs/operations/upgrades.md: services that read an event come before services that write it."""
 
 MOST_AT_ONCE = 5
-"""Faults under way at once: two cores start only so many processes."""
+"""Maximum number of faults at the same time. Two cores cannot start many processes at once."""
 
 WEIGHTS = {"kill": 30, "pause": 36, "stop": 12, "join": 5, "leave": 5, "kafka kill": 6, "kafka pause": 6}
 
 
 class Striker:
-    """Strikes until cancelled; whatever it has begun, ``settle`` ends."""
+    """Injects random faults. ``run`` begins them until a given time, and ``settle`` waits for their ends."""
 
     def __init__(self, tree, rng, every_s, campaign):
         self._tree, self._rng, self._every_s, self._campaign = tree, rng, every_s, campaign
@@ -39,14 +39,14 @@ class Striker:
                 self._strike()
 
     async def settle(self):
-        """Wait until all that was struck is up again."""
+        """Wait until all faults have ended, and start each process that does not serve."""
         await asyncio.gather(*self._under_way, return_exceptions=True)
         for place in self._tree.places:
             if not place.ready:
                 await place.start()
 
     def _strike(self):
-        """Do one fault; draw again where the drawn one cannot be done now."""
+        """Begin one random fault. If the drawn fault is impossible now, draw another one."""
         for _ in range(MOST_DRAWS):
             kind = self._rng.choices(list(WEIGHTS), list(WEIGHTS.values()))[0]
             if self._strike_node(kind) if kind.startswith("kafka") else self._strike_member(kind):
@@ -148,7 +148,7 @@ class Striker:
 
 
 async def roll(tree, times, campaign):
-    """Restart each process in turn, so many times, in the order of an upgrade; return the faults."""
+    """Restart each process ``times`` times, one at a time, in ``UPGRADE_ORDER``. Return the restarts as faults."""
     faults = []
     for _ in range(times):
         for place in [place for service in UPGRADE_ORDER for place in tree.live(service)]:

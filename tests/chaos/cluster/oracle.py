@@ -1,9 +1,14 @@
-"""What must hold, from records and received bytes alone: plain JSON, plain strings, no code of the product.
+"""Check a campaign with nothing but the records on Kafka and the bytes that clients received.
 
-lost      an accepted request that is not on its topic; one without a ``Closed``; a completed answer that is not whole
-twice     an op that a client received again; text that stands on a screen more often than on the log
-mixed     a screen that is no beginning of one run's text, or goes back to an earlier attempt
-withdrawn text on a screen though the edge had read its recall
+The checks use plain JSON and strings, and no code of the product. These are the kinds of violations:
+
+lost      an accepted request that is not on its topic, a request without a ``Closed``, a client that gets no more ops
+          of an open request, or a completed answer of which the client has only a part
+twice     an op that a client received again or out of order
+mixed     a screen that is not the beginning of one run's text, or that goes back to an earlier attempt
+withdrawn text on a screen that the edge had no permission to show: recalled, or before a verdict allowed it
+dead      a dead letter
+process   a process that ended by itself or did not stop, or a fault or a client of the test that failed
 """
 
 import json
@@ -24,13 +29,13 @@ HISTORY_FIELDS = (
 
 @dataclass
 class Told:
-    """What the log says about one request.
+    """What Kafka has about one request.
 
     Attributes:
-        requests: Records on ``railbus.requests``.
-        events: (offset, kind, event), in the order of its partition.
-        written: How many records each attempt has on the topics of requests.
-        begun_ms: When each record of the kind ``Started`` was appended, in their order.
+        requests: Number of records on ``railbus.requests``.
+        events: The request's records on the stream log, as (offset, kind, event), in the order of the log.
+        written: For each attempt, the number of its records on all topics of requests.
+        begun_ms: When the broker appended each record of the kind ``Started``, in the order of the log.
     """
 
     partition: int = -1
@@ -41,11 +46,11 @@ class Told:
 
 
 class DoubleTake(NamedTuple):
-    """One attempt that two runs executed.
+    """An attempt that two runs executed.
 
     Attributes:
-        second_ms: When the second one began.
-        written: How many records the request has for this attempt.
+        second_ms: When the second run began.
+        written: Number of records that ask for this attempt on the topics of requests.
     """
 
     request_id: str
@@ -56,7 +61,7 @@ class DoubleTake(NamedTuple):
 
 @dataclass
 class Findings:
-    """What came of a campaign."""
+    """The result of a campaign."""
 
     requests: int = 0
     chunks: int = 0
@@ -78,7 +83,7 @@ class Findings:
 
 
 def history(events):
-    """Return what the log has of one request, without its texts: a line per event, chunks of a run in one line."""
+    """Return the events of one request as lines of text, without the answer's text. Chunks in a row are one line."""
     lines, before = [], None
     for offset, kind, event in events:
         run = event["run"] if kind == "Chunk" else None
@@ -91,7 +96,7 @@ def history(events):
 
 
 async def read_log(bootstrap):
-    """Read every record that is there; return requests by id, and the number of dead letters."""
+    """Read all records of the topics. Return what Kafka has about each request, by id, and the dead letters."""
     told, dead = defaultdict(Told), []
     consumer = AIOKafkaConsumer(bootstrap_servers=bootstrap, enable_auto_commit=False, auto_offset_reset="earliest")
     await consumer.start()
@@ -137,7 +142,7 @@ def _sort(told, dead, topic, record):
 
 
 def judge(told, dead, readers):
-    """Judge every request that is on the log, and every one that a client was promised."""
+    """Check every request that is on the log or that an edge has accepted, and return the findings."""
     found = Findings(requests=len(told))
     for letter in dead:
         found.wrong("dead", letter.get("topic"), letter.get("reason"))
@@ -188,7 +193,14 @@ def _judge_log(found, request_id, one):
 
 
 class _Run:
-    """One run's text as far as it was read, less what was taken back, and the lengths that it had after each chunk."""
+    """The text of one run, as far as the log was read.
+
+    Attributes:
+        text: The text without recalls.
+        shown: The text with the replacements of recalled spans.
+        lengths: Lengths of ``shown`` that a client may see: after each chunk, and before and after a replacement.
+        stopped: The replacement for the whole text, if a recall has stopped the run.
+    """
 
     def __init__(self, attempt):
         self.attempt = attempt
@@ -206,7 +218,7 @@ class _Run:
             self.next += 1
 
     def take_back(self, start, end, replacement):
-        """Replace a span; where two overlap, the earlier recall keeps its place."""
+        """Recall a span of the text. If recalled spans overlap, the earliest recall decides about the common part."""
         if (start, end, replacement) in self.spans:
             return
         self.spans.append((start, end, replacement))
@@ -217,7 +229,7 @@ class _Run:
             start += len(self.pieces[seq])
 
     def has(self, visible):
-        """Whether this is what the run has said up to some chunk."""
+        """Return whether ``visible`` is the run's text up to the end of a chunk or of a replacement."""
         return len(visible) in self.lengths and self.shown.startswith(visible)
 
     def _forget(self):
@@ -241,7 +253,7 @@ class _Run:
 
 
 class _Screening:
-    """One client's ops, each against the records up to its place."""
+    """The check of one client's screen after each op, against the records up to the op's position on the log."""
 
     def __init__(self, found, reader, one):
         self._found, self._reader, self._one = found, reader, one
@@ -324,7 +336,7 @@ class _Screening:
         return self._wrong(self._kind_of(visible), f"at {place}: ...{visible[-120:]!r}")
 
     def _kind_of(self, visible):
-        """Name what is wrong with a screen: it shows what was recalled, or it is no one run's text."""
+        """Return the kind of a wrong screen: ``withdrawn`` if it shows recalled text, otherwise ``mixed``."""
         for run in self._runs.values():
             if run.spans and run.text.startswith(visible):
                 return "withdrawn"

@@ -1,4 +1,4 @@
-"""What faults did: how long until the answers went on that were open then, and which requests were taken twice."""
+"""The effects of faults: how soon open answers continued, and which faults made two runs execute the same attempt."""
 
 import math
 import time
@@ -6,17 +6,20 @@ from collections import Counter, defaultdict
 from typing import NamedTuple
 
 AFTER_S = 30.0
-"""A request that is taken twice within this time of a fault's end is put down to it."""
+"""A fault is blamed for a second run of an attempt that begins at most this many seconds after the fault's end."""
 
 
 class Fault:
-    """One fault, and when each request that was open then went on.
+    """A fault, and how soon the answers that were open at its beginning continued.
 
     Attributes:
-        at: When it began, by the monotonic clock; ``at_ms`` by the wall clock, which is also the broker's here.
-        over_ms: When what was struck was up again; None until then.
-        open: Requests that were open when it began, and have neither received anything since nor ended.
-        last_s: Seconds until the last of the others had; None where there were none.
+        at: When the fault began, in seconds of the monotonic clock.
+        at_ms: When the fault began, in milliseconds of the wall clock, which is also the broker's clock here.
+        over_ms: When everything worked again after the fault. None until then.
+        open: Number of requests that were open at the beginning, and whose clients have received neither an op nor the
+            end since.
+        last_s: Seconds from the beginning until the last of the other clients received something. None if there are
+            no other clients.
     """
 
     def __init__(self, kind, readers):
@@ -40,13 +43,13 @@ class Fault:
 
 
 class Recovery(NamedTuple):
-    """The faults of one kind.
+    """How soon open answers continued after faults of one kind.
 
     Attributes:
-        times: How often.
-        never: How many had an answer that did not go on, and did not end, while anyone watched.
-        p50_s, p99_s, longest_s: Seconds until the last open answer went on; infinite for those that did not. None where
-            no answer was open.
+        times: Number of faults.
+        never: Number of faults after which at least one open answer did not continue.
+        p50_s, p99_s, longest_s: Median, p99 and maximum of the seconds from a fault's beginning until the last open
+            answer continued. Infinite for the faults in ``never``. None if no answer was open at any fault.
     """
 
     kind: str
@@ -58,7 +61,7 @@ class Recovery(NamedTuple):
 
 
 def recovery(faults):
-    """Return a row for each kind of fault. One without an open answer says nothing of how long recovery takes."""
+    """Return a row for each kind of fault. The times leave out faults at which no answer was open."""
     by_kind = defaultdict(list)
     for fault in faults:
         by_kind[fault.kind].append(fault)
@@ -76,7 +79,11 @@ def _rank(times, share):
 
 
 def blame(double_takes, faults):
-    """Count the requests that were taken twice by the kind of the fault that began last before the second taking."""
+    """Count the attempts that two runs executed, by cause.
+
+    The cause is the kind of the latest fault that struck workers or Kafka, and that was not over for more than
+    ``AFTER_S`` when the second run began. If the request itself is on Kafka twice, that is the cause.
+    """
     found = Counter()
     for double in double_takes:
         if double.written > 1:

@@ -1,4 +1,7 @@
-"""Two of everything, each a process in a place of its own: a place keeps its name and port, its process may change."""
+"""Services and their broker, with two processes of each service except the Vertex worker.
+
+Each process runs in a place. A place keeps its name and its port if its process is replaced.
+"""
 
 import asyncio
 import signal
@@ -15,20 +18,21 @@ PARTITIONS = 8
 SESSION_S = 6.0
 STOP_S = 30.0
 START_S = 300.0
-"""Longest wait for a ready line: on a machine that others share a start of many at once takes minutes."""
+"""Maximum time in seconds for a process to start. On a shared machine, many starts at once take minutes."""
 
 START_TRIES = 2
 
 UNHURRIED = {"RAILBUS_KAFKA_SESSION_TIMEOUT_MS": "15000", "RAILBUS_CLIENT_GRACE_MS": "30000"}
-"""Where nothing is killed: no process or client that the machine holds up for seconds is taken for a dead one."""
+"""Settings for campaigns that kill nothing. With them, a process or client that is slow for some seconds does not count
+as dead."""
 
 
 class Place:
-    """Where a member of a service runs.
+    """A place where one process of a service runs.
 
     Attributes:
-        ready: Whether its process has said that it serves.
-        busy: Whether a fault is being done to it.
+        ready: Whether the process has said that it serves.
+        busy: Whether the process is now the target of a fault.
     """
 
     def __init__(self, service, number, env):
@@ -51,7 +55,7 @@ class Place:
                 return
 
     def drop(self):
-        """kill -9; what it wrote is kept only where it ended by itself."""
+        """Kill the process with SIGKILL, if it still runs, and discard its output."""
         self.ready = False
         if self.process is None:
             return
@@ -63,7 +67,7 @@ class Place:
         process._err.close()
 
     async def stop(self):
-        """SIGTERM, as an operator does; return the exit status, None where it had to be killed."""
+        """Stop the process with SIGTERM, and return its exit status. Return None if it had to be killed."""
         self.ready = False
         self.process.signal(signal.SIGTERM)
         ended = await comes_true(lambda: not self.process.running, STOP_S)
@@ -73,11 +77,11 @@ class Place:
 
 
 class ClusterTree:
-    """The broker, three nodes of Kafka or otherwise, and the services.
+    """A broker, which is a Kafka cluster or the embedded broker (``nodes=0``), and the processes of the services.
 
     Attributes:
-        places: All places; those beyond two of a service come and go.
-        trouble: What no process may do: end by itself, or not end when told to.
+        places: The places of all processes. Faults may add a third place for a service, and remove a place again.
+        trouble: Descriptions of what went wrong, such as a process that ended by itself.
     """
 
     def __init__(self, folder, *, policy, scale, with_cloud, nodes=3, env=None):
@@ -138,7 +142,7 @@ class ClusterTree:
         return made
 
     def live(self, service):
-        """The places of a service that serve and to which nothing is being done."""
+        """Return the places of a service whose process serves and is not the target of a fault now."""
         return [place for place in self.places if place.service == service and place.ready and not place.busy]
 
     def edges(self):
@@ -147,7 +151,7 @@ class ClusterTree:
         ]
 
     async def watch(self):
-        """Report each process that ends by itself, and start another."""
+        """Note each process that ends by itself in ``trouble``, and start another one in its place."""
         while True:
             await asyncio.sleep(0.5)
             for place in self.places:

@@ -1,4 +1,4 @@
-"""Archivers, and what they must have archived: every record of the broker, as another client reads it."""
+"""A lab that starts archivers. A test can compare their archive with all records of the broker."""
 
 import asyncio
 from collections import Counter
@@ -39,14 +39,14 @@ class ArchiveLab(Lab):
         return Archive(Store(str(self.archive_folder)))
 
     def archived(self) -> list[StoredRecord]:
-        """Every record in the archive; none before there is one."""
+        """Return every record in the archive, or an empty list if there is no archive yet."""
         if not (self.archive_folder / "archive.json").exists():
             return []
         archive = self.archive()
         return [record for file in archive.files() for record in archive.records(file)]
 
     def count(self) -> int:
-        """How many records the archive's files say that they have."""
+        """Return the number of records in the archive, according to the metadata of its files."""
         if not (self.archive_folder / "data").exists():
             return 0
         from pyarrow.parquet import read_metadata
@@ -54,7 +54,7 @@ class ArchiveLab(Lab):
         return sum(read_metadata(path).num_rows for path in self.archive_folder.glob("data/*/*/*.parquet"))
 
     async def on_log(self) -> list[StoredRecord]:
-        """Every record on the broker, of all topics."""
+        """Return every record of every topic on the broker."""
         found: list[StoredRecord] = []
         reader = RawTailReader(self.bus, handler=found.extend)
         reading = asyncio.create_task(reader.run())
@@ -69,7 +69,10 @@ class ArchiveLab(Lab):
         return found
 
     async def ask(self, requests: int, chunks: int = 20) -> None:
-        """Write the logs of some requests; return when the broker has all of them."""
+        """Write all events of ``requests`` requests, and return when the broker has acknowledged them.
+
+        ``chunks`` is the number of chunks of each answer.
+        """
         acks = []
         for _ in range(requests):
             events = RequestEvents()

@@ -1,4 +1,4 @@
-"""An archive has every record of the log once, whenever archivers are killed, and however many there are."""
+"""Test that an archive has each record of the log exactly once, even if archivers are killed or several of them run."""
 
 import asyncio
 import os
@@ -17,11 +17,11 @@ from tests.support.waiting import until
 pytest.importorskip("pyarrow")
 
 KILLS = int(os.environ.get("RAILBUS_ARCHIVER_KILLS", "3"))
-"""How often the archiver is killed; 50 takes two minutes."""
+"""How often a test kills the archiver. 50 kills take two minutes."""
 
 
 async def whole(lab, within_s=90.0):
-    """Wait until the archive has as many records as the log; both must be the same then, byte for byte."""
+    """Wait until the archive has as many records as the log, and check that the records are the same, byte for byte."""
     logged = await lab.on_log()
     await until(lambda: lab.count() >= len(logged), "everything is archived", within_s=within_s, every_s=0.1)
     archived = lab.archived()
@@ -125,7 +125,10 @@ async def test_two_archivers_one_of_them_paused_and_then_killed(lab):
 
 
 async def test_two_independent_archivers_write_no_record_twice(lab, tmp_path):
-    """As after a partition of the network: two members of different groups hold everything at once."""
+    """Two writers that both archive the same whole partition write no record twice.
+
+    After a split of the network, archivers of different groups could be two such writers.
+    """
     from services.archive.chain import ArchivedRecord
     from services.archive.keys import Signer
     from services.archive.reader import begin_archive
@@ -158,7 +161,7 @@ async def test_two_independent_archivers_write_no_record_twice(lab, tmp_path):
 
 @asynccontextmanager
 async def _writing_all_the_time(lab):
-    """Write while the block runs; the broker has everything when it is left."""
+    """Write requests all the time within the ``with`` block, and then wait until the broker has acknowledged them."""
     over = asyncio.Event()
 
     async def write():

@@ -1,4 +1,4 @@
-"""An archive in an object store that speaks S3: written, killed, found, shown, judged, and verified."""
+"""Test an archive in an S3-compatible object store: archivers that are killed write it, and audit commands read it."""
 
 import asyncio
 import json
@@ -88,12 +88,12 @@ async def test_an_archiver_that_is_killed_leaves_no_gap_and_the_commands_read_it
 
 
 def tampered(uri):
-    """The file that ``tamper`` takes: the oldest of the stream log."""
+    """Return the path of the file that ``tamper`` changes: the oldest file of the stream log."""
     return Archive(Store(uri)).files(["railbus.streams"])[0].path
 
 
 async def tamper(uri):
-    """Flip a bit in one object."""
+    """Flip one bit in a file of the archive."""
     store, name = Store(uri), tampered(uri)
     content = bytearray(store.read(name))
     content[len(content) // 3] ^= 1

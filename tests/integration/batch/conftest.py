@@ -1,4 +1,4 @@
-"""A lab for each test."""
+"""A fixture with a ``BatchLab`` for each test."""
 
 import pytest
 

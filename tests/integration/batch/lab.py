@@ -1,4 +1,4 @@
-"""A batch service with a real broker, router and generator (engine simulated)."""
+"""A lab with a real broker, router, generator and batch service. Only the engine is simulated."""
 
 import json
 import time
@@ -16,7 +16,7 @@ BATCH_ID = new_batch_id(int(time.time()) * 1000, 12345)
 
 
 class BatchLab(Lab):
-    """Jobs that really run."""
+    """A lab in which a real batch service runs the test's jobs."""
 
     service = "services.batch"
     pause_s = 0.05
@@ -27,7 +27,7 @@ class BatchLab(Lab):
         self.where = {"RAILBUS_BATCH_DIR": str(folder)}
 
     async def tree(self, **env):
-        """Start what answers, and then the batch service; return the latter."""
+        """Start a router and a generator, then the batch service. Return the process of the batch service."""
         for module in ("services.router", "services.generator"):
             await self.start(module, **env).ready()
         return await self.run(**self.where, **env)
@@ -69,7 +69,7 @@ class BatchLab(Lab):
 
 
 def lines(count: int, *, shared: str = "", model: str = "simulated-n4", **body) -> bytes:
-    """Return an input of so many lines."""
+    """Return the input file of a job with ``count`` lines. Every prompt begins with ``shared``."""
     return b"".join(line(f"id-{n}", f"{shared}Question {n}?", model=model, **body) for n in range(count))
 
 

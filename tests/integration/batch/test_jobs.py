@@ -1,4 +1,4 @@
-"""Whole jobs: every line once, in the order of the input, whatever is wrong with some."""
+"""Test whole jobs: each line gets one result, in the order of the input, even if some lines are wrong."""
 
 import asyncio
 import urllib.request
@@ -94,7 +94,7 @@ async def test_a_job_whose_time_is_over_gives_its_open_lines_up(lab):
 async def test_no_working_files_stay(lab):
     await lab.tree()
     await lab.end(await lab.submit(lines(3)))
-    # Not `lab.until`, which looks when there is news on the log: the end of the job was the last.
+    # Not `lab.until`, which checks only when there are new records, and the end of the job was the last record.
     await until(lambda: not any(lab.store.work_folder(BATCH_ID).iterdir()), "the working files are gone", every_s=0.1)
 
 

@@ -1,8 +1,9 @@
-"""kill -9 at any time, of the batch service and of the generator.
+"""Test that jobs survive ``kill -9`` of the batch service or of the generator at any time.
 
-Every line has one result, and the results are those of an undisturbed run, byte for byte.
+Each line gets exactly one result. If the batch service is killed, the results are byte for byte those of an undisturbed
+run.
 
-``RAILBUS_BATCH_KILLS`` says how many kills there are, ``RAILBUS_BATCH_SEED`` when they come.
+``RAILBUS_BATCH_KILLS`` is the number of kills. ``RAILBUS_BATCH_SEED`` determines when they happen.
 """
 
 import asyncio
@@ -27,7 +28,10 @@ SETTINGS = {
 
 
 async def job(folder, kills: int, rng: random.Random) -> tuple[bytes, list[str], int]:
-    """Run the job with so many kills; return its results, the ids that were submitted, and the last epoch."""
+    """Run a job, and kill the batch service ``kills`` times.
+
+    Return the results, the ids of the submitted requests and the last epoch. Each takeover of the job raises the epoch.
+    """
     async with BatchLab.opened() as lab:
         lab.open_folder(folder)
         process = await lab.tree(**SETTINGS)
@@ -77,7 +81,7 @@ async def test_what_a_killed_generator_had_begun_is_begun_again(tmp_path):
 
 
 class WideLab(BatchLab):
-    """A log with so many partitions that following all of them takes a while."""
+    """A lab whose log has so many partitions that it takes a while to follow all of them."""
 
     partitions = 32
 
@@ -102,7 +106,7 @@ async def test_answers_that_go_on_during_a_takeover_are_folded_whole(tmp_path):
             return max((event.epoch for event in lab.written(BatchProgress)), default=0) == 2
 
         after = 0
-        while after < 300:  # some more once its takeover is on the log: it reads that back, and then the answers again
+        while after < 300:  # also some after the takeover: the service reads it on the log, then the answers
             after += taken_over()
             for each in said:
                 each.append(f"{len(each)} ")

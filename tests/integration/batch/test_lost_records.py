@@ -1,4 +1,4 @@
-"""The broker loses the newest records of the stream log, and gives their offsets to other records."""
+"""Test that a job completes although the broker loses the newest records of the stream log and reuses their offsets."""
 
 import asyncio
 import shutil

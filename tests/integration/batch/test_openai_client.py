@@ -1,4 +1,4 @@
-"""The official ``openai`` client against edge and batch service: files, batches, and a client's mistakes."""
+"""Test the official ``openai`` client against the edge and the batch service: files, batches and wrong requests."""
 
 import asyncio
 import hashlib
@@ -13,7 +13,7 @@ from tests.support.waiting import until
 
 @pytest.fixture
 async def edge(lab, tmp_path):
-    """A whole tree; gives what makes a tenant's client."""
+    """Start a whole tree, and yield a function that returns a client of the edge with the API key of a tenant."""
     await lab.tree()
     keys = tmp_path / "keys.json"
     hashes = {hashlib.sha256(name.encode()).hexdigest(): name for name in ("acme", "other")}

@@ -1,4 +1,7 @@
-"""A batch service that was stopped for longer than its session, and goes on beside or after another one."""
+"""Test that jobs are completed although a batch service is paused for longer than its session timeout.
+
+Meanwhile another batch service takes the job over. The paused one then continues beside or after the other one.
+"""
 
 import signal
 import time
@@ -20,7 +23,7 @@ def epoch(lab, batch_id: str) -> int:
 
 @pytest.fixture
 async def taken_over(lab):
-    """A service that is stopped, and another one that has taken its job over."""
+    """Pause a batch service, and start another one, which takes the job over. Return the processes of both."""
     stopped = await lab.tree(**SETTINGS)
     await lab.submit(lines(COUNT, model="simulated-n6-slow500"), window_open=8)
     await lab.until(lambda: lab.done(BATCH_ID) >= 8, within_s=60)

@@ -1,4 +1,4 @@
-"""A disk that is really full: one clear error, everything is read on, and room that was made is used."""
+"""Test that a full disk causes one clear error, that all records stay readable, and that freed space is used again."""
 
 import subprocess
 import sys
@@ -17,7 +17,7 @@ from tests.support.chunk_log import (
 from tests.support.processes import ROOT, die_with_parent, free_port
 from tests.support.waiting import wait_until
 
-# A file system of its own, of 4 MiB, that only this process sees: no other user is needed, and nothing is left.
+# A file system of 4 MiB that only the broker's process sees. It needs no root user, and leaves nothing behind.
 ON_SMALL_DISK = ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c"]
 MOUNTED = 'mount -t tmpfs -o size=4m none "$0" && exec "$@"'
 
@@ -34,7 +34,7 @@ def can_mount(folder) -> bool:
 
 @pytest.fixture
 def broker(tmp_path):
-    """Address of a broker on a disk of 4 MiB, and its standard error."""
+    """Start a broker on a file system of 4 MiB. Yield its address and the file with its standard error."""
     folder = tmp_path / "disk"
     folder.mkdir()
     if not can_mount(str(folder)):

@@ -1,7 +1,7 @@
-"""kill -9 of the embedded broker at random moments while a client produces with acks=all.
+"""Test ``kill -9`` of the embedded broker at random moments while a client produces with acks=all.
 
-Every acknowledged record is there afterwards, at the offset that was acknowledged, and none is there twice.
-``RAILBUS_TEST_ROUNDS=50`` kills it more often than the three times of every run.
+Afterwards every acknowledged record is there exactly once, at the acknowledged offset. The broker is killed three times
+while the client produces. ``RAILBUS_TEST_ROUNDS=50`` kills it fifty times instead.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ from tests.support.waiting import until
 
 ROUNDS = int(os.environ.get("RAILBUS_TEST_ROUNDS", "3"))
 PARTITIONS = 3
-VALUE_BYTES = 20_000  # with the smallest segments that there are: several new ones in each round
+VALUE_BYTES = 20_000  # so large that each round fills several segments of the smallest size
 CONFIG = {"retention.ms": "-1", "retention.bytes": "-1", "segment.bytes": str(1 << 20)}
 
 
@@ -34,7 +34,7 @@ def broker(tmp_path):
 
 
 class Sender:
-    """Sends numbered values for as long as it is told to, several batches in flight for each partition."""
+    """A client that produces numbered values until it is told to stop. Each partition has several batches in flight."""
 
     def __init__(self, clients: KafkaClients, topic: str) -> None:
         self._clients = clients
@@ -57,7 +57,7 @@ class Sender:
 
 
 async def everything(clients: KafkaClients, topic: str, partition: int) -> list[tuple[int, bytes]]:
-    """(offset, beginning of the value) of every record of a partition."""
+    """Return the offset and the beginning of the value of every record of a partition."""
     place = TopicPartition(topic, partition)
     reader: AIOKafkaConsumer = await clients.reader(topic, [partition])
     end = (await reader.end_offsets([place]))[place]

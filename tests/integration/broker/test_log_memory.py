@@ -1,4 +1,4 @@
-"""A broker with a data folder serves what is on disk: its memory does not grow with its log, and nothing is dropped."""
+"""Test that a broker with a data folder keeps all records on disk, and that its memory does not grow with its log."""
 
 import psutil
 import pytest

@@ -1,11 +1,11 @@
-"""Clients that this project does not use itself, unchanged, against the embedded broker.
+"""Test the embedded broker with unmodified clients that this project does not use itself.
 
-librdkafka from Python (confluent-kafka) is tested by tests/contract. A client that cannot be had here is skipped:
+tests/contract tests librdkafka from Python (confluent-kafka). A client that is not available is skipped:
 
-- kcat: from the path.
-- kafka-clients: a JDK from the path, and Kafka's jars where infra/kafka/run.py keeps them.
-- franz-go: with RAILBUS_TEST_FRANZ_GO=1, Go from the path fetches the module.
-- Faust: where faust-streaming can be imported; with RAILBUS_TEST_FAUST=1 it is installed into a virtual environment.
+- kcat must be in PATH.
+- kafka-clients needs a JDK in PATH, and Kafka's jars in the folder where infra/kafka/run.py keeps them.
+- franz-go needs RAILBUS_TEST_FRANZ_GO=1 and Go in PATH, which downloads the module.
+- Faust needs an installed faust-streaming, or RAILBUS_TEST_FAUST=1, which installs it into a virtual environment.
 """
 
 import importlib.util
@@ -35,7 +35,7 @@ def topic() -> str:
 
 
 def run(command: list[str | Path], *, given: str | None = None, folder: Path | None = None) -> list[str]:
-    """Run a client; return the lines of its output."""
+    """Run a client in ``folder``, with ``given`` as its standard input. Return the lines of its standard output."""
     done = subprocess.run(
         command, input=given, cwd=folder, capture_output=True, text=True, timeout=PATIENCE_S, check=False
     )
@@ -81,7 +81,7 @@ def test_franz_go(embedded_broker: Broker, topic: str) -> None:
 
 
 def faust_python(folder: Path) -> Path:
-    """Return an interpreter that can import Faust."""
+    """Return a Python interpreter that can import Faust. Skip the test if there is none."""
     if "faust" in sys.modules or importlib.util.find_spec("faust") is not None:
         return Path(sys.executable)
     if os.environ.get("RAILBUS_TEST_FAUST") != "1":

@@ -14,19 +14,19 @@ NewTopic = Callable[[], Awaitable[Topic]]
 
 
 def pytest_asyncio_loop_factories() -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
-    """The event loop that the product runs on."""
+    """Run the tests of the bus on uvloop, the event loop of the product."""
     return {"uvloop": uvloop.new_event_loop}
 
 
 @pytest.fixture
 def settings(embedded_broker: Broker) -> BusSettings:
-    # No member is put out because the machine is busy, and one that could not say goodbye is within a test's patience.
+    # So long that no session ends because the machine is busy, and so short that a test can wait until a session ends.
     return BusSettings(bootstrap=embedded_broker.address, session_timeout_ms=15_000)
 
 
 @pytest.fixture
 def new_topic(settings: BusSettings) -> NewTopic:
-    """Makes a stream log of this test's own."""
+    """Return a function that creates a copy of the stream log's topic, which only this test uses."""
 
     async def make() -> Topic:
         topic = copy_of(STREAMS)
@@ -38,7 +38,7 @@ def new_topic(settings: BusSettings) -> NewTopic:
 
 @pytest.fixture
 def group() -> str:
-    """The name of a group of this test's own."""
+    """Return the name of a consumer group that only this test uses."""
     return f"group-{random.getrandbits(64):x}"
 
 

@@ -1,4 +1,4 @@
-"""What the bus tests share: events, readers that run beside the test, and what they were handed."""
+"""Helpers of the bus tests: events, readers that run beside the test, and a handler that keeps the records."""
 
 import asyncio
 import random
@@ -16,11 +16,11 @@ from services.bus import Producer, Received, TopicPartitions, UnreadableRecord, 
 from services.runtime.clock import now_ms
 
 LIMIT_S = 60.0
-"""A test that waits longer has failed. Nothing here measures speed."""
+"""If a test waits longer than this many seconds, it fails. This does not measure speed."""
 
 
 def request_in(partition: int, count: int = 4) -> str:
-    """A fresh request id of this partition."""
+    """Return a new request id that hashes into this partition. ``count`` is the number of partitions."""
     while partition_for(request_id := uuid7(now_ms(), random.getrandbits(74)), count) != partition:
         pass
     return request_id
@@ -47,13 +47,13 @@ def all_partitions(topic: Topic) -> TopicPartitions:
 
 
 async def fill_all(producer: Producer, topic: Topic, each: int) -> list[tuple[int, int]]:
-    """Write so many chunks to each partition, and return where they are, in order."""
+    """Write ``each`` chunks to each of the four partitions. Return their partitions and offsets, sorted."""
     futures = [await producer.post(topic, chunk(request_in(p), 0)) for p in range(4) for _ in range(each)]
     return sorted([await future for future in futures])
 
 
 class RecordCollector:
-    """A handler that keeps what it is handed."""
+    """A record handler that keeps every record that it receives."""
 
     def __init__(self) -> None:
         self.records: list[Received | UnreadableRecord] = []
@@ -74,7 +74,7 @@ class RecordCollector:
         return [(r.partition, r.offset) for r in self.records]
 
     async def until(self, there: Callable[[], bool]) -> None:
-        """Waits for a condition on what was handed over."""
+        """Wait until the condition ``there`` is true. It is checked whenever records arrive."""
         async with asyncio.timeout(LIMIT_S):
             while not there():
                 self._news.clear()
@@ -90,7 +90,7 @@ class Runs(Protocol):
 
 @asynccontextmanager
 async def running_readers(*readers: Runs) -> AsyncIterator[list[asyncio.Task[None]]]:
-    """Readers at work while the block runs; what ends one of them too early is raised."""
+    """Run readers within the ``with`` block, and yield their tasks. If a reader failed, raise its error at the end."""
     tasks = [asyncio.create_task(reader.run()) for reader in readers]
     try:
         yield tasks
@@ -105,7 +105,7 @@ async def running_readers(*readers: Runs) -> AsyncIterator[list[asyncio.Task[Non
 
 @asynccontextmanager
 async def foreign_producer(bootstrap: str, **options: Any) -> AsyncIterator[Any]:
-    """A producer that is not ours, to put anything on a topic."""
+    """Yield a plain aiokafka producer, with which a test can write anything to a topic."""
     producer = AIOKafkaProducer(bootstrap_servers=bootstrap, **options)
     await producer.start()
     try:
@@ -115,6 +115,6 @@ async def foreign_producer(bootstrap: str, **options: Any) -> AsyncIterator[Any]
 
 
 async def put_raw(producer: Any, topic: str, event: Chunk | Closed, partition: int) -> None:
-    """One of our events, sent by another client."""
+    """Write an event of Railbus with a plain aiokafka producer."""
     value, headers = encode(event)
     await producer.send_and_wait(topic, value, key=key_of(event), headers=headers, partition=partition)

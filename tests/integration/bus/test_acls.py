@@ -1,4 +1,4 @@
-"""Apache Kafka with users, an authorizer and the script that ``railbus acls`` prints, run with Kafka's own tool."""
+"""Test the script that ``railbus acls`` prints, on an Apache Kafka that authenticates users and enforces ACLs."""
 
 import asyncio
 import os
@@ -37,15 +37,15 @@ listener.name.users.plain.sasl.jaas.config=org.apache.kafka.common.security.plai
 authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer
 super.users=User:ANONYMOUS;User:admin
 """
-# As a user who may change access control lists.
+# Settings of a user who may change access control lists.
 ADMIN = """
 security.protocol=SASL_PLAINTEXT
 sasl.mechanism=PLAIN
 sasl.jaas.config=org.apache.kafka.common.security.plain.PlainLoginModule required \\
   username="admin" password="admin-secret";
 """
-# What Apache Kafka's own kafka-acls.sh starts, with a smaller machine. The script starts it some fifty times: the first
-# one leaves its loaded classes in an archive, which saves the others almost half of their start.
+# Starts the same program as Apache Kafka's own kafka-acls.sh, in a smaller JVM. The script calls it some fifty times.
+# The first call stores its loaded classes in an archive, which almost halves the start time of the other calls.
 TOOL = """#!/bin/sh
 archive=-XX:SharedArchiveFile={folder}/classes.jsa
 test -e {folder}/classes.jsa || archive=-XX:ArchiveClassesAtExit={folder}/classes.jsa
@@ -56,7 +56,7 @@ SCRIPT_LIMIT_S = 400
 
 
 def as_user(name):
-    """What a client of aiokafka must be told."""
+    """Return the options with which a client of aiokafka authenticates as this user."""
     return {
         "security_protocol": "SASL_PLAINTEXT", "sasl_mechanism": "PLAIN",
         "sasl_plain_username": name, "sasl_plain_password": f"{name}-secret",
@@ -81,7 +81,7 @@ def railbus(*arguments, **env):
 
 
 def run_script(script, folder):
-    """Run what ``railbus acls`` prints as an operator does: in a shell, with Apache Kafka's tool in PATH."""
+    """Run the script that ``railbus acls`` prints as an operator does: in a shell, with kafka-acls.sh in PATH."""
     jars = runpy.run_path(str(ROOT / "infra" / "kafka" / "jars.py"))
     (folder / "admin.properties").write_text(ADMIN)
     tool = folder / "kafka-acls.sh"
@@ -97,7 +97,10 @@ def run_script(script, folder):
 
 @pytest.fixture(scope="module")
 def guarded(tmp_path_factory):
-    """The address for users of a Kafka that has the printed lists, and the topics, which the operator has made."""
+    """Start a Kafka with the ACLs that ``railbus acls`` prints, and create the topics as the operator.
+
+    Yield the address of the listener that authenticates users.
+    """
     folder = tmp_path_factory.mktemp("guarded")
     names = ["admin", "stranger", *(f"railbus-{role}" for role in ROLES)]
     port = free_port()
@@ -141,7 +144,10 @@ async def test_a_user_whom_no_list_names_sees_joins_and_writes_nothing(guarded):
 
 @pytest.mark.parametrize(("role", "state"), [("edge", b"live"), ("rails", b"refused")])
 async def test_the_ledgers_page_without_the_right_to_its_topic_says_so(guarded, role, state):
-    """As at an edge whose lists are of an older version: the reader goes on, and so does its process."""
+    """The ledger's page says whether its reader may read ``railbus.ledger``. Without the right, the reader runs on.
+
+    An edge lacks the right if its ACLs were created for an earlier version of Railbus.
+    """
     bus = BusSettings(
         bootstrap=guarded, security_protocol="SASL_PLAINTEXT", sasl_username=f"railbus-{role}",
         sasl_password=f"railbus-{role}-secret", partitions=PARTITIONS,
@@ -196,7 +202,7 @@ async def readable(address, user):
 
 
 async def joins(address, user, group):
-    """Whether a user may ask for the group's committed offsets and commit to it, which needs the right to join it."""
+    """Return whether a user may fetch a group's committed offsets. A user who may join the group may do this, too."""
     consumer = AIOKafkaConsumer(bootstrap_servers=address, group_id=group, enable_auto_commit=False, **as_user(user))
     try:
         await consumer.start()
@@ -205,14 +211,17 @@ async def joins(address, user, group):
     except GroupAuthorizationFailedError:
         return False
     except TopicAuthorizationFailedError:
-        return True  # the group is allowed; the topic is judged elsewhere
+        return True  # the user has the right to the group, and other tests check the topic
     finally:
         await consumer.stop()
     return True
 
 
 async def test_a_tree_in_which_each_service_has_only_its_own_rights_answers(guarded, tmp_path):
-    """Every service is a user of its own; what it lacks it would say, and would not become ready."""
+    """Services answer a request if each of them has its own Kafka user, with only the rights of its role.
+
+    A service that lacks a right would not become ready, or would write an authorization error to stderr.
+    """
     policy = copy_patient_policy(tmp_path)
     url = f"http://127.0.0.1:{(port := free_port())}"
     async with AsyncExitStack() as stack:

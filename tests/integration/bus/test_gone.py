@@ -1,4 +1,7 @@
-"""The place where a reader wants to go on is gone: retention came first, or the broker lost the end of its log."""
+"""Test where a reader continues if its next offset is gone.
+
+Either retention has deleted the record, or the broker has lost the end of its log.
+"""
 
 import asyncio
 import dataclasses
@@ -25,7 +28,7 @@ REQUEST = request_in(0)
 
 
 class Forgetful:
-    """A broker that can be put back to an earlier state of its logs; what groups committed it keeps."""
+    """A broker whose topics can be reset to an earlier state. Offsets that groups have committed are not reset."""
 
     def __init__(self, folder: Path) -> None:
         self._data = folder / "data"
@@ -59,12 +62,12 @@ async def topic(forgetful: Forgetful) -> Topic:
 
 
 async def put(forgetful: Forgetful, topic: Topic, *seqs: int) -> None:
-    """By a producer of its own, which knows nothing of what was lost."""
+    """Write chunks with these ``seq`` through a new producer, which knows nothing of records that were lost."""
     producer = Producer(forgetful.settings, role=any_role(), name="test")
     await producer.start()
     for seq in seqs:
         await producer.send(topic, chunk(REQUEST, seq))
-        await asyncio.sleep(0.003)  # a time of its own
+        await asyncio.sleep(0.003)  # so that each record has a different timestamp
     await producer.stop()
 
 
@@ -166,7 +169,10 @@ async def test_what_retention_took_is_passed_over_and_told(forgetful: Forgetful)
 
 @asynccontextmanager
 async def fetching(settings: BusSettings, topic: Topic, told: list[object]) -> AsyncIterator[Fetcher]:
-    """A fetcher at work; `told` gets the seq of each record and what `on_moved` was told."""
+    """Run a fetcher within the ``with`` block, and yield it.
+
+    The list ``told`` gets the ``seq`` of each record that was read, and the arguments of each call of ``on_moved``.
+    """
 
     def hand_over(events: Events, _: object) -> None:
         told.extend(record.event.seq for record in events)  # type: ignore[union-attr]

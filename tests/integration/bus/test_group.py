@@ -213,7 +213,7 @@ async def test_a_refused_membership_is_told_once(
 async def test_a_kept_partition_is_read_on_while_the_group_is_joined_again(
     settings: BusSettings, producer: Producer, topic: Topic, group: str
 ) -> None:
-    """Members come and go while records flow: what the first keeps all the time comes once, in order, without a gap."""
+    """While other members come and go, a member reads every record of the partitions it keeps, once and in order."""
     held: list[TopicPartitions] = []
     got = RecordCollector()
     reader = GroupReader(

@@ -1,4 +1,4 @@
-"""Where the reader of a group begins, and how it reads to the end."""
+"""Test where a group's reader begins to read, and how it reads to the end of its partitions."""
 
 import asyncio
 from collections.abc import Sequence
@@ -67,7 +67,10 @@ async def test_rewinding_reads_the_recent_past_whatever_is_committed(
 async def test_rewinding_starts_at_its_place_while_a_broker_is_away(
     settings: BusSettings, producer: Producer, topic: Topic, group: str, trouble: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Otherwise it would count from now. After a long outage it would then read nothing of what is open."""
+    """The reader rewinds from the newest record, even if the first fetch of this record fails.
+
+    If the reader rewound from the present time instead, it would skip all open requests after a long outage.
+    """
     await fill_all(producer, topic, 1)
     await asyncio.sleep(1)
     fetch, troubles = FetchConnection.fetch, [trouble]
@@ -93,7 +96,7 @@ async def test_rewinding_starts_at_its_place_while_a_broker_is_away(
 async def test_who_leads_its_group_still_finds_where_to_begin(
     settings: BusSettings, producer: Producer, topic: Topic, new_topic: NewTopic, group: str
 ) -> None:
-    """A member that has led a rebalance takes partitions over, although no member subscribes to the progress topic."""
+    """A member that has led a rebalance finds its start offsets, although nobody subscribes to the progress topic."""
     await fill_all(producer, topic, 1)
     progress, held = await new_topic(), [NOTHING]
     got = RecordCollector()

@@ -1,4 +1,4 @@
-"""A member of a group stops while the group is joined again."""
+"""Test that a member of a group commits its work if it stops during a rebalance."""
 
 import asyncio
 import random
@@ -15,7 +15,7 @@ from tests.integration.bus.lab import RecordCollector, chunk, request_in, runnin
 async def test_who_stops_during_a_rebalance_commits_its_work(
     moment: str, settings: BusSettings, producer: Producer, topic: Topic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What it has done, the other member does not get again."""
+    """The other member gets no record again whose work the stopped member has done."""
     group = f"group-{random.getrandbits(64):x}"
     ids = [request_in(partition) for partition in range(4)]
     for request_id in ids:

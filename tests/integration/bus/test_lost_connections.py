@@ -1,4 +1,7 @@
-"""A broker that dies with requests unread: its connections are reset, and are written to before anybody is told."""
+"""Test that a write fails with a connection error if the broker has died and aiokafka has not noticed this yet.
+
+A broker that dies with unread requests resets its connections.
+"""
 
 import asyncio
 import os
@@ -19,7 +22,7 @@ from services.bus.kafka.cluster import Cluster
 from tests.integration.bus.lab import LIMIT_S
 from tests.support.brokers import Broker
 
-TOLD_S = 3.0  # a test that is stalled for a moment still comes before
+TOLD_S = 3.0  # so late that even a test that is delayed for a moment writes before
 
 
 @pytest.fixture
@@ -32,7 +35,10 @@ def broker(tmp_path: Path) -> Iterator[Broker]:
 
 @pytest.fixture
 def told_late(monkeypatch: pytest.MonkeyPatch) -> None:
-    """aiokafka hears of a lost connection two steps of the loop later; here it is seconds."""
+    """Delay aiokafka's reaction to a lost connection by ``TOLD_S`` seconds.
+
+    Otherwise aiokafka reacts two iterations of the event loop after the loss.
+    """
     told = AIOKafkaConnection._on_read_task_error
 
     def later(_: type, ref: Any, task: Any) -> None:
@@ -69,7 +75,7 @@ async def test_writing_to_a_lost_connection_is_a_connection_error(broker: Broker
     with pytest.raises(KafkaConnectionError):
         await unread
     async with asyncio.timeout(LIMIT_S):
-        await cluster.refresh()  # on a connection that is lost as well: whoever looks for the leaders goes on
+        await cluster.refresh()  # succeeds although its connection is lost, too
         broker.launch()
         await asyncio.to_thread(broker.wait_until_ready)
         assert await ends == {(STREAMS.name, 0): 0}

@@ -1,4 +1,4 @@
-"""The broker goes away: nothing accepted is lost, everything goes on by itself, and it is said once."""
+"""Test that clients survive an outage of the broker: no accepted event is lost, and the outage is logged only once."""
 
 import asyncio
 import dataclasses
@@ -45,7 +45,7 @@ def said(caplog: pytest.LogCaptureFixture, words: str) -> list[str]:
 
 
 async def off_and_on(broker: Broker, away_s: float) -> None:
-    """Stops the broker, waits, starts it again; the event loop goes on meanwhile."""
+    """Stop the broker, and start it again after ``away_s`` seconds. The event loop runs meanwhile."""
     await asyncio.to_thread(broker.stop)
     await asyncio.sleep(away_s)
     await asyncio.to_thread(broker.start)
@@ -55,7 +55,7 @@ async def off_and_on(broker: Broker, away_s: float) -> None:
 async def test_the_broker_is_away_for_a_while(
     own_embedded_broker: Broker, own: BusSettings, log: Topic, caplog: pytest.LogCaptureFixture, away_s: float
 ) -> None:
-    """Longer than a request may take (15 s), too: a batch in flight must not be given up."""
+    """All accepted events arrive, even if the outage is longer than the request timeout of 15 s."""
     others_away = BROKER_AWAY._value.get()  # brokers of earlier tests in this process, which never came back
     caplog.set_level(logging.WARNING, "railbus.bus")
     tailed, grouped = RecordCollector(), RecordCollector()
@@ -171,7 +171,7 @@ async def test_a_full_buffer_makes_callers_wait_and_loses_nothing(
 async def test_stopping_ends_all_calls_that_wait_for_a_full_buffer(
     own_embedded_broker: Broker, own: BusSettings, log: Topic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also when all who wait need more room than the whole buffer has."""
+    """When a producer stops, all waiting calls fail, even if together they need more room than the whole buffer has."""
     monkeypatch.setattr(producer_module, "BUFFER_BYTES", 20_000)
     monkeypatch.setattr(producer_module, "FLUSH_S", 0.1)
     producer = Producer(own, role=any_role(), name="test")
@@ -191,7 +191,7 @@ async def test_stopping_ends_all_calls_that_wait_for_a_full_buffer(
 async def test_a_broker_that_lost_its_log(
     tmp_path_factory: pytest.TempPathFactory, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The embedded broker without a data directory, restarted: the topics are made anew and reading begins there."""
+    """If a broker comes back with an empty log, the reader continues at offset 0 when the topic was created again."""
     first = Broker("embedded", tmp_path_factory.mktemp("first") / "data")
     first.start()
     settings = BusSettings(bootstrap=first.address)

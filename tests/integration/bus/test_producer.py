@@ -184,7 +184,7 @@ async def test_what_the_broker_refuses_for_good_is_told_and_the_rest_goes_on(
 async def test_a_record_that_the_broker_finds_invalid_is_refused_alone(
     producer: Producer, topic: Topic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As a broker does that checks records; aiokafka does not know the error."""
+    """If a broker refuses one record as invalid, only this event is rejected. aiokafka does not know this error."""
     handle = SendProduceReqHandler.handle_response
 
     def check(self: Any, answer: Any) -> None:
@@ -210,7 +210,10 @@ async def test_a_record_that_the_broker_finds_invalid_is_refused_alone(
 async def test_a_topic_that_the_user_may_not_see_is_refused(
     producer: Producer, topic: Topic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As Apache Kafka does where a user has no right at all to a topic: aiokafka reads this from the metadata."""
+    """Only the events for a topic that the user may not see are rejected.
+
+    If a user has no right at all to a topic, aiokafka learns this from Apache Kafka's metadata and raises an error.
+    """
     hidden = copy_of(STREAMS, "hidden")
     send_batch = AIOKafkaProducer.send_batch
 
@@ -236,7 +239,7 @@ async def test_a_topic_that_the_user_may_not_see_is_refused(
 
 
 async def test_a_user_who_may_write_nothing_is_told(settings: BusSettings, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Apache Kafka then refuses a producer id."""
+    """A producer whose user may write nothing fails with a clear error, because Apache Kafka refuses a producer id."""
 
     async def refuse(_: object) -> None:
         raise ClusterAuthorizationFailedError

@@ -1,4 +1,4 @@
-"""Encrypted and authenticated, on Apache Kafka: the embedded broker is for loopback and does neither."""
+"""Test encryption and authentication on Apache Kafka. The embedded broker has neither, as it serves only loopback."""
 
 import asyncio
 import dataclasses
@@ -21,7 +21,7 @@ from tests.support.processes import free_port
 
 pytestmark = [
     pytest.mark.kafka,
-    # uvloop waits 30 s for a peer's goodbye, which Kafka does not say; a test's loop ends sooner.
+    # uvloop waits 30 s for a peer's close_notify, which Kafka does not send. A test's event loop ends sooner.
     pytest.mark.filterwarnings("ignore:Exception ignored in. 'uvloop:pytest.PytestUnraisableExceptionWarning"),
     pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning"),
     pytest.mark.skipif(shutil.which("openssl") is None, reason="needs openssl to make a certificate"),
@@ -41,7 +41,7 @@ user_railbus="right";
 
 @pytest.fixture(scope="module")
 def secure(tmp_path_factory):
-    """Apache Kafka with a listener that wants TLS and a password; what a client must know."""
+    """Start an Apache Kafka whose listener requires TLS and a password. Yield the settings that a client needs."""
     folder = tmp_path_factory.mktemp("secure")
     key, cert = certificate(folder, "broker")
     (folder / "keystore.pem").write_text(key.read_text() + cert.read_text())

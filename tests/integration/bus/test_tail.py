@@ -81,7 +81,7 @@ async def test_asking_for_offsets(settings: BusSettings, producer: Producer, top
 async def test_following_under_load_misses_nothing_and_repeats_nothing(
     settings: BusSettings, producer: Producer, topic: Topic
 ) -> None:
-    """Partitions are followed one after the other while records arrive everywhere."""
+    """A reader that starts to follow partitions one by one under load gets each record once from its start offsets."""
     got = RecordCollector()
     reader = TailReader(settings, handler=got)
     stop = False
@@ -233,7 +233,10 @@ async def test_what_a_handler_raises_ends_the_reader(settings: BusSettings, prod
 
 
 async def test_what_others_put_on_the_log(embedded_broker: Broker, settings: BusSettings, topic: Topic) -> None:
-    """Garbage is handed over as it was; unknown kinds and newer versions are skipped; compressed records are read."""
+    """The handler gets malformed records unchanged and compressed records decoded.
+
+    Records of unknown kinds or newer versions are skipped.
+    """
     good = closed(request_in(0))
     value, headers = encode(good)
     newer = [("kind", b"Closed"), ("v", b"2")]

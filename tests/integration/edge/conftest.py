@@ -14,7 +14,7 @@ from tests.support.brokers import Broker
 
 @pytest.fixture(scope="session")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    """An embedded broker for these tests alone: edges share the product's topics."""
+    """Start an embedded broker for the edge tests alone, because all edges use the same topics."""
     broker = Broker("embedded", tmp_path_factory.mktemp("edge") / "data")
     broker.start()
     yield broker
@@ -24,20 +24,20 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
 
 @pytest.fixture(autouse=True)
 def patient_probe(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An edge is ready, too, where a busy machine lets the broker answer late."""
+    """Let an edge be ready even if the broker answers the readiness check late, as on a busy machine."""
     monkeypatch.setattr(partition_follower, "PROBE_S", PATIENCE_S)
 
 
 @pytest.fixture
 def patient_expiry(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A stream whose deadline is past has a minute to get its answer: of a busy machine two seconds are too little."""
+    """Give a stream a minute after its total deadline to end. On a busy machine, the usual 2 s are too short."""
     for module in (subscription, request_service):
         monkeypatch.setattr(module, "EXPIRY_MARGIN_US", int(PATIENCE_S * 1e6))
 
 
 @pytest.fixture
 def patient_close(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A client that reads nothing for long still gets the reason for which it is dropped, when it reads again."""
+    """Give a client that is dropped a minute to read on, so that it still gets the reason why it is dropped."""
     for module in (client_writer, websockets, connections):
         monkeypatch.setattr(module, "CLOSE_TIMEOUT_S", PATIENCE_S)
     monkeypatch.setattr(websockets, "HEARTBEAT_S", 2 * PATIENCE_S)
@@ -51,7 +51,7 @@ async def lab(broker: Broker) -> AsyncIterator[EdgeLab]:
 
 @pytest.fixture
 def keys_file(tmp_path: Path) -> str:
-    """A file of the keys ``k-a`` of the tenant acme and ``k-b`` of bolt."""
+    """Write a file with the API keys ``k-a`` of the tenant acme and ``k-b`` of the tenant bolt. Return its path."""
     file = tmp_path / "keys.toml"
     lines = [f'{hashlib.sha256(key).hexdigest()} = "{tenant}"' for key, tenant in ((b"k-a", "acme"), (b"k-b", "bolt"))]
     file.write_text("[keys]\n" + "\n".join(lines))

@@ -1,4 +1,4 @@
-"""A real log and real edges; the test writes the events of workers, rails, safety and router."""
+"""A lab with a real log and real edges. The test writes the events of workers, rails, safety and router."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -24,12 +24,12 @@ PATIENCE_S = 60.0
 PARTITIONS = 4
 WIDE = ROOT / "tests" / "data" / "wide-deadlines"
 UNGOVERNED = {"input_gate": "off", "output_check": "off"}
-"""Whether text waits is what the test's ``Started`` says."""
+"""With these settings, only the ``Started`` that a test writes says whether text waits for checks."""
 ASK = {"messages": [{"role": "user", "content": "hello"}]}
 
 
 class EdgeLab:
-    """A log that the test reads and writes, and the edges that it started."""
+    """A log that the test reads and writes, and the edges that the test has started."""
 
     def __init__(self, bus: BusSettings) -> None:
         self.bus = bus
@@ -61,7 +61,7 @@ class EdgeLab:
     async def edge(self, **settings: Any) -> str:
         """Start an edge and return its URL."""
         url: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-        # No deadline of a client counts where it is not what a test is about: the machine may be busy.
+        # Long timeouts for tests that are not about timeouts, because the machine may be busy.
         patient = {"request_timeout_ms": 600_000, "hello_timeout_ms": 600_000}
         defaults = {"edge_port": 0, "bus": self.bus, "edge_drain_ms": 0, "policy": WIDE} | UNGOVERNED | patient
         edge = EdgeService(Settings(**(defaults | settings)))
@@ -81,11 +81,11 @@ class EdgeLab:
         await asyncio.gather(*self._edges, return_exceptions=True)
 
     async def next_request(self) -> Request:
-        """Wait for the next request without an answer."""
+        """Wait for the next request that this method has not returned yet, and return the request."""
         return await self.until(self._unanswered_request)
 
     async def next_writer(self, **options: Any) -> AnswerWriter:
-        """Wait for the next request and return a writer of its answer."""
+        """Wait for the next request, and return a writer of its answer."""
         request = await self.next_request()
         return writer_for(request, **options)
 
@@ -95,17 +95,17 @@ class EdgeLab:
         await asyncio.gather(*acks)
 
     async def answer(self, *texts: str, **options: Any) -> Request:
-        """Write a plain answer to the next request."""
+        """Wait for the next request, write a whole answer to it, and return the request."""
         request = await self.next_request()
         await self.write(*plain_answer(request.request_id, texts, tenant=request.tenant, **options))
         return request
 
     async def write_plain(self, request: Request, *texts: str) -> None:
-        """Write a plain answer to a request that need not be on the log."""
+        """Write a whole answer to a request, which need not be on the log."""
         await self.write(*plain_answer(request.request_id, texts, tenant=request.tenant))
 
     async def until_text(self, url: str, text: bytes) -> None:
-        """Read an answer again and again until it has the text."""
+        """Read the answer at ``url`` again and again until it contains ``text``."""
 
         async def has_text() -> bool:
             async with self.http.get(url) as response:
@@ -114,18 +114,18 @@ class EdgeLab:
         await until(has_text, "the text did not come")
 
     async def until_open(self, url: str, count: int = 1) -> None:
-        """Wait until an edge has so many open streams."""
+        """Wait until an edge has at least ``count`` open streams."""
         await until(lambda: len(self.edges[url]._hub) >= count, "no open stream")
 
     async def ask(self, url: str, texts: tuple[str, ...] = ("Hello ", "world"), **body: Any) -> tuple[Request, bytes]:
-        """Stream an answer over HTTP; return the request and all bytes of the response."""
+        """Send a streaming request over HTTP and write its answer. Return the request and the bytes of the response."""
         async with self.open_stream(url, **body) as client:
             request = await self.answer(*texts)
             return request, await client.rest()
 
     @asynccontextmanager
     async def open_stream(self, url: str, **body: Any) -> AsyncIterator["SseReader"]:
-        """Send a streaming request over HTTP; yield its reader."""
+        """Send a streaming request over HTTP, and yield the reader of the response."""
         client = SseReader(self.http.post(f"{url}/v1/chat/completions", json=ASK | {"stream": True} | body))
         try:
             yield client
@@ -133,12 +133,12 @@ class EdgeLab:
             await client.close()
 
     def receipts(self, kind: type[Any], request_id: str | None = None) -> list[Any]:
-        """Return the receipts so far, of one request or all."""
+        """Return all receipts of the type ``kind`` so far, of one request or of all requests."""
         events = [record.event for record in self._read if isinstance(record.event, kind)]
         return [event for event in events if request_id is None or event.request_id == request_id]
 
     async def detached(self, request_id: str, count: int = 1) -> Detached:
-        """Wait until ``count`` connections of the request have ended; return the last receipt."""
+        """Wait until ``count`` connections of the request have ended, and return the last ``Detached``."""
         await self.until(lambda: len(self.receipts(Detached, request_id)) >= count)
         receipts = self.receipts(Detached, request_id)
         assert len(receipts) == count
@@ -146,7 +146,7 @@ class EdgeLab:
         return receipts[-1]
 
     async def until(self, found: Callable[[], Any]) -> Any:
-        """Wait until ``found`` returns something, and return it."""
+        """Wait until ``found`` returns a true value, and return this value."""
         async with asyncio.timeout(PATIENCE_S):
             while not (value := found()):
                 self._news.clear()
@@ -166,14 +166,14 @@ class EdgeLab:
 
 
 class SseReader:
-    """A client that reads a stream; the server's response starts with the first op."""
+    """A client that reads a stream of server-sent events. The response begins only when the first op is sent."""
 
     def __init__(self, call: Any) -> None:
         self._opening = asyncio.create_task(_opened(call))
         self.seen = b""
 
     async def until(self, text: bytes) -> bytes:
-        """Read until the text arrives; return all bytes so far."""
+        """Read until the text arrives, and return all bytes so far."""
         response = await self._opening
         while text not in self.seen:
             assert not response.content.at_eof(), self.seen
@@ -181,7 +181,7 @@ class SseReader:
         return self.seen
 
     async def rest(self) -> bytes:
-        """Read to the end; return all bytes."""
+        """Read to the end, and return all bytes."""
         self.seen += await (await self._opening).read()
         return self.seen
 
@@ -205,7 +205,7 @@ def writer_for(request: Request, **options: Any) -> AnswerWriter:
 
 @asynccontextmanager
 async def open_lab(address: str) -> AsyncIterator[EdgeLab]:
-    """Open a lab; close it at the end in any case."""
+    """Open a lab for the ``with`` block, and close it at the end in any case."""
     lab = EdgeLab(replace(BusSettings(), bootstrap=address, partitions=PARTITIONS))
     await lab.open()
     try:
@@ -215,7 +215,7 @@ async def open_lab(address: str) -> AsyncIterator[EdgeLab]:
 
 
 def deltas(data: bytes) -> str:
-    """Return the text that a client shows which only appends."""
+    """Return the text that an OpenAI client shows: all deltas of the stream, joined."""
     text = ""
     for chunk in chunks(data):
         for choice in chunk.get("choices", ()):
@@ -224,5 +224,5 @@ def deltas(data: bytes) -> str:
 
 
 def chunks(data: bytes) -> list[dict[str, Any]]:
-    """Parse the JSON of a stream's events."""
+    """Return the parsed JSON of each event of a stream, except ``[DONE]``."""
     return [orjson.loads(event["data"]) for event in sse_events(data) if event["data"] != b"[DONE]"]

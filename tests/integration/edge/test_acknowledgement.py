@@ -1,4 +1,4 @@
-"""A client is told that its request is accepted only once the broker has it."""
+"""Test that a client is told that its request is accepted only after the broker has acknowledged the request."""
 
 import asyncio
 import os
@@ -20,7 +20,7 @@ from tests.support.waiting import until
 
 @pytest.fixture
 def own_broker(tmp_path: Path):
-    """A broker that no other test shares, because this one pauses it."""
+    """Start a broker that no other test shares, because the tests that use it pause it."""
     broker = Broker("embedded", tmp_path / "data", in_memory=True)
     broker.start()
     yield broker
@@ -49,7 +49,7 @@ async def test_a_websocket_hears_accepted_after_the_broker_has_the_request(own_b
 
 
 async def test_http_headers_with_the_id_follow_the_acknowledgement(own_broker, monkeypatch):
-    """Also where the wait for the first op, which delays the headers too, is over."""
+    """The response headers wait for the acknowledgement, even if the maximum wait for the first op is over."""
     monkeypatch.setattr("services.edge.http.responses.FIRST_OP_TIMEOUT_S", 0.05)
     async with open_lab(own_broker.address) as lab:
         url = await lab.edge()
@@ -76,7 +76,7 @@ async def test_what_is_not_acknowledged_by_the_total_deadline_is_an_error(own_br
 
 
 class SilentProducer(Producer):
-    """A producer to whose next request the broker gives this answer, or none."""
+    """A producer that writes no requests. They fail with ``error``, or are never acknowledged if ``error`` is None."""
 
     def __init__(self, producer, error=None):
         self.__dict__.update(producer.__dict__)
@@ -99,7 +99,7 @@ def with_producer(lab, url, error=None):
 
 
 async def test_an_event_of_the_request_proves_as_much_as_the_acknowledgement(lab):
-    """Workers may be faster than the acknowledgement: the first token does not wait for it."""
+    """If a worker's first token comes before the broker's acknowledgement, the edge sends the token at once."""
     url = await lab.edge()
     service, _ = with_producer(lab, url)
     async with lab.open_stream(url) as client:

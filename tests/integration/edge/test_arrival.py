@@ -1,6 +1,7 @@
-"""A client waits from when its request reached the host, although the edge was busy and read it later.
+"""Test the times that an edge measures if it was busy when a request arrived, and read the request late.
 
-Its deadlines count from the reading: while an edge stands still, no request is late for which others could do anything.
+A client's waiting time begins when its request reached the host. Deadlines begin when the edge has read the request, so
+no request becomes late before a service has read it.
 """
 
 import asyncio
@@ -18,7 +19,7 @@ from tests.integration.edge.lab import ASK
 from tests.integration.edge.test_websocket import socket as websocket
 
 BUSY_S = 0.4
-"""How long the event loop of the edge does nothing, which is also the test's."""
+"""How long the event loop, which the edge and the test share, is blocked, in seconds."""
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux says when bytes arrived")
 
@@ -38,7 +39,7 @@ def be_busy():
 
 
 async def read_answer(lab, client):
-    """Read until the end of a chunked body."""
+    """Read a response until its chunked body ends, and return all bytes."""
     read = bytearray()
     client.settimeout(0)
 
@@ -68,7 +69,7 @@ async def test_over_http(lab):
 
 
 async def test_the_next_request_on_a_connection(lab):
-    """It came while the edge was still busy with the end of the answer before it."""
+    """The waiting time of a second request includes the time in which the edge was still busy with the first answer."""
     url = await lab.edge()
     with connected(url) as client:
         client.sendall(post())
@@ -97,7 +98,7 @@ async def test_a_request_sent_ahead_counts_from_the_answer_before_it(lab):
 
 
 async def test_a_body_that_comes_after_its_head(lab):
-    """No deadline counts the time that a client takes to send its request."""
+    """Neither the waiting time nor a deadline includes the time that a client takes to send its request."""
     url = await lab.edge()
     head, _, body = post().partition(b"\r\n\r\n")
     with connected(url) as client:

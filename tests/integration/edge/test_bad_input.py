@@ -1,4 +1,4 @@
-"""Bad input gets one clear error that names the field, and the edge goes on serving."""
+"""Test that bad input gets one clear error that names the field, and that the edge then continues to serve."""
 
 import asyncio
 from io import BytesIO
@@ -149,7 +149,7 @@ async def test_an_unknown_class_is_one_clear_error(lab, url):
 
 
 async def test_http_1_0(lab, url):
-    """HTTP/1.0 has no chunked body: the stream ends with the connection."""
+    """Over HTTP/1.0, which has no chunked body, the stream ends with the connection."""
     host, port = url.removeprefix("http://").split(":")
     reader, writer = await asyncio.open_connection(host, int(port))
     body = b'{"stream": true, "messages": [{"role": "user", "content": "hi"}]}'

@@ -1,4 +1,4 @@
-"""Files and batch jobs at an edge, without a batch service."""
+"""Test files and batch jobs at an edge that has no batch service."""
 
 import asyncio
 import os
@@ -32,7 +32,7 @@ async def test_jobs_that_are_created_at_once_are_limited_too(lab, tmp_path, keys
 
 
 async def test_the_event_loop_does_not_wait_for_the_disk(lab, tmp_path, monkeypatch):
-    """Otherwise no stream of the edge would get a token until a large upload is on disk."""
+    """Another thread writes an upload to disk. Otherwise a large upload would delay the tokens of all streams."""
     syncing, fsync = [], os.fsync
 
     def noted(file):
@@ -62,7 +62,7 @@ PART = b'--xx\r\nContent-Disposition: form-data; name="purpose"\r\n\r\nbatch\r\n
     ids=["no blank line", "long line", "many headers", "charset"],
 )
 async def test_a_malformed_form_is_the_clients_mistake(lab, tmp_path, caplog, form):
-    """Its traceback was logged, with the beginning of a line of the file."""
+    """A malformed form gets status 400. No traceback is logged, because it could quote the uploaded file."""
     url = await lab.edge(batch_dir=tmp_path)
     headers = {"Content-Type": "multipart/form-data; boundary=xx"}
     async with lab.http.post(f"{url}/v1/files", data=form, headers=headers) as response:

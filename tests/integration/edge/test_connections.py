@@ -1,4 +1,4 @@
-"""Connections that send too little, or are too many: each ends with one reason, and health checks go on."""
+"""Test that connections that are too slow or too many end with one clear reason, while health checks are answered."""
 
 import asyncio
 import gc
@@ -45,7 +45,7 @@ async def client(url, sent=b""):
 
 
 async def answer(reader):
-    """Read to the end; return the status and the code of the error."""
+    """Read a response to its end, and return the HTTP status and the error code."""
     head, _, body = (await asyncio.wait_for(reader.read(), PATIENCE_S)).partition(b"\r\n\r\n")
     assert b"\r\nConnection: close" in head
     error = json.loads(body)["error"]
@@ -93,13 +93,16 @@ async def test_a_websocket_without_a_first_message_is_closed(lab, keys_file):
 
 
 def alive(kind):
-    """Return the objects of a class that something in this process still has."""
+    """Return all objects of a class that still exist in this process."""
     gc.collect()
     return [each for each in gc.get_objects() if isinstance(each, kind)]
 
 
 def pass_time(seconds):
-    """Have the edges close what is late, as if so much time had passed: no client can be late by accident."""
+    """Make the edges close every connection that would be late after ``seconds`` more.
+
+    So a test can set limits that are so long that no client is late by accident.
+    """
     loop = asyncio.get_running_loop()
     for connections in {each._connections for each in alive(LimitedHandler) if each._loop is loop}:
         connections.tick(loop.time() + seconds)
@@ -160,7 +163,7 @@ async def test_beyond_the_limit_of_busy_ones_only_health_checks_pass(lab):
 
 
 PART_BYTES = 950_000
-"""Sent of a body or message of a million bytes."""
+"""How many bytes are sent of a body or message of a million bytes."""
 
 PART_OF_A_BODY = HALF_A_BODY.replace(b": 1000\r\n", b": 1000000\r\n") + b" " * PART_BYTES
 PART_OF_A_MESSAGE = (
@@ -270,7 +273,7 @@ async def test_what_a_client_that_is_gone_has_sent_ahead_is_not_kept(lab):
         await until(lambda: body_bytes() > 100_000)
         writer.transport.abort()
         async with asyncio.timeout(PATIENCE_S):
-            while body_bytes():  # that it is gone shows as something is written to it
+            while body_bytes():  # the edge notices that the client is gone when it writes to it
                 await lab.write(speaker.chunk("x"))
                 await asyncio.sleep(0.05)
         kept = [each for each in gc.get_objects() if isinstance(each, LimitedHandler) and each._messages]
@@ -302,7 +305,7 @@ async def test_a_head_that_is_too_long_is_not_kept(lab):
 
 
 async def test_a_websocket_that_is_gone_is_let_go_of_at_once(lab, monkeypatch):
-    monkeypatch.setattr(websockets, "HEARTBEAT_S", LONG_MS / 1_000)  # so long would its heartbeat keep it
+    monkeypatch.setattr(websockets, "HEARTBEAT_S", LONG_MS / 1_000)  # the heartbeat would keep it this long
     url = await lab.edge()
     _, writer = await client(url, PART_OF_A_MESSAGE)
     await until(partial(has_arrived, 1))
@@ -313,7 +316,7 @@ async def test_a_websocket_that_is_gone_is_let_go_of_at_once(lab, monkeypatch):
 
 @contextmanager
 def edge_process(**env):
-    """Run an edge without a broker and with few open files; yield its URL and process."""
+    """Run an edge without a broker and with few open files. Yield its URL and its process."""
     port = free_port()
     options = command(RAILBUS_KAFKA_BOOTSTRAP="127.0.0.1:1", RAILBUS_EDGE_PORT=str(port), **env)
 
@@ -356,7 +359,7 @@ async def test_health_answers_during_a_flood_of_idle_connections(sent):
 
 @pytest.mark.parametrize("trusted", ["127.0.0.0/8", ""])
 async def test_behind_a_trusted_proxy_each_client_has_its_own_limit(lab, trusted):
-    """The header of anybody else is not believed."""
+    """``X-Forwarded-For`` names the client only if the connection comes from a trusted proxy."""
     url = await lab.edge(max_address_connections=2, trusted_proxies=trusted)
     answers = []  # the streams stay open
     for address in ("10.0.0.1", "10.0.0.1", "10.0.0.2", "10.0.0.1"):

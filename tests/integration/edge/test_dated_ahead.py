@@ -1,4 +1,7 @@
-"""A record that a writer dated ahead: the broker dates it itself, so answers in its partition are found by time."""
+"""Test that answers can be resumed although a producer gave a record in their partition a timestamp in the future.
+
+The broker sets the timestamp of each record itself, so a search by time still finds the answers.
+"""
 
 from aiokafka import AIOKafkaProducer
 

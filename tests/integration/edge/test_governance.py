@@ -1,4 +1,4 @@
-"""A single worker that is set up wrongly cannot have unchecked text shown."""
+"""Test that a worker that is configured wrongly cannot make an edge show unchecked text."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The edge reads ``railbus.ledger`` while somebody looks, and shows each key what it may see."""
+"""Test that an edge reads ``railbus.ledger`` only while somebody looks, and shows each API key only what it may see."""
 
 import asyncio
 import time
@@ -25,7 +25,7 @@ KEY_A, KEY_B = ({"Authorization": f"Bearer {key}"} for key in ("k-a", "k-b"))
 
 @pytest.fixture
 async def publish(lab):
-    """Publishes windows as the ledger does; tenants of the test alone are in them."""
+    """Yield a function that writes windows to ``railbus.ledger``, as the ledger does."""
     producer = Producer(lab.bus, role="ledger", name="ledger")
     await producer.start()
 
@@ -39,12 +39,18 @@ async def publish(lab):
 
 @cache
 def first_asked_s():
-    """One time for all tests of this module; not that of its import, which may be an hour ago: too old to be shown."""
+    """Return the time of the first call, so that all tests of this module use the same time.
+
+    The time of the import could be an hour earlier. Windows of that age are not shown.
+    """
     return time.time()
 
 
 def windows(tenant, count, part=0):
-    """Windows of one minute, however often and whenever a test asks for them."""
+    """Return the ledger's windows for ``count`` requests of a tenant. All of them were closed in the same minute.
+
+    The minute is the same in each call. ``part`` is the partition of the accounts.
+    """
     now_s = first_asked_s()
     events = [event for number in range(count) for event in request_at(number, 5, now_s, tenant=tenant)]
     return windows_of(events, now_s, part)
@@ -56,7 +62,7 @@ async def data(lab, url, headers=None, **query):
 
 
 async def live(lab, url, count, headers=None, **query):
-    """Ask until so many requests are shown, and all of the log was read."""
+    """Wait until the ledger's data shows ``count`` requests and the whole log was read, and return the data."""
 
     async def shown():
         status, found = await data(lab, url, headers, **query)

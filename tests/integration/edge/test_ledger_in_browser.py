@@ -1,4 +1,4 @@
-"""The ledger's page in a real browser: figures, filters, keys, nothing to show, a phone."""
+"""Tests of the ledger's page in a real browser: figures, filters, API keys, an empty ledger, and small screens."""
 
 import json
 import os
@@ -32,7 +32,7 @@ FIGURES = """Object.fromEntries([...document.querySelectorAll("#figures div")].m
 
 @pytest.fixture
 def own_broker(tmp_path):
-    """A log of one test alone: the page shows all that is on it, and what an earlier test wrote would grow too old."""
+    """Yield a broker for one test alone, because the page shows everything on the log, even what other tests wrote."""
     broker = Broker("embedded", tmp_path / "data")
     broker.start()
     yield broker
@@ -56,7 +56,13 @@ async def publish(lab, windows):
 
 
 async def close_requests(lab, now_s, breaker="closed"):
-    """Accounts of requests that were just closed; every second one had text recalled."""
+    """Write accounts of ten requests that were closed just now. Every second one had text recalled.
+
+    Args:
+        lab: The lab whose log the accounts are written to.
+        now_s: The present time, in seconds since the epoch.
+        breaker: The state of the circuit breaker that each account names.
+    """
     producer = Producer(lab.bus, role={ACCOUNTS.name: frozenset({Account})}, name="router")
     await producer.start()
     for number in range(10):
@@ -74,13 +80,13 @@ async def close_requests(lab, now_s, breaker="closed"):
 
 
 async def pictured(page, name):
-    """Kept where RAILBUS_TEST_PICTURES says, for people to look at: the whole page."""
+    """Save a picture of the whole page in the folder that ``RAILBUS_TEST_PICTURES`` names, if this variable is set."""
     if folder := os.environ.get("RAILBUS_TEST_PICTURES"):
         (Path(folder) / name).write_bytes(await page.picture(whole=True))
 
 
 async def emulate(page, size, scheme="light"):
-    """A screen of this size, of a phone where it is narrow, whose user prefers these colours."""
+    """Emulate a screen of this size (a phone if narrower than 600 pixels) and this preferred colour scheme."""
     width, height = size
     await page.call(
         "Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=width < 600
@@ -116,7 +122,7 @@ async def test_the_page_shows_the_sums_and_filters_them(lab):
         await page.until(f"{SHOWN} && {STATUS}?.startsWith('live')")
 
         async def agreed():
-            """The report, once the page shows the same one: it asks every few seconds."""
+            """Fetch the ledger's report. Return it if the page already shows as many requests, and None otherwise."""
             async with lab.http.get(f"{url}/ledger/data") as response:
                 report = await response.json()
             shown = await page.run(FIGURES)

@@ -1,4 +1,4 @@
-"""API keys, rates, open streams, idempotency keys."""
+"""Tests of API keys, of the limits of requests, tokens and open streams, and of idempotency keys."""
 
 import asyncio
 
@@ -19,7 +19,7 @@ from tests.support.waiting import until
 
 @pytest.fixture
 def redis_url(tmp_path, monkeypatch):
-    # A limit is shared, too, where a busy machine lets Redis answer late.
+    # With the usual timeout, edges would count alone whenever Redis answers late on a busy machine.
     monkeypatch.setattr(shared_limits, "REDIS_TIMEOUT_S", PATIENCE_S)
     server = ValkeyServer(data_dir=tmp_path)
     server.start()
@@ -84,7 +84,7 @@ async def test_too_many_streams(lab):
 
 
 async def burst(lab, urls, count):
-    """Send requests one after the other, to each edge in turn; return the statuses."""
+    """Send ``count`` requests one after the other, to the edges in turn, and return the statuses of the responses."""
     statuses = []
     for number in range(count):
         asking = asyncio.create_task(lab.http.post(f"{urls[number % len(urls)]}/v1/chat/completions", json=ASK))
@@ -225,7 +225,7 @@ async def test_the_same_request_twice(lab, redis_url, shared):
 
 @pytest.mark.parametrize("behind_s", [300, -300])
 async def test_an_edge_whose_clock_is_wrong_writes_ids_that_others_find(lab, redis_url, monkeypatch, behind_s):
-    """The request with a key runs once, and its answer can be read at an edge whose clock is right."""
+    """A repeated idempotency key gets the first answer at another edge, although the first edge's clock was wrong."""
     first, second = await lab.edge(redis_url=redis_url), await lab.edge(redis_url=redis_url)
     once = {"Idempotency-Key": "k1"}
     with monkeypatch.context() as patch:

@@ -1,4 +1,4 @@
-"""Malformed HTTP gets 400 where an answer is possible, and leaves no traceback in the operator's terminal."""
+"""Test that malformed HTTP gets an error status if a response is possible, and leaves no traceback in the log."""
 
 import asyncio
 import gzip

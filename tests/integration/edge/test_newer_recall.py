@@ -1,4 +1,4 @@
-"""An edge that is older than the safety service, and cannot read how text was taken back, shows no more of it."""
+"""Test that an edge shows no more text of an answer after a recall in a newer format, which the edge cannot read."""
 
 import orjson
 import pytest
@@ -11,9 +11,9 @@ from tests.integration.edge.lab import ASK, PARTITIONS
 
 
 async def write_as_newer(lab, event, after=()):
-    """One event as a version that is not made yet would write it; in one batch with the events ``after`` which it is.
+    """Write an event to the stream log as a future version of Railbus would write it.
 
-    Whoever reads a batch has all of it at once.
+    The events ``after`` come first in the same record batch, in today's format. An edge gets the whole batch at once.
     """
     value, headers = encode(event)
     body = orjson.loads(value) | {"from_the_future": True}
@@ -42,7 +42,7 @@ async def test_a_stream_ends_at_a_recall_of_a_newer_version(lab):
 
 
 async def test_text_of_the_same_batch_is_not_sent(lab):
-    """The simulation found this: what was folded and waited to be written went out with the error."""
+    """Text is not sent if a recall that the edge cannot read comes in the same record batch."""
     url = await lab.edge()
     async with lab.open_stream(url) as client:
         writer = await lab.next_writer()
@@ -58,7 +58,7 @@ async def test_text_of_the_same_batch_is_not_sent(lab):
 
 @pytest.mark.parametrize("knows_it", [True, False])
 async def test_it_cannot_be_read_again_there(lab, knows_it):
-    """Neither where the edge has an index of its events, nor at one that must look for them."""
+    """If an edge cannot read a recall, nobody can read the answer later, neither there nor at another edge."""
     url = await lab.edge()
     async with lab.open_stream(url):
         writer = await lab.next_writer()

@@ -1,4 +1,4 @@
-"""The official OpenAI client works unchanged; recalls and refusals arrive in OpenAI's terms."""
+"""Test that the official OpenAI client works unchanged, and gets recalls and refusals in the form that OpenAI uses."""
 
 import asyncio
 
@@ -16,7 +16,7 @@ MESSAGES = [{"role": "developer", "content": "Be brief."}, {"role": "user", "con
 
 @pytest.fixture(autouse=True)
 def patient_status(monkeypatch):
-    """A failure before the first token has its own status, too, where a busy machine brings it late."""
+    """Let the edge wait long for the first op, so that even on a busy machine an early failure gets its HTTP status."""
     monkeypatch.setattr(responses, "FIRST_OP_TIMEOUT_S", PATIENCE_S)
 
 
@@ -216,7 +216,7 @@ async def first_half(lab, writer):
 
 
 async def second_attempt(lab, writer):
-    """Write the whole answer of a second attempt."""
+    """Write a cutover and the complete answer of the second attempt."""
     cutover = Cutover(**writer.common(), attempt=2, trigger="stall", seen_seq=0)
     writer.attempt, writer.seq, writer.start = 2, 0, 0
     await lab.write(cutover, writer.started("other"), writer.chunk("whole"), writer.finished(), writer.closed())
@@ -262,7 +262,7 @@ async def test_in_one_piece_a_restart_is_not_seen(lab):
 
 
 async def test_a_request_without_a_close_ends_by_its_deadline(lab, monkeypatch):
-    # However late the log acknowledges the request: else that would be what the client is told.
+    # On a busy machine, the log may acknowledge the request late. That must not become the error that the client gets.
     monkeypatch.setattr(request_service, "EXPIRY_MARGIN_US", int(PATIENCE_S * 1e6))
     async with client(await lab.edge()) as ai:
         short = {"railbus": {"deadlines": {"total_ms": 100}}}

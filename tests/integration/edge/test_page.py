@@ -1,4 +1,4 @@
-"""The page loads nothing from other origins and runs only its own script; probes and models answer."""
+"""Tests of the web pages, the health probes and the list of models. The pages load nothing from other origins."""
 
 import re
 
@@ -37,7 +37,7 @@ async def test_nothing_is_loaded_from_other_origins(parts):
 
 
 async def test_the_policy_leaves_it_working(parts):
-    """Inline scripts, styles and handlers are absent: the policy would block them."""
+    """The pages have no inline scripts, styles or event handlers, which their Content-Security-Policy would block."""
     for path, used in PAGES.items():
         _, page = parts[path]
         assert not re.search(r"<script(?![^>]*\ssrc=)[^>]*>", page)

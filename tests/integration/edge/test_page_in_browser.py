@@ -1,4 +1,4 @@
-"""The page in a real browser: what people and operators see of text that was taken back; a server that freezes."""
+"""Tests of the page in a real browser: text that was taken back, resumed answers, and a server that does not answer."""
 
 import os
 import signal
@@ -35,7 +35,7 @@ async def asked(lab, page):
 
 
 async def picture(page, name):
-    """Kept where RAILBUS_TEST_PICTURES says, for people to look at."""
+    """Save a picture of the page in the folder that ``RAILBUS_TEST_PICTURES`` names, if this variable is set."""
     if folder := os.environ.get("RAILBUS_TEST_PICTURES"):
         (Path(folder) / name).write_bytes(await page.picture())
 

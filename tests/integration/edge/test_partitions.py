@@ -1,4 +1,4 @@
-"""Partitions that an edge follows: its homes always, others while a stream needs them."""
+"""Test that an edge always follows its home partitions, and follows another partition only while a stream needs it."""
 
 import asyncio
 from contextlib import AsyncExitStack

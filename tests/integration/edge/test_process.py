@@ -1,4 +1,4 @@
-"""The process: refused settings, output, how it stops."""
+"""Tests of the edge's process: how it refuses wrong settings, serves, stops, and waits for a broker."""
 
 import asyncio
 import os

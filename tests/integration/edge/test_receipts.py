@@ -1,4 +1,4 @@
-"""The log records what each connection was sent, so that a replay can prove it."""
+"""Test that the log records what was sent on each connection, so that a replay can prove it."""
 
 import asyncio
 import hashlib

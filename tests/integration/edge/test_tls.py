@@ -1,4 +1,4 @@
-"""The edge with a certificate of its own speaks HTTPS and nothing else; who may read metrics and models."""
+"""Tests of an edge with a TLS certificate, which speaks only HTTPS, and of who may read metrics and models."""
 
 import asyncio
 import hashlib

@@ -1,4 +1,4 @@
-"""The commands and an edge that speaks HTTPS."""
+"""Test that commands which reach an edge over HTTPS say what to do if they do not trust its certificate."""
 
 import asyncio
 import ssl

@@ -1,4 +1,4 @@
-"""Websockets: many requests on one connection, every op as it arrives, resumed after a disconnect."""
+"""Tests of websockets: one connection carries many requests, ops arrive one by one, and an answer can be resumed."""
 
 import asyncio
 import json
@@ -14,7 +14,7 @@ from tests.support.waiting import comes_true, until
 
 
 class Socket:
-    """A client that applies the ops it receives."""
+    """A websocket client that applies the ops it receives to one screen per request."""
 
     def __init__(self, connection):
         self.connection = connection
@@ -33,14 +33,14 @@ class Socket:
         return message
 
     async def until(self, **fields):
-        """Return the next message with these fields."""
+        """Read messages until one has these fields, and return this message."""
         while True:
             message = await self.get()
             if fields.items() <= message.items():
                 return message
 
     async def replies(self, count):
-        """Yield the next messages that are no ops."""
+        """Yield the next ``count`` messages that are not ops. Apply the ops in between."""
         while count:
             message = await self.get()
             if "type" in message:
@@ -48,7 +48,7 @@ class Socket:
                 yield message
 
     async def until_closed(self):
-        """Read to the end; return the close code."""
+        """Read until the connection is closed, and return the close code."""
         try:
             while True:
                 await self.get()
@@ -63,7 +63,7 @@ async def socket(url, **options):
 
 
 async def count_until_closed(connection):
-    """Read to the end; return the number of messages, and the close frame."""
+    """Read until the connection is closed, and return the number of messages and the close frame."""
     received = 0
     try:
         while True:
@@ -74,7 +74,10 @@ async def count_until_closed(connection):
 
 
 def client_frame(message):
-    """Format a text frame of 126 to 65,535 bytes, masked with zeros (RFC 6455, section 5.2)."""
+    """Encode a message as a client's text frame, masked with zeros (RFC 6455, section 5.2).
+
+    The encoded message must have 126 to 65,535 bytes.
+    """
     payload = json.dumps(message).encode()
     return b"\x81\xfe%b%b%b" % (len(payload).to_bytes(2, "big"), bytes(4), payload)
 

@@ -1,4 +1,4 @@
-"""Generators on a real log; the test plays the apps that ask and the router that cancels."""
+"""A test lab of generators on a real log. The test plays apps that send requests and the router that cancels them."""
 
 import random
 import time
@@ -22,7 +22,7 @@ class GeneratorLab(Lab):
 
     @property
     def records(self):
-        """What was read of the stream's topic so far."""
+        """Return the records of ``railbus.streams`` that the test has read so far."""
         return [record for record in self.log if record.topic == STREAMS.name]
 
     async def generator(self, **env):
@@ -31,7 +31,7 @@ class GeneratorLab(Lab):
         return process
 
     async def ask(self, model="default", **changes):
-        """Write a request to the log; return its id."""
+        """Write a request to the log, and return the request's id."""
         request = make_request(model, **changes)
         await self.send(request)
         return request.request_id
@@ -48,7 +48,7 @@ class GeneratorLab(Lab):
         await self.send(event)
 
     def events(self, request_id, *kinds):
-        """Return what the generator wrote about a request."""
+        """Return the events of a request that were read from the stream log so far, of these kinds or of all kinds."""
         events = (record.event for record in self.records if record.event.request_id == request_id)
         return [event for event in events if not kinds or isinstance(event, kinds)]
 
@@ -56,16 +56,16 @@ class GeneratorLab(Lab):
         return self.events(request_id, Chunk)
 
     async def chunk(self, request_id, seq=0):
-        """Wait for a chunk."""
+        """Wait until chunk ``seq`` of the request was read. The first chunk has number 0."""
         await self.until(lambda: len(self.chunks(request_id)) > seq)
 
     async def end(self, request_id):
-        """Wait for the last event of an execution."""
+        """Wait for the first ``Finished`` or ``Failed`` of a request, and return this event."""
         await self.until(lambda: self.events(request_id, Finished, Failed))
         return self.events(request_id, Finished, Failed)[0]
 
     async def begun_for_good(self, *request_ids):
-        """Wait until the group has committed that these were begun: no generator reads them again."""
+        """Wait until the group's committed offsets are past these requests, so that no generator reads them again."""
 
         def records():
             wanted = (record for record in self.log if record.topic == REQUESTS.name)
@@ -86,7 +86,10 @@ class GeneratorLab(Lab):
             await until(committed, "the group has committed them", every_s=0.1)
 
     def check(self, request_id):
-        """Check an execution: one Started, chunks without gap or overlap, one end, in this order."""
+        """Check every run of a request, and return the names of the runs.
+
+        In a run, ``Started`` comes first, then come chunks without a gap, then at most one ``Finished`` or ``Failed``.
+        """
         events = self.events(request_id)
         runs = {event.run for event in events}
         for run in runs:
@@ -107,7 +110,7 @@ class GeneratorLab(Lab):
 
 
 def make_request(model="default", *, total_ms=60_000, mode="optimistic", age_ms=0, **changes):
-    """Make a request as an app does."""
+    """Return a request as an app would write it. The app received the prompt ``age_ms`` milliseconds ago."""
     now_ms = time.time_ns() // 1_000_000
     return Request(
         request_id=uuid7(now_ms, random.getrandbits(74)),

@@ -1,4 +1,4 @@
-"""``services.generator.bench.session``: commands and answers, and its end with that of its input."""
+"""Test that ``services.generator.bench.session`` answers each command on its input, and ends when the input ends."""
 
 import importlib.util
 import json

@@ -1,4 +1,4 @@
-"""Engine ``llama`` with real weights: streams, aborts, bounds, and no open port."""
+"""Tests of the engine ``llama`` with a real model: answers, aborts, limits, and that the engine opens no port."""
 
 import asyncio
 import importlib.util
@@ -29,13 +29,13 @@ PATIENCE_S = 60
 
 
 def listening():
-    """Return the ports that this process listens on."""
+    """Return the addresses and ports on which this process listens."""
     return {each.laddr for each in psutil.Process().net_connections("inet") if each.status == psutil.CONN_LISTEN}
 
 
 @pytest.fixture
 def ports_before():
-    """Return the servers that other tests still run in this process."""
+    """Return where this process listens before the engine starts, because servers of other tests may still run."""
     return listening()
 
 
@@ -109,7 +109,7 @@ async def test_an_abort_is_honoured_while_the_prompt_is_read(engine):
 
 
 async def until_idle():
-    """Wait until the engine is idle: this process uses almost no CPU time."""
+    """Wait until the engine is idle, that is, until this process uses almost no CPU time."""
     async with asyncio.timeout(PATIENCE_S):
         while True:
             used = time.process_time()
@@ -170,7 +170,7 @@ async def test_a_server_that_never_answers_is_reported_at_the_start():
 
 
 async def test_a_server_is_freed_beside_the_loop():
-    """Freeing the server joins its thread, which would block the event loop."""
+    """The engine frees its server in another thread, because freeing joins a thread and would block the event loop."""
 
     class Server:
         freed_by = None

@@ -1,4 +1,4 @@
-"""Engine ``openai`` against a real HTTP server that behaves well, badly, or not at all."""
+"""Tests of the engine ``openai`` with a real HTTP server that answers well, badly, or not at all."""
 
 import asyncio
 import json
@@ -41,7 +41,7 @@ async def upstream():
 
 @pytest.fixture
 def patient(monkeypatch):
-    """A client that keeps its connections however long the machine stalls: that they are used again is the question."""
+    """Let the engine keep idle connections for long, so that it can reuse them even if the machine stalls."""
     monkeypatch.setattr(client, "END_OF_STREAM_TIMEOUT_S", 30.0)
     monkeypatch.setattr(openai, "KEEPALIVE_S", 60.0)
 
@@ -215,7 +215,10 @@ async def test_a_server_that_knows_no_stream_options_is_asked_without(upstream):
 
 
 async def test_a_refusal_that_repeats_the_body_does_not_end_token_counts(upstream):
-    """The message about a wrong field has the whole body in it, so also the name of a field that is not wrong."""
+    """An error message that repeats the request's body does not stop the engine from asking for token counts.
+
+    The repeated body contains ``stream_options``, as does the error message of a server that does not know this field.
+    """
 
     async def script(_, body):
         return web.json_response({"error": {"message": f"1 validation error: {body}"}}, status=400)
@@ -427,7 +430,7 @@ async def test_leaving_the_generator_closes_the_connection(upstream):
 
 
 async def test_a_kept_connection_that_went_away_is_replaced():
-    """A server may close an idle connection at the moment of its reuse: the request is sent again."""
+    """If the server closes an idle connection just when the engine reuses it, the engine sends the request again."""
     body = event(delta("ok", finish="stop")) + DONE
     served = 0
 

@@ -1,4 +1,4 @@
-"""Members join, leave and are paused while requests come: each is taken by one of them, once."""
+"""Test that each request is run only once while generators join, leave and are paused."""
 
 import asyncio
 import signal
@@ -10,14 +10,15 @@ from schemas.stream import Finished, Started
 from tests.integration.generator.lab import GeneratorLab
 
 SESSION_MS = "20000"
-"""Longer than any pause here: what an expelled member has begun, another may take, too."""
+"""Session timeout of the consumer group in milliseconds. It is longer than the pauses, because the group would expel a
+generator that pauses for longer, and another generator might then run the same requests."""
 
 
 class BusyLab(GeneratorLab):
-    """Many partitions and many short requests.
+    """A lab of generators with many partitions and many short requests.
 
     Attributes:
-        asked: The requests so far.
+        asked: The ids of all requests so far.
     """
 
     partitions = 8
@@ -32,7 +33,7 @@ class BusyLab(GeneratorLab):
 
     @asynccontextmanager
     async def under_load(self, gap_s=0.01):
-        """Ask while the block runs; then wait for every answer."""
+        """Write requests while the ``with`` block runs, one every ``gap_s`` seconds. Then wait for every answer."""
 
         async def ask():
             while True:
@@ -51,7 +52,7 @@ class BusyLab(GeneratorLab):
         await self.until(lambda: set(self.asked) <= {end.request_id for end in self.written(Finished)}, within_s=120)
 
     def taken_twice(self):
-        """Requests with several executions: all are the first attempt."""
+        """Return each attempt that has more than one run, as a pair of the request's id and the attempt's number."""
         runs = {}
         for event in self.written(Started):
             runs.setdefault((event.request_id, event.attempt), set()).add(event.run)
@@ -65,7 +66,7 @@ async def busy():
 
 
 async def test_a_rebalance_that_lasts_takes_nothing_twice(busy):
-    """While the group waits for a member that is paused, the others go on taking requests; some of them move then."""
+    """While a rebalance waits for a paused generator, the other generators go on, and no request is run twice."""
     first, second = await busy.generator(), await busy.generator()
     for _ in range(2):
         async with busy.under_load():

@@ -1,4 +1,4 @@
-"""Engine ``simulated`` on a real event loop: many streams, aborts, scripts, death."""
+"""Tests of the engine ``simulated`` on a real event loop: many answers at once, aborts, scripted failures, death."""
 
 import asyncio
 
@@ -124,7 +124,7 @@ async def test_a_share_of_the_requests_is_scripted():
 
 
 async def test_a_timer_that_is_early_makes_no_phase_negative(monkeypatch):
-    """uvloop's timers have whole milliseconds: a step of half a millisecond ends at once."""
+    """No measured time is negative if timers fire early, as with uvloop, which rounds timers to whole milliseconds."""
     later = asyncio.sleep
     monkeypatch.setattr(asyncio, "sleep", lambda _: later(0))
     engine = make("simulated", {"RAILBUS_SIM_TIME_SCALE": "0.1", "RAILBUS_SIM_BATCH": "4"})

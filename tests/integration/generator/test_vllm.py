@@ -1,4 +1,4 @@
-"""`make test-vllm` as a part of `make test`, where its environment is there already or is asked for."""
+"""Run the tests of `make test-vllm` and a test with all services, if vLLM is installed or ``RAILBUS_TEST_VLLM=1``."""
 
 import os
 import subprocess
@@ -35,7 +35,7 @@ def test_vllm_on_the_cpu():
 
 
 def test_a_question_through_rails_vllm_and_safety(tmp_path):
-    """The generator runs in its own virtual environment, the other services in this one."""
+    """A prompt is answered through rails, vLLM and safety. Only the generator runs in vLLM's virtual environment."""
     made = subprocess.run(
         [ROOT / ".venv-vllm/bin/python", "-c", MAKE_MODELS, str(tmp_path)],
         cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE_S, check=False,

@@ -1,4 +1,4 @@
-"""The generator's process on a real broker: every request gets its events, under every fault."""
+"""Test that the generator's process writes the right events for every request on a real broker, also after failures."""
 
 import asyncio
 import json
@@ -157,7 +157,7 @@ async def test_a_repeated_request_is_answered_once(lab):
 
 async def test_more_than_it_can_do_waits_its_turn(lab):
     await lab.generator(RAILBUS_GENERATOR_SLOTS="2", RAILBUS_GENERATOR_QUEUE="2")
-    # So slow, and all at once, that several must run at the same time.
+    # The answers are slow and asked for at the same time, so that several must run at once.
     asked = await asyncio.gather(*(lab.ask("simulated-n30-slow300") for _ in range(10)))
     assert all([isinstance(await lab.end(each), Finished) for each in asked])
     moments = []
@@ -198,7 +198,7 @@ async def test_batch_waits_on_the_log_where_another_finds_it(lab):
 async def test_the_engines_failures_are_reported(lab):
     async with running_upstream() as upstream:
         await lab.generator(
-            # Longer than the machine may stall: only who falls silent may be late.
+            # The timeout is longer than the machine may stall, so that only the silent answer runs into it.
             RAILBUS_ENGINE="openai",
             RAILBUS_UPSTREAM_URL=upstream.address,
             RAILBUS_UPSTREAM_READ_TIMEOUT_MS="8000",

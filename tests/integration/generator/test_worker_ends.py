@@ -1,4 +1,4 @@
-"""The generator's process stops, dies, loses its broker or gets company: what it had begun, and what waits."""
+"""Tests of running and of waiting requests when a generator stops, dies, loses the broker, or a second one joins."""
 
 import asyncio
 import urllib.request
@@ -67,7 +67,7 @@ async def test_what_a_killed_one_had_not_begun_is_taken_up_by_the_next(lab):
 
 
 async def test_a_second_generator_takes_what_waits_in_its_partitions(lab):
-    """Each request is answered once, by whoever has its partition when its turn comes."""
+    """A second generator answers waiting requests of the partitions that it gets. No request is answered twice."""
     members = {"RAILBUS_KAFKA_SESSION_TIMEOUT_MS": "20000"}  # neither loses its partition because the machine stalls
     await lab.generator(RAILBUS_GENERATOR_SLOTS="1", **members)
     runs = await lab.ask("simulated-stall1")

@@ -1,4 +1,4 @@
-"""A real HTTP server on loopback that answers as a test defines, and records its requests."""
+"""A real HTTP server on loopback that answers as a test defines, and records the requests that it gets."""
 
 import asyncio
 import json
@@ -62,7 +62,7 @@ async def opened(request):
 
 
 def sends(*parts, gap_s=0.0):
-    """Stream these bytes unchanged."""
+    """Return a script for ``Upstream`` that streams these bytes unchanged, with ``gap_s`` seconds between the parts."""
 
     async def script(request, _):
         response = await opened(request)
@@ -77,7 +77,7 @@ def sends(*parts, gap_s=0.0):
 
 
 def says(*texts, finish="stop", usage=None, tail=(), gap_s=0.0):
-    """Stream a well-formed answer."""
+    """Return a script for ``Upstream`` that streams a well-formed answer. ``tail`` is sent right before ``[DONE]``."""
     parts = [event({"choices": [{"index": 0, "delta": {"role": "assistant", "content": ""}}]})]
     parts += [event(delta(text)) for text in texts]
     parts.append(event(delta(finish=finish)))
@@ -94,7 +94,10 @@ def refuses(status, body=b"", **headers):
 
 
 def breaks_off(*texts, when):
-    """Stream these texts, then abort the connection at this event: a client loses what it had not read before."""
+    """Return a script for ``Upstream`` that streams texts, waits for the event ``when``, and aborts the connection.
+
+    A client loses what it has not read before.
+    """
 
     async def script(request, _):
         response = await opened(request)
@@ -108,7 +111,7 @@ def breaks_off(*texts, when):
 
 
 def stays_open(*parts):
-    """Stream these bytes, then send nothing more."""
+    """Return a script for ``Upstream`` that streams these bytes, then sends nothing for a minute."""
 
     async def script(request, _):
         response = await opened(request)

@@ -1,4 +1,4 @@
-"""A real ledger on a real broker; the test plays router and edge."""
+"""A test lab of a real ledger on a real broker. The test plays the router and the edge."""
 
 import asyncio
 import time
@@ -20,7 +20,7 @@ WINDOW_S, KEEP_S = 2, 8
 
 
 class Lab:
-    """A broker, a producer that stands for router and edge, and one ledger at a time."""
+    """A broker, a producer that writes the events of router and edge, and one ledger process at a time."""
 
     def __init__(self, broker, folder, bus, producer):
         self.broker, self.folder, self.bus, self.producer = broker, folder, bus, producer
@@ -46,18 +46,18 @@ class Lab:
             await self.producer.post(ACCOUNTS if isinstance(event, Account) else RECEIPTS, event)
 
     def expected(self):
-        """The sums by one pass over the set of events, whose windows never close."""
+        """Return the sums of all events that were sent, computed in one pass with windows that never close."""
         books = PartitionBooks(0, BooksConfig(window_s=WINDOW_S, keep_s=10**6, show_s=10**7))
         for event in self.sent:
             books.take(event, int(time.time() * 1_000))
         return totals_of_windows(books.all_windows())
 
     async def published(self):
-        """The sums that ``railbus.ledger`` has."""
+        """Return the sums of the newest windows on ``railbus.ledger``."""
         return totals_of_windows(newest(await self.windows()))
 
     async def windows(self):
-        """All that was written to ``railbus.ledger``."""
+        """Return every window that was written to ``railbus.ledger``, including those that newer windows replace."""
         found = []
         reader = TailReader(self.bus, handler=lambda records: found.extend(record.event for record in records))
         reading = asyncio.create_task(reader.run())
@@ -104,7 +104,7 @@ async def a_lab(folder):
 
 
 def a_request(number, random_, now_s=None):
-    """Account and receipt of a request that was closed just now."""
+    """Return the account and the receipt of a made-up request that was closed just now, or at the time ``now_s``."""
     closed_s = (now_s or time.time()) - T0_S
     fields = {"tenant": random_.choice(["acme", "zeta"]), "route": random_.choice(["self_hosted", "cloud"])}
     outcome = random_.choice(["completed", "completed", "recalled", "failed"])

@@ -1,4 +1,7 @@
-"""A ledger whose Faust drops records as it does now and then: ``python -m tests.integration.ledger.lossy_faust``."""
+"""Defect: a ledger whose Faust drops one record in fifty, as Faust sometimes drops records.
+
+Run it with ``python -m tests.integration.ledger.lossy_faust``.
+"""
 
 import random
 

@@ -1,6 +1,7 @@
-"""A ledger on a machine that is busy at the wrong moment: ``python -m tests.integration.ledger.slow_seek``.
+"""Defect: a ledger that pauses while it starts. Run it with ``python -m tests.integration.ledger.slow_seek``.
 
-Faust has sought to the committed offsets, and the process does not go on for a second, while records come.
+After Faust has sought to the offsets at which it begins, the ledger waits for a second, while records arrive. Such a
+pause happens on a busy machine.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""The real ledger on a real broker: killed, robbed of its folder, fed twice and late, it comes to the same sums."""
+"""Test that a ledger comes to the same sums although it is killed, loses its folder, or gets events twice or late."""
 
 import asyncio
 import os
@@ -20,7 +20,7 @@ from tests.support.waiting import until
 pytest.importorskip("faust", reason="needs faust-streaming: pip install 'railbus[faust]'")
 
 KILLS = int(os.environ.get("RAILBUS_TEST_LEDGER_KILLS", "3"))
-"""How often the ledger is killed; 20 is what the books are judged by."""
+"""How often the ledger is killed. The measurement in ``tests/bench/RESULTS.md`` uses 20."""
 
 
 @pytest.fixture
@@ -54,7 +54,10 @@ async def test_the_ledger_answers_publishes_and_stops(lab):
 
 
 async def test_a_topic_that_the_broker_cannot_make_is_one_line(lab):
-    """As on a full disk: the broker cannot write its list of topics, because a folder has the file's name."""
+    """If the broker cannot create a topic, the ledger ends with one line that says so, without a traceback.
+
+    As on a full disk, the broker cannot write its list of topics here, because a folder has the name of that file.
+    """
     (lab.folder / "log" / "topics.json.new").mkdir()
     with pytest.raises(AssertionError, match="ledger ended"):
         await lab.start_ledger()
@@ -154,7 +157,7 @@ async def test_kills_a_lost_folder_repetitions_and_late_events_change_no_sum(lab
 
 
 async def test_a_week_is_added_up_however_often_its_windows_were_published(lab, monkeypatch):
-    """A window is published each second in which it changes, so a week has millions of records."""
+    """A window that was published many times counts once towards the maximum number of windows."""
     monkeypatch.setattr("services.cli.commands.ledger.MAX_WINDOWS", 10)
     books, random_ = PartitionBooks(0, BooksConfig()), random.Random(6)
     producer = Producer(lab.bus, role="ledger", name="ledger/1")

@@ -1,4 +1,4 @@
-"""``railbus bench engine`` with a running engine, and ``railbus plan`` with its result, as a user runs them."""
+"""Tests of the command ``railbus bench engine`` with a running engine, and of ``railbus plan`` with its result."""
 
 import json
 import os

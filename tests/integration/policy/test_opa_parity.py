@@ -1,4 +1,4 @@
-"""The Rego in process against the real OPA: the same answers to the whole golden corpus, the same decision log."""
+"""Test that Railbus's own Rego evaluation and the real OPA give the same answers, and write the same decision log."""
 
 from dataclasses import asdict
 
@@ -27,7 +27,7 @@ def opa(request, tmp_path):
 
 
 def asked_of(policy):
-    """Every question of the golden corpus, and every category for every tenant on both sides."""
+    """Yield each question of the policy's golden cases, and one about each combination of tenant, category and side."""
     yield from (question for case in cases(policy) for question in rego_questions(policy, case))
     data = policy.rego.data
     categories = {rule.category for rule in policy.rules} | {*data["findings"]["output"], "no_such_category"}

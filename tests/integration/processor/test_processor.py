@@ -1,4 +1,4 @@
-"""What the processor promises a core, on a real broker: who is told what, when, and what is written."""
+"""Tests of the processor on a real broker: what it tells its core, when it does so, and what it writes for the core."""
 
 import asyncio
 import dataclasses
@@ -26,7 +26,7 @@ HOUR_MS = 3_600_000
 
 
 class Recorder(Core):
-    """Writes down what it is told; answers as the test says."""
+    """A core that records each call of the processor, and answers every record with the effects ``answer``."""
 
     def __init__(self) -> None:
         self.told: list[tuple[str, int]] = []
@@ -151,11 +151,11 @@ async def test_a_second_member_takes_its_share_and_what_is_kept_notices_nothing(
 async def test_the_clock_decides_only_after_what_stands_on_the_log_was_read(
     settings: BusSettings, topics: list[Topic], group: str
 ) -> None:
-    """The process stands still past an alarm while another one writes: its record is read before the alarm is told."""
+    """After a pause of the process, records that were written in the pause reach the core before a tick that is due."""
     core, another = Recorder(), Another(settings)
 
     async def read_at_once() -> bool:
-        """Write a record that is read within a tenth of a second: the quickest tells how far the clocks differ."""
+        """Write a record, and return whether it was read within 0.1 s. A quick read tells how far the clocks differ."""
         began_us, count = steady_us(), len(core.times_us)
         another.write(topics[1], chunk(request_in(2), 0))
         await until(lambda: len(core.times_us) > count)
@@ -178,7 +178,7 @@ async def test_the_clock_decides_only_after_what_stands_on_the_log_was_read(
 
 
 class Another:
-    """A client with threads of its own, that goes on while the event loop stands still."""
+    """A producer with its own threads, which goes on writing while the test's event loop stands still."""
 
     def __init__(self, settings: BusSettings) -> None:
         self._client = confluent_kafka.Producer(

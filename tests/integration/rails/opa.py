@@ -1,4 +1,4 @@
-"""A server that is asked over a socket as OPA is, and behaves as a test wants."""
+"""A server that answers over HTTP as OPA does, or wrongly, late or never, as a test wants."""
 
 import asyncio
 
@@ -12,12 +12,12 @@ PATH = "/v1/data/railbus/admission/decision"
 
 
 class FakeOpaServer:
-    """Decides as OPA would with this policy.
+    """A server that gives the admission decisions of a policy, as OPA would.
 
     Attributes:
-        asked: The inputs it was given.
-        answer: What it answers instead: bytes of a body, a status, or None for the policy's decision.
-        open: While it is not set, nothing is answered.
+        asked: The input of each query so far.
+        answer: What to send instead of the decision: the bytes of a body, or an HTTP status. None to send the decision.
+        open: While this event is not set, no query is answered.
     """
 
     def __init__(self, policy):

@@ -1,7 +1,7 @@
-"""``python -m tests.integration.rails.patient_service``: the rails process, for which Redis may take its time.
+"""``python -m tests.integration.rails.patient_service``: the rails service, with long timeouts for Redis.
 
-On a busy machine Redis takes longer now and then than a prompt is worth waiting for, and the process says that it is
-unreachable. A test that counts how often it says so stops Redis itself.
+With the usual timeouts, the service on a busy machine sometimes reports that Redis is unreachable although Redis works.
+With long timeouts, a test can count just the reports that it causes when it stops Redis.
 """
 
 import runpy

@@ -1,4 +1,4 @@
-"""Batch requests wait for the rails; they are not denied because of a queue, or for a fault of a moment."""
+"""Test that batch requests wait for the rails, and are not denied because of a queue or a brief failure."""
 
 from services.policy import load
 from tests.integration.rails.lab import copy_patient_policy, make_request
@@ -7,7 +7,7 @@ from tests.support.policies import replace_in_file
 
 
 async def verdict_of(lab, request):
-    """Wait for the verdict on a request that was asked already."""
+    """Wait for the first verdict on a request that was written before, and return the verdict."""
     await lab.until(lambda: lab.verdicts(request))
     return lab.verdicts(request)[0]
 

@@ -1,4 +1,8 @@
-"""Remembered answers, near and in a real Redis: of the same words only, never a word of a prompt, never in the way."""
+"""Tests of the cache of the rails' answers, in memory and in a real Redis.
+
+The cache finds only answers about the same prompt, its keys contain no text of a prompt, and it delays no prompt for
+long.
+"""
 
 import asyncio
 import hashlib
@@ -29,7 +33,7 @@ async def opened(url):
 
 @pytest.fixture
 def patient(monkeypatch):
-    """A cache that waits as long as a busy machine takes: what is found is the question, not how soon."""
+    """Let the cache wait longer for Redis, so that a busy machine does not change what the cache finds."""
     monkeypatch.setattr(module, "WAIT_S", 10.0)
     monkeypatch.setattr(module, "CONNECT_S", 20.0)
 
@@ -42,7 +46,7 @@ async def cache(redis_server):
 
 @pytest.fixture
 async def elsewhere(redis_server):
-    """The cache of another rails process."""
+    """Yield the cache of another rails process that uses the same Redis."""
     async with opened(redis_server.url) as held:
         yield held
 
@@ -64,7 +68,7 @@ def test_the_key_tells_apart_what_rails_may_tell_apart_and_holds_no_text():
 
 @pytest.mark.usefixtures("patient")
 async def test_what_an_older_version_of_the_rails_kept_is_not_found(cache, redis_server, monkeypatch):
-    """For example, that a prompt passed which that version had not read to its end."""
+    """A cached answer of an older version is not used, because that version may have read only a part of the prompt."""
     asked = request("a xylophone", "b")
     words = msgspec.json.encode((asked.model, [(message.role, message.content) for message in asked.messages]))
     first = f"railbus:rails:{policy().version}:{asked.tenant}:{hashlib.sha256(words).hexdigest()}"
@@ -136,7 +140,7 @@ async def test_away_or_hung_it_costs_one_short_wait_and_is_said_once(
         async with asyncio.timeout(9):  # less than a patient one waits
             assert await cache.find("k", RAILS) is None
             assert await cache.find("k", RAILS) is None
-    redis_server.signal(signal.SIGCONT)  # from here on it is patient: a slow answer would be told as one more outage
+    redis_server.signal(signal.SIGCONT)  # long timeouts again: a slow answer would be logged as another outage
     found = None
     async with asyncio.timeout(60):
         while found is None:

@@ -1,4 +1,4 @@
-"""The rails process and its neighbours, killed, slow, talking nonsense: closed by policy, and all is answered."""
+"""Test that every prompt gets a verdict if a rails process is killed, OPA is slow or wrong, or a policy is unusable."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""The rail that asks an OPA server, with the real one."""
+"""Test that the rail which asks a real OPA server decides as the policy does, and fails when the server dies."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Old prompts under the same policy and under others: denials and masks by our own rules and by Rego."""
+"""Test that `railbus audit rejudge` reports the recorded prompts that another policy would have judged differently."""
 
 import asyncio
 import json
@@ -46,7 +46,10 @@ def asked(number):
 
 
 async def verdicts():
-    """What the rails say, but of one prompt, of which a rail was late."""
+    """Return the rails' verdicts on ``PROMPTS``, and why the jailbreak classifier cannot be loaded (None if it can).
+
+    The verdict on the prompt ``LATE`` is replaced by a denial because of a rail that timed out.
+    """
     classifier = JailbreakClassifier(1)
     missing = await classifier.prepare()
     evaluator = await build_evaluator(load(ROOT / "policies" / "default"), classifier, None, None)

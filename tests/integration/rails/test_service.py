@@ -1,4 +1,4 @@
-"""The rails process on a real log: its verdicts, also while a server is unreachable."""
+"""Test that the rails process gives each request one verdict on a real log, even while Redis or OPA is unreachable."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""How a rails process ends."""
+"""Test that a rails process stops cleanly although Redis closes its connection slowly or never answers."""
 
 import socket
 

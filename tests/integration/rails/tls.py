@@ -1,4 +1,4 @@
-"""TLS in front of a server, by a peer that never closes properly, so that closing waits for it."""
+"""A TLS proxy that never closes a connection properly, so that a client has to wait when it closes the connection."""
 
 import socket
 import ssl
@@ -13,7 +13,7 @@ _NAME = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "localhost")])
 
 
 class SilentTlsProxy:
-    """Passes bytes on to a port of this machine."""
+    """A TLS server that passes bytes to and from another port, but never answers when a client closes the session."""
 
     def __init__(self, folder, port):
         self._context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)

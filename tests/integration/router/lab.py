@@ -1,4 +1,4 @@
-"""Routers on a real log; the test plays apps, workers and edges."""
+"""A test lab of routers on a real log. The test plays apps, workers and edges."""
 
 from schemas.base import Event
 from schemas.topics import STREAMS
@@ -12,7 +12,7 @@ class RouterLab(Lab):
     settings = {"RAILBUS_TOTAL_MAX_MS": "20000"}  # noqa: RUF012
 
     def endings(self) -> dict[str, str]:
-        """Return the outcome of each request's effective ``Closed``, by request."""
+        """Return the outcome of each request's effective ``Closed``, by request id."""
         screens: dict[str, Screen] = {}
         for record in self.log:
             if record.topic == STREAMS.name and isinstance(record.event, Event):

@@ -1,4 +1,4 @@
-"""A change of ``[classes]`` while the router runs: new requests have it, open ones keep what they began with."""
+"""Test that a change of the policy's ``[classes]`` applies to new requests, while open requests keep their class."""
 
 from schemas.requests import Deadlines
 from schemas.side_events import Account

@@ -1,4 +1,4 @@
-"""A router whose clock is off, and edges whose clocks are off the other way: deadlines are kept by the log's time."""
+"""Test that deadlines follow the time of the log, although the clocks of the router and the edges are wrong."""
 
 import asyncio
 import contextlib
@@ -20,7 +20,7 @@ SECOND = 1_000_000
 
 @contextlib.asynccontextmanager
 async def router(lab: RouterLab, off_us: int) -> AsyncIterator[None]:
-    """Run a router in this process, with a clock of its own."""
+    """Run a router in this process during the ``with`` block. The router's clock is ``off_us`` microseconds fast."""
     ready = asyncio.Event()
     settings = Settings(
         input_gate="off", output_check="off", fallback="vertex", fallback_ratio=1.0, breaker_trip=5, bus=lab.bus

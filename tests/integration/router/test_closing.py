@@ -1,4 +1,4 @@
-"""The router's process on a real broker: requests close, also when it is killed."""
+"""Test that the router's process closes every request on a real broker, even if the process is killed."""
 
 import asyncio
 import base64
@@ -91,7 +91,10 @@ async def test_request_that_expired_without_a_router_is_closed_by_the_next(lab: 
 
 
 async def test_outage_longer_than_any_deadline_leaves_nothing_open(lab: RouterLab) -> None:
-    """Twice the longest deadline is what a router that starts usually reads again."""
+    """If no router runs for longer than any deadline, the next router still closes every request.
+
+    Here, no router runs for more than twice the longest deadline, which is what a starting router usually reads back.
+    """
     env = {"RAILBUS_TOTAL_MAX_MS": "1000"}
     before, answered, waits = RequestEvents(), RequestEvents(), RequestEvents()
     router = await lab.run(**env)
@@ -126,7 +129,7 @@ async def test_router_gets_ready_whatever_the_newest_dead_letter_is(lab: RouterL
 
 
 async def test_killed_routers_close_every_request_once(lab: RouterLab) -> None:
-    """Each request has its own fate; the router is killed at any moment of theirs, three times."""
+    """Each request is closed once, although the router is killed three times while requests end in different ways."""
     total_ms, kills = 2_500, 3
     instance = {"RAILBUS_ROUTER_INSTANCE": "only", "RAILBUS_CLIENT_GRACE_MS": "300"}
     people: list[RequestEvents] = []
@@ -169,7 +172,10 @@ async def test_killed_routers_close_every_request_once(lab: RouterLab) -> None:
 
 
 async def test_batch_request_outlives_what_a_router_usually_reads_again(lab: RouterLab) -> None:
-    """The newest account says since when a request is open: the next router reads from there."""
+    """A new router finds a batch request that is older than what a router usually reads again when it starts.
+
+    The newest account on the partition says since when requests are open, and the new router reads from there.
+    """
     env = {"RAILBUS_TOTAL_MAX_MS": "1000"}
     router = await lab.run(**env)
     batch = RequestEvents(lane="batch", deadlines=ServiceClasses().of(None, "batch").deadlines)

@@ -1,4 +1,4 @@
-"""Safety services on a real log; the test plays the generator, the rails and the router."""
+"""A test lab of safety services on a real log. The test plays the generator, the rails and the router."""
 
 from schemas.ids import uuid7
 from schemas.stream import Cleared, Recall
@@ -12,7 +12,7 @@ class SafetyLab(Lab):
     settings = {"RAILBUS_KAFKA_SESSION_TIMEOUT_MS": "3000"}  # noqa: RUF012
 
     def said(self, answer=None):
-        """Return what safety wrote, about one answer or all."""
+        """Return the ``Cleared`` and ``Recall`` events that were read so far: of one answer, or of all answers."""
         return self.written(Cleared | Recall, None if answer is None else answer.head["request_id"])
 
     def is_final(self, answer):
@@ -23,7 +23,7 @@ class SafetyLab(Lab):
 
 
 class FreshAnswer(RunWriter):
-    """An answer to a request that was received now."""
+    """A writer of the events of one answer, whose request was received just now."""
 
     def __init__(self, number, **options):
         super().__init__(**options)

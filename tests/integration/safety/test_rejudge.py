@@ -1,4 +1,4 @@
-"""Old traffic under the same policy and under others: exactly what was planted is different."""
+"""Test that `railbus audit rejudge` reports exactly the recalls that another policy would have made differently."""
 
 import asyncio
 import json
@@ -34,7 +34,7 @@ TEXTS = {
 
 
 def log(rng):
-    """The streams, cut and interleaved at random, with verdicts."""
+    """Yield the events of all answers and their verdicts. The texts are cut, and the answers interleaved, at random."""
     lines = []
     for number, text in TEXTS.items():
         answer = RunWriter(number)

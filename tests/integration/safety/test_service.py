@@ -1,4 +1,4 @@
-"""The safety process on a real log: what it writes, across kills, pauses, rebalances and policy edits."""
+"""Tests of the safety process on a real log, while it is killed, paused or replaced, or gets a new policy."""
 
 import asyncio
 import random
@@ -121,7 +121,7 @@ async def test_edited_policy_holds_for_new_requests_and_broken_one_changes_none(
     number = 10
 
     async def replaced():
-        """What a new request's address is replaced by."""
+        """Write a new answer with an email address, and return the recall that replaces the address."""
         nonlocal number
         number += 1
         probe = FreshAnswer(number)

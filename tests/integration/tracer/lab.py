@@ -1,4 +1,4 @@
-"""A tracer with a real broker, a real router and a real collector; the test plays everybody else."""
+"""A test lab of a tracer on a real broker, with a real router. The test plays all other services."""
 
 import secrets
 from collections.abc import Mapping
@@ -16,11 +16,11 @@ from tests.support.lab import Lab
 from tests.support.request_events import RequestEvents
 
 PATIENT = Deadlines(verdict_ms=10_000, ttft_ms=30_000, stall_ms=30_000, total_ms=120_000)
-"""The longest that a policy grants: a busy machine may take long to play an answer."""
+"""The longest deadlines that a policy allows, because a busy machine may take long to write all events of an answer."""
 
 
 class TracerLab(Lab):
-    """Requests that are played on the log, and their accounts as the log has them; a router closes them."""
+    """A lab that writes the events of requests and computes their times from the log. A real router closes them."""
 
     service = "services.tracer"
     settings: ClassVar[Mapping[str, str]] = {
@@ -35,9 +35,9 @@ class TracerLab(Lab):
         return await self.run(OTEL_EXPORTER_OTLP_ENDPOINT=endpoint, **env)
 
     async def play(self, chunks=4, *, traceparent=None, receipt=True):
-        """Write one request's events, each after the one before was acknowledged; return its id.
+        """Write the events of one request, each after the one before was acknowledged, and return the request's id.
 
-        Where the receipt came later than a trace waits for it, because the machine was busy, it is another request's.
+        If a busy machine appends the receipt later than the tracer waits for it, start over with another request.
         """
         made = RequestEvents(deadlines=PATIENT)
         trace = traceparent or traceparent_for(made.id, secrets.randbits(64))
@@ -63,7 +63,7 @@ class TracerLab(Lab):
         return made.id
 
     def _appended_ms(self, kind, request_id):
-        """When the first such event was appended."""
+        """Return the append time, in milliseconds, of the first event of this kind."""
         return next(
             record.timestamp_ms
             for record in self.log
@@ -71,7 +71,7 @@ class TracerLab(Lab):
         )
 
     def account(self, request_id):
-        """The request's account, from the log as the test has read it."""
+        """Compute the times of a request from what the test has read. Return None if the request is not closed yet."""
         events = [
             LogEvent(record.timestamp_ms, record.event)
             for record in self.log

@@ -1,4 +1,4 @@
-"""The tracer against a real broker, a real OTLP server and the real collector."""
+"""Tests of the tracer with a real broker, an OTLP receiver of the test, and the real OpenTelemetry Collector."""
 
 import asyncio
 import re

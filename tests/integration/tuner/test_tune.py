@@ -1,4 +1,4 @@
-"""``railbus tune`` as a user runs it: planted settings on the simulated engine and on a real small model."""
+"""Test that ``railbus tune`` finds planted gains of the simulated engine, and measures what a lossy change costs."""
 
 import importlib.util
 import json
@@ -15,8 +15,8 @@ from services.tuner.run.laboratory import Laboratory, Shape
 
 LONGEST_S = 540
 ATTEMPTS = 3
-"""A planted gain may drown in what else the machine does: it is looked for so often. A change without a gain may not be
-kept in any of them."""
+"""How often a planted gain is looked for, because other work of the machine may hide it. A change without a gain must
+not be kept in any attempt."""
 
 pytestmark = pytest.mark.slow
 
@@ -32,7 +32,10 @@ def tune(out, *flags, settings=None, **env):
 
 
 def searched(out, remedy, *flags, settings):
-    """Tune until the remedy is kept; return the last report and every outcome of the others."""
+    """Run ``railbus tune`` until it keeps the change ``remedy``, at most ``ATTEMPTS`` times.
+
+    Return the report of the last run, and the outcomes of all other changes in all runs.
+    """
     others = []
     for attempt in range(ATTEMPTS):
         done = tune(out, *flags, "--seed", str(attempt), settings=settings)
@@ -53,7 +56,7 @@ def test_simulated_finds_what_was_planted(tmp_path):
         "--try-lossy", "quantization:RAILBUS_SIM_PRECISION=int4", "--try", "batching:RAILBUS_SIM_PREFILL_BUDGET=2048",
         settings={"RAILBUS_SIM_BATCH": "16", "RAILBUS_SIM_TIME_SCALE": "0.6"},
     )  # fmt: skip
-    # All times are halved: a larger batch, for instance, makes the gaps between tokens longer, which is a price.
+    # The planted gain halves all times. A larger batch, for instance, would have a price: longer gaps between tokens.
     assert "kept" not in others  # nothing gains, and what may change answers cannot be judged without a model
     assert told["best"]["RAILBUS_SIM_TIME_SCALE"] == "0.3"
     assert told["skipped"] == {"sim_prefill_budget=2048": "these are the settings already"}
@@ -82,7 +85,7 @@ def test_a_met_target_ends_it_and_a_budget_makes_it_smaller(tmp_path):
 
 
 def test_find_batch_finds_where_a_bound_batch_stops_growing(tmp_path):
-    """The engine holds four answers at once: more wait, and throughput stays."""
+    """Throughput stops growing at four answers at once, because the engine runs four, and more have to wait."""
     done = tune(
         tmp_path, "--engine", "simulated", "--find", "batch", "--max-batch", "16", "--requests", "256",
         "--slo-ttft-ms", "60000", "--slo-token-ms", "60000",
@@ -117,7 +120,10 @@ def test_a_mistake_is_one_line(tmp_path, flags, said):
 @pytest.mark.llama
 @pytest.mark.skipif(importlib.util.find_spec("xllamacpp") is None, reason="needs the embedded engine's wheel")
 async def test_what_a_lossy_change_costs_is_measured_on_a_real_model(monkeypatch):
-    """A few of the tasks: `python -m tests.bench.tune_planted llama` has all of them, and the speed."""
+    """The loss of quality by a lossy change is measured on a real model, with a few tasks.
+
+    `python -m tests.bench.tune_planted llama` runs all tasks, and measures the speed, too.
+    """
     all_tasks = task_set()
     few = TaskSet(tasks=all_tasks.tasks[:8], texts=all_tasks.texts[:2])
     monkeypatch.setattr(laboratory, "task_set", lambda: few)

@@ -1,4 +1,4 @@
-"""``railbus tune`` that is told to end: nothing of it measures on."""
+"""Test that ``railbus tune`` ends all processes that it has started when it is told to end."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""The engine ``vertex`` with Google's client, against the emulator over real HTTP."""
+"""Tests of the engine ``vertex``, which uses Google's client, with the Vertex AI emulator over real HTTP."""
 
 import asyncio
 import contextlib

@@ -1,4 +1,4 @@
-"""Router, Vertex worker and emulator as processes: late requests are answered from the cloud."""
+"""Tests of router, Vertex AI worker and emulator in separate processes: a late request is answered from the cloud."""
 
 import asyncio
 import json
@@ -19,11 +19,11 @@ from tests.support.processes import ServiceProcess
 from tests.support.request_events import Deadlines, RequestEvents
 
 UNHURRIED = Deadlines(stall_ms=20_000)
-"""The first token is late after 200 ms as ever, but no answer stalls because the machine does."""
+"""Deadlines for a busy machine: the stall deadline is long, but the first token is still late after 200 ms."""
 
 
 class Cloud:
-    """A lab with a Vertex AI emulator."""
+    """A router lab with a Vertex AI emulator."""
 
     def __init__(self, lab: RouterLab, emulator: ServiceProcess, url: str) -> None:
         self.lab = lab
@@ -31,7 +31,7 @@ class Cloud:
         self.workers: list[ServiceProcess] = []
 
     async def worker(self, model: str = "emulated-n5-gap5", **env: str) -> ServiceProcess:
-        """A Vertex worker and a router that uses it."""
+        """Start a router that falls back to Vertex AI, and a Vertex AI worker, and return the worker."""
         await self.lab.run(RAILBUS_FALLBACK="vertex", RAILBUS_FALLBACK_RATIO="1", RAILBUS_RETRIES="0")
         worker = self.lab.start("services.vertex", RAILBUS_VERTEX_URL=self.url, RAILBUS_VERTEX_MODEL=model, **env)
         assert "emulated" in await worker.ready()
@@ -48,7 +48,7 @@ class Cloud:
         return await asyncio.to_thread(get)
 
     async def counted(self, name: str, count: int) -> None:
-        """Wait until a counter of the emulator has this value."""
+        """Wait until the emulator's counter ``name`` has this value."""
         async with asyncio.timeout(60):
             while (await self.stats()).get(name, 0) != count:  # noqa: ASYNC110 - another process counts
                 await asyncio.sleep(0.02)

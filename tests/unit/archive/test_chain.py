@@ -1,4 +1,4 @@
-"""The chain: every change breaks it at its place, and nothing else does."""
+"""Test that an archive's hash chain reports changed, dropped, inserted and reordered records, and no others."""
 
 import pytest
 from hypothesis import given
@@ -60,7 +60,7 @@ def test_a_drop_is_named_at_the_next_record(rows, data):
     gone = held.pop(index)[0].record.offset
     found = list(breaks(BEFORE, held))
     if index == len(held):
-        assert found == []  # a tail that is cut off: the checkpoint tells
+        assert found == []  # the chain does not show that its tail was cut off, but the checkpoint does
     else:
         assert [each.offset for each in found] == [held[index][0].record.offset]
         assert found[0].change == "dropped"

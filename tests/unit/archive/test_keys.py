@@ -1,4 +1,4 @@
-"""Keys of an archive: how they are made, and which copies of a public key are the same key."""
+"""Tests of an archive's signing keys: how they are created, and which copies of a public key count as the same key."""
 
 import resource
 from contextlib import contextmanager
@@ -25,7 +25,7 @@ def test_a_copy_of_a_public_key_with_other_line_ends_is_the_same(tmp_path, copie
 
 @pytest.fixture
 def full_disk():
-    """Let this process write to no file, as on a full disk."""
+    """Return a context manager within which this process can write nothing to files, as on a full disk."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
 
     @contextmanager
@@ -41,7 +41,11 @@ def full_disk():
 
 @pytest.mark.parametrize("missing", ["key.pem", "key.pem.pub"])
 def test_after_a_full_disk_the_next_start_makes_the_keys(tmp_path, full_disk, missing):
-    """In a container, each start has the same process id."""
+    """If the disk is full when the keys are created, the next start creates them, and no temporary file is left.
+
+    In a container, each start has the same process id. So the next start must not be blocked by a file with this id in
+    its name.
+    """
     key = tmp_path / "key.pem"
     if missing == "key.pem.pub":
         Signer.load_or_create(key)

@@ -1,4 +1,4 @@
-"""What an archive promises: who may read its keys, which texts are sealed, what a range of time has."""
+"""Tests of what an archive promises: for example, other users cannot read the keys, and masked prompts are sealed."""
 
 import pytest
 

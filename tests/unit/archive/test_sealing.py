@@ -1,4 +1,4 @@
-"""Sealed texts: readable with their key, gone without it, and the chain verifies either way."""
+"""Test that an archive's sealed (encrypted) texts need a key to be read, but no key for the check of the hash chain."""
 
 import sqlite3
 from contextlib import closing
@@ -23,7 +23,7 @@ from tests.support.request_events import RequestEvents
 
 @pytest.fixture
 def sealed(tmp_path):
-    """An archive of three requests, its records, and its keys."""
+    """Yield a folder with an archive of three requests, the requests, the archived records, and the open key store."""
     asked = [RequestEvents() for _ in range(3)]
     streams = [event for each in asked for event in (each.started(), *(each.chunk(seq) for seq in range(5)))]
     records = stored(streams, STREAMS.name, begin_ms=now_ms())
@@ -63,7 +63,10 @@ def test_without_them_no_text_is(sealed):
 
 @pytest.mark.parametrize("kind", ["Started", "Account", "Closed"])
 def test_a_request_with_the_kind_of_an_event_without_text_is_sealed(tmp_path, kind):
-    """No service can read such a record. A program may write one by mistake, and it contains a prompt all the same."""
+    """A request is sealed even if its record wrongly has the kind of an event without text.
+
+    No service can read such a record, but a program may write one by mistake, and it contains a prompt.
+    """
     (record,) = stored([RequestEvents().request], REQUESTS.name, begin_ms=now_ms())
     record = record._replace(headers=(("kind", kind.encode()), ("v", b"1")))
     keys = KeyStore(tmp_path / "keys.sqlite", create=True)
@@ -146,7 +149,10 @@ def test_a_key_store_that_cannot_be_written_is_one_sentence(tmp_path, monkeypatc
 
 
 def test_while_the_key_store_is_locked_the_archiver_may_try_again(tmp_path, monkeypatch):
-    """``railbus audit forget`` rewrites a large file for longer than the archiver waits for it."""
+    """While another process locks the key store, ``make`` raises an ``OSError``. Afterwards, it succeeds.
+
+    ``railbus audit forget`` may lock a large key store for longer than the archiver waits.
+    """
     monkeypatch.setattr("services.archive.sealing.WAIT_S", 0.01)
     path = tmp_path / "keys"
     with closing(KeyStore(path, create=True)) as keys, closing(sqlite3.connect(path)) as other:

@@ -1,4 +1,4 @@
-"""The events of an archive: all that can be read, in order, or those of some kinds."""
+"""Tests of ``Traffic``, which reads from an archive all events that can be read, or those of some kinds, in order."""
 
 from datetime import UTC, datetime
 
@@ -16,7 +16,10 @@ from tests.unit.safety.world import RunWriter, request_id
 
 
 def odd(records):
-    """Some records as other programs write them: headers in another order, more of them, or none that can be read."""
+    """Change some records to look as if other programs had written them. Some of them cannot be read any more.
+
+    A changed record has reordered, additional, unknown or no headers, or another value.
+    """
     found = []
     for number, record in enumerate(records):
         headers = {
@@ -57,7 +60,11 @@ async def test_the_end_of_the_range_may_be_the_last_day_of_all(tmp_path):
 
 
 async def test_a_request_of_an_edge_whose_clock_is_ahead_is_read_whole(tmp_path):
-    """Its id is of the day that was asked for. Its first events are of the day before, by the broker's clock."""
+    """All events of a request are read, although its first events are dated before the range.
+
+    The edge's clock is ahead of the broker's clock. The request's id is of the first day of the range, by the edge's
+    clock. The first events are of the day before, by the broker's clock.
+    """
     at_ms = time_ms(request_id())
     records = stored(RunWriter().whole(["ab", "cd"]), STREAMS.name, begin_ms=DAY_MS * (at_ms // DAY_MS) - 2)
     days = [

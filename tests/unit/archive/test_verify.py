@@ -1,4 +1,4 @@
-"""Changes of an archive on disk: each is named with its place, and none is named where there is none."""
+"""Test that ``verify`` reports each change of an archive's files at the right place, and nothing else."""
 
 import pytest
 
@@ -28,7 +28,7 @@ def test_random_changes_are_all_named_and_there_is_no_false_alarm():
 
 @pytest.fixture(scope="module")
 def damaged(tmp_path_factory):
-    """An archive, the path of one of its files, and that file's content."""
+    """Return an archive that tests may damage, the path of one of its data files, and that file's original content."""
     archive = make_archive(tmp_path_factory.mktemp("damaged") / "archive", records(random.Random(3)))
     path = Path(archive.store.path(archive.files()[0].path))
     return archive, path, path.read_bytes()
@@ -36,7 +36,10 @@ def damaged(tmp_path_factory):
 
 @pytest.mark.slow
 def test_a_bit_anywhere_in_a_footer_never_ends_the_reading(damaged):
-    """Footers have names, which need not be UTF-8 any more, lengths and numbers of types."""
+    """A flipped bit in any byte of a Parquet footer raises no exception when the checkpoint is read.
+
+    A footer has names, lengths and numbers of types. After the change, a name may not be valid UTF-8.
+    """
     archive, path, content = damaged
     footer = int.from_bytes(content[-8:-4], "little") + 8
     name, rng = archive.files()[0].path, random.Random(4)
@@ -65,7 +68,10 @@ def test_a_column_name_that_is_no_text_is_named(damaged):
 
 
 def test_a_file_in_the_folder_of_another_day_is_named(tmp_path):
-    """Searches since a time look only into the folders of the days since then, so they would not find its records."""
+    """``verify`` reports a data file that is in the folder of another day than its records.
+
+    A search from a given day on looks only into the folders since that day. It would not find the records of this file.
+    """
     log = [StoredRecord(STREAMS.name, 0, n, BEGIN_MS + n, b"key", b"value", ()) for n in range(4)]
     archive = make_archive(tmp_path / "archive", log, per_file=2)
     file = archive.files()[1]
@@ -81,7 +87,10 @@ def test_a_file_in_the_folder_of_another_day_is_named(tmp_path):
 
 @pytest.mark.parametrize("number", [0, 1])
 def test_a_file_that_was_removed_casts_no_doubt_on_the_next(tmp_path, number):
-    """The guide says that the oldest files may be removed, and that no more than this is reported."""
+    """If a data file was removed, ``verify`` reports its missing records and nothing else.
+
+    The guide says that the oldest files may be removed, and that ``verify`` then reports only this.
+    """
     log = [StoredRecord(STREAMS.name, 0, n, BEGIN_MS + n, b"key", b"value", ()) for n in range(8)]
     archive = make_archive(tmp_path / "archive", log, per_file=2)
     keys = Verifier([archive.public_pem])

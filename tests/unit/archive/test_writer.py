@@ -1,4 +1,4 @@
-"""Appending: where it goes on, what is refused, in a folder and where pyarrow alone does the work."""
+"""Tests of writing to an archive, in a folder or at a ``file://`` URI: where writing continues, and what is refused."""
 
 import os
 
@@ -28,7 +28,7 @@ NAMES = [
         ]
     )
 ]  # fmt: skip
-"""Records that are no events, some with gaps between, over two days."""
+"""Records that cannot be read as events. There are gaps between their offsets, and their times span two days."""
 
 locations = pytest.mark.parametrize("scheme", ["", "file://"])
 
@@ -69,7 +69,10 @@ def test_a_second_writer_goes_on_behind_the_first(tmp_path, scheme):
 
 
 def test_a_file_whose_checkpoint_is_missing_is_completed(tmp_path):
-    """As after a kill between the two."""
+    """If a data file has no checkpoint, the writer adds the checkpoint when it opens the partition.
+
+    The checkpoint is missing if an earlier writer was killed after it wrote the data file.
+    """
     archive = make_archive(tmp_path / "archive", NAMES[:4], per_file=2)
     (checkpoint,) = list((tmp_path / "archive").glob("checkpoints/*/0/*4.json"))
     told = checkpoint.read_bytes()
@@ -80,7 +83,10 @@ def test_a_file_whose_checkpoint_is_missing_is_completed(tmp_path):
 
 
 def test_a_removed_file_is_no_conflict_with_another_archiver(tmp_path):
-    """A conflict would be tried again for ever, and nothing of the partition would be archived any more."""
+    """If the newest data file was removed, writing raises an error that says so, and not a ``Conflict``.
+
+    After a ``Conflict``, the archiver would try again for ever, and archive nothing more of the partition.
+    """
     archive = make_archive(tmp_path / "archive", NAMES[:4], per_file=2)
     (newest,) = (tmp_path / "archive").glob("data/*/*/*4.parquet")
     newest.unlink()

@@ -1,4 +1,4 @@
-"""The archiver's buffer: every record once, in order, and each batch of one day."""
+"""Test that the archiver's buffer returns each record once and in order, and never mixes two days in one batch."""
 
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,4 +1,4 @@
-"""An archiver that cannot write says so."""
+"""Tests of the archiver: it is not ready while it cannot write, and does not archive records that the broker lost."""
 
 import asyncio
 import errno

@@ -1,4 +1,4 @@
-"""What an operator is told about jobs: by status, what is left, how old, how near to expiry."""
+"""Tests of the figures about jobs that operators see: jobs by status, lines left, age, and share of the time used."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""A service whose disk is full for a while, and that may lose a job meanwhile."""
+"""Tests of a batch service whose disk is temporarily full, and that may lose its job to another service meanwhile."""
 
 import asyncio
 import errno
@@ -23,7 +23,7 @@ ABOUT = {"batch_id": BATCH_ID, "tenant": "t", "at": 0, "source": "test"}
 
 @pytest.fixture
 def service(tmp_path):
-    """A service that runs one job, without a broker."""
+    """Yield a batch service that runs one job, without a broker."""
     found = BatchService(Settings(batch_dir=tmp_path), BusSettings(bootstrap="127.0.0.1:1"), lambda: None)
     with found._store.writing(FILE_ID, "t", "lines.jsonl", "batch", 0) as file:
         file.write(b'{"custom_id":"a","body":{"messages":[{"role":"user","content":"Why?"}]}}\n')
@@ -75,7 +75,7 @@ async def test_a_job_may_be_lost_before_its_file_is_synced(service):
 
 
 class Went(Exception):
-    """Raised by a test where the service has got far enough."""
+    """Raised by a replaced function to end the service's work at the point that a test waits for."""
 
 
 def full_once(then):

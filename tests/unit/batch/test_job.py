@@ -1,4 +1,4 @@
-"""The totals of a job, and the requests that its lines become."""
+"""Tests of a job's totals, and of the requests that are made from the job's lines."""
 
 import pytest
 

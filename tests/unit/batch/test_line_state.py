@@ -1,4 +1,4 @@
-"""After which endings of its request a line is tried again, and what its result says."""
+"""Test that a line is tried again only if that may help, and that the line's result names the right error."""
 
 import pytest
 
@@ -10,7 +10,11 @@ ABOUT = {"request_id": "r", "tenant": "t", "at": 0, "source": "test"}
 
 
 def ended(outcome, cause, retryable=None):
-    """A line whose only request ended so, after a failure of the engine if it is said whether that may pass."""
+    """Return a line whose only request was closed with ``outcome`` and ``cause``.
+
+    If ``retryable`` is not None, the engine reported an error before. ``retryable`` says whether that error is
+    temporary.
+    """
     attempt = LineAttempt(Screen("r"), 0, 0, 0)
     if retryable is not None:
         failed = Failed(
@@ -27,7 +31,7 @@ def ended(outcome, cause, retryable=None):
         ("failed", "attempts_failed", None, "retry"),
         ("failed", "attempts_failed", True, "retry"),
         ("failed", "attempts_failed", False, "done"),
-        ("expired", "deadline", False, "retry"),  # it was crowded
+        ("expired", "deadline", False, "retry"),  # too many requests were open, which may pass
         ("cancelled", "client_gone", None, "retry"),
         ("denied", None, None, "done"),
         ("recalled", None, None, "done"),

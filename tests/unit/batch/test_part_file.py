@@ -1,4 +1,4 @@
-"""The part file of a job, on a disk that is full for a while."""
+"""Test that the part file of a job is complete even if the disk was full for a while."""
 
 import errno
 import json
@@ -35,7 +35,7 @@ def files(tmp_path):
 
 @contextmanager
 def full_after(count: int):
-    """Let no file grow beyond so many bytes."""
+    """Within the ``with`` block, let no file grow beyond ``count`` bytes, as on a full disk."""
     _, most = before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (count, most))
     try:
@@ -50,7 +50,7 @@ def answered(place: int) -> RecordResult:
 
 
 def twice(work):
-    """Do it, and if there is no room, once more as soon as there is."""
+    """Call ``work``. If a file has reached the size limit, call ``work`` once more with a higher limit."""
     try:
         work()
     except OSError as error:

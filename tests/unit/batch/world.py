@@ -1,4 +1,4 @@
-"""A batch core beside a log that a test writes, reads and loses hold of as it likes."""
+"""A simulated world for tests of the batch core: a log, part files, and a service that may be replaced at any time."""
 
 import random
 from collections import deque
@@ -22,7 +22,14 @@ TOPICS = (STREAMS.name, REQUESTS_BATCH.name)
 
 
 class World:
-    """One job, and everything that is durable: the log and the part files."""
+    """One job with its present batch core, and all that survives a kill: the log and the part files.
+
+    Attributes:
+        submitted: Ids of the requests that were written, in order.
+        closed: Ids of the requests that ``answer`` has closed.
+        effects: Effects of the core that ``perform`` has not carried out yet.
+        lives: Number of services that were started.
+    """
 
     def __init__(self, lines: int, window: int, attempts: int, rng: random.Random) -> None:
         self.rng = rng
@@ -46,7 +53,7 @@ class World:
         return self.jobs.get(BATCH_ID)
 
     def begin(self) -> None:
-        """Start a service: whatever the one before had not written is lost."""
+        """Start a new service in place of the present one. What the present one has not written is lost."""
         self.lives += 1
         self.effects = deque()
         self.core = BatchCore(BatchConfig(partitions=PARTITIONS, source=f"batch/{self.lives}"))
@@ -63,7 +70,7 @@ class World:
         self.effects.extend(self.core.begin(self.state, self.lines, 0, self.part, begins))
 
     def perform(self) -> None:
-        """Do what the core asked for first."""
+        """Carry out the first of the core's pending effects."""
         if not self.effects:
             return
         effect = self.effects.popleft()
@@ -91,7 +98,7 @@ class World:
         self.effects.extend(self.core.step(self.now, {t: list(each) for t, each in self.positions.items()}))
 
     def read(self) -> bool:
-        """Read the next record of any partition; return whether there was one."""
+        """Pass the next record of a random partition to the core. Return whether there was one."""
         waiting = [
             (topic, number)
             for topic in TOPICS
@@ -108,7 +115,7 @@ class World:
         return True
 
     def answer(self, *, well: bool) -> None:
-        """Have a worker and a router answer an open request."""
+        """Answer a random open request, as a worker and a router do. If ``well`` is false, the answer fails."""
         waiting = [each for each in dict.fromkeys(self.submitted) if each not in self.closed]
         if not waiting:
             return
@@ -133,7 +140,7 @@ class World:
             self._write(STREAMS.name, Closed(**about, outcome="failed", cause="attempts_failed"))
 
     def durable(self) -> list:
-        """Return the results that a new service would go on from."""
+        """Return the results that a new service would recover: those in the part files, up to the newest checkpoint."""
         return [each for part in self.state.progress.parts for each in self.parts[part.name][: part.length]]
 
     def run_to_the_end(self) -> None:

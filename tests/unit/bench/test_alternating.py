@@ -1,4 +1,4 @@
-"""The interval of a median ratio holds the median as often as it says."""
+"""Tests of ``median_interval``, which returns an interval that has the true median with a probability of 95 %."""
 
 import random
 
@@ -9,7 +9,7 @@ from tests.bench.alternating import median_interval
 
 @pytest.mark.parametrize(("count", "rank"), [(6, 1), (8, 1), (12, 3), (24, 7), (36, 12)])
 def test_the_interval_is_that_of_the_sign_test(count, rank):
-    """The ranks are those of the tables of the sign test at 95 %."""
+    """The ends of the interval have the ranks that tables of the sign test give for 95 %."""
     values = random.Random(1).sample(range(count), count)
     assert median_interval([float(value) for value in values]) == (rank - 1, count - rank)
 

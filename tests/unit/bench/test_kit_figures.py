@@ -1,4 +1,4 @@
-"""Percentiles, counts and prompts of the load client."""
+"""Tests of the benchmark's load client: percentiles, counts, prompts and arrival times."""
 
 from array import array
 from itertools import pairwise

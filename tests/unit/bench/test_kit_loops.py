@@ -1,4 +1,4 @@
-"""The load client against the model server, over real sockets, and what its loops count."""
+"""Tests of the benchmark's load client against the test model server, over real sockets."""
 
 import asyncio
 import json
@@ -17,7 +17,10 @@ from tests.bench.kit.upstream import BadRequest, serve, take_request
 
 
 async def asked(model, *, count=1, streams=1, journal=None, timeout_s=10.0, prompt="hello", **more):
-    """Answers of a model on a server of their own."""
+    """Start a test model server, ask it ``count`` times with ``streams`` requests open at once, and return the answers.
+
+    The server notes its requests in the file ``journal``. ``more`` has further arguments of ``Client``.
+    """
     server = await serve(0, journal)
     url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
     async with server, session(timeout_s) as connections:
@@ -91,7 +94,11 @@ async def test_a_client_that_goes_away_is_noted(tmp_path):
 
 
 async def test_open_loop_counts_the_wait_for_a_busy_server():
-    """One at a time, 50 ms each, an arrival every 10 ms: the n-th is answered 50 (n + 1) - 10 n ms after its start."""
+    """In an open loop, an answer's latency counts from its intended start, and so includes the wait for a busy server.
+
+    Requests arrive every 10 ms. Each takes 50 ms, and only one is open at a time. So the answer to request n (from 0)
+    comes 50 (n + 1) - 10 n ms after its intended start.
+    """
     arrivals_s = [0.01 * number for number in range(8)]
 
     async def ask(number, intended_s):

@@ -1,4 +1,4 @@
-"""The model server's schedules: what a model's name asks for is what is written, at the same times every time."""
+"""Test that the test model server sends what the model's name asks for, at the same times in each run."""
 
 import json
 from itertools import pairwise

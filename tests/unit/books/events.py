@@ -1,4 +1,4 @@
-"""Accounts and receipts of made-up requests, and Hypothesis strategies that draw them."""
+"""Make accounts and receipts of made-up requests, and define Hypothesis strategies that generate such events."""
 
 from hypothesis import strategies as st
 
@@ -11,7 +11,10 @@ T0_MS = T0_S * 1_000
 
 
 def account(number=0, closed_s=1.0, *, tenant="acme", stages=None, **fields):
-    """An account of a request that took 120 ms in the log and was closed so long after T0."""
+    """Return the account of a request that was closed ``closed_s`` seconds after T0, and 120 ms after its arrival.
+
+    ``number`` tells requests apart. ``fields`` replaces fields of the account.
+    """
     stages = stages or StageTimes(post_ms=4, worker_ms=6, prefill_ms=50, decode_ms=50, close_ms=10)
     closed_at = int((T0_S + closed_s) * 1_000_000)
     request_at = closed_at - 120_000
@@ -31,7 +34,11 @@ def account(number=0, closed_s=1.0, *, tenant="acme", stages=None, **fields):
 
 
 def detached(number=0, closed_s=1.0, *, waited_ms=125.0, reason="complete", connection="c", **fields):
-    """The end of a connection of the same request."""
+    """Return a receipt of the request that ``account`` makes from the same ``number`` and ``closed_s``.
+
+    The connection ended ``waited_ms`` milliseconds after the request's arrival. ``fields`` replaces fields of the
+    receipt.
+    """
     closed_at = int((T0_S + closed_s) * 1_000_000)
     values = {
         "request_id": uuid7(T0_MS + int(closed_s * 1_000), number), "tenant": "acme",

@@ -1,4 +1,4 @@
-"""The operator's choices: calibrations by model."""
+"""Tests of the ledger's settings: times per token without speculative decoding, by model, and where windows begin."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Histograms: a stated error, and sums that can be taken away again."""
+"""Test that a histogram's quantiles have the stated error, and that added values can be subtracted again."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""Which events count until when, and what exactly they add to each sum."""
+"""Tests of the ledger: how late an event may come to count, and what exactly an event adds to each sum."""
 
 import pytest
 from msgspec.structs import replace
@@ -57,7 +57,10 @@ def test_a_sealed_window_is_shown_for_its_time():
 
 
 def test_the_next_owner_publishes_sealed_windows_again():
-    """The owner before may have died between the seal and the publication."""
+    """A service that takes over a partition publishes the sealed windows again.
+
+    The previous owner may have died after it had sealed a window and before it had published the window.
+    """
     books, table = books_of(), {}
     for event, second in ((account(0), 1), (account(1, 30), 31), (detached(1, 30), 31), (account(2, 30), 32)):
         table |= dict(books.take(event, T0_MS + second * 1_000))
@@ -67,7 +70,10 @@ def test_the_next_owner_publishes_sealed_windows_again():
 
 
 def test_the_next_owner_deletes_what_the_one_before_did_not():
-    """Otherwise the table would grow with each takeover."""
+    """A service that takes over a partition deletes the entries that the previous owner had not deleted yet.
+
+    Otherwise, the table would grow with each takeover.
+    """
     books, table = books_of(), {}
     for event in (account(number) for number in range(20)):
         table |= dict(books.take(event, T0_MS))

@@ -1,4 +1,4 @@
-"""Record batches, built by the client library, and read back."""
+"""Build record batches with the client library aiokafka, and read batches back."""
 
 from collections.abc import Sequence
 
@@ -17,7 +17,7 @@ def build(
     compression: int = 0,
     producer: tuple[int, int, int] = (-1, -1, -1),
 ) -> bytes:
-    """One batch; `producer` is (id, epoch, first sequence)."""
+    """Return a batch with a record for each of `values`. `producer` is (producer id, epoch, first sequence number)."""
     pid, epoch, sequence = producer
     builder = DefaultRecordBatchBuilder(2, compression, 0, pid, epoch, sequence, 1 << 24)
     for index, value in enumerate(values):
@@ -28,7 +28,7 @@ def build(
 
 
 def split(data: bytes) -> list[bytes]:
-    """The batches that a fetch returned, each by itself."""
+    """Split the data of a fetch response into its record batches."""
     found = []
     while data:
         size = BatchHeader._make(HEADER.unpack_from(data)).size
@@ -39,7 +39,7 @@ def split(data: bytes) -> list[bytes]:
 
 
 def records(data: bytes) -> list[tuple[int, bytes]]:
-    """(offset, value) of every record that a fetch returned; checks each batch's checksum."""
+    """Return (offset, value) of each record in the data of a fetch response. Check the checksum of each batch."""
     found = []
     for batch in split(data):
         parsed = DefaultRecordBatch(bytearray(batch))

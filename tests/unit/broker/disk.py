@@ -1,4 +1,4 @@
-"""A data directory with one topic, for tests: opened, closed, and left as a killed broker leaves it."""
+"""A broker's data directory in tests. It can be closed properly, or left as a killed broker leaves it."""
 
 import os
 import resource
@@ -18,7 +18,7 @@ SMALL = {"retention.ms": "-1", "retention.bytes": str(8 * SMALLEST_SEGMENT_BYTES
 
 
 class Disk:
-    """A data directory with one topic `t`, that is closed as a broker does, or left as a killed one leaves it."""
+    """A broker's data directory with one topic `t`. A test can close it, or leave it as a killed broker leaves it."""
 
     def __init__(self, folder: Path, config: dict[str, str] | None = None) -> None:
         self.folder = folder
@@ -27,7 +27,7 @@ class Disk:
             self.topics.create("t", 1, KEEP_ALL if config is None else config, now_ms=NOW_MS)
 
     def open(self) -> None:
-        self.storage = Storage(self.folder, tail_bytes=0)  # every tail has the least that there is
+        self.storage = Storage(self.folder, tail_bytes=0)  # each partition keeps the minimum in memory
         self.topics = Topics(TopicConfig(), self.storage)
         self.storage.load(self.topics, CommittedOffsets(self.storage), NOW_MS)
 
@@ -35,7 +35,7 @@ class Disk:
         self.storage.close()
 
     def kill(self) -> None:
-        """Leave files as they are, as the kernel does for a killed process; give back its descriptors."""
+        """Close the file descriptors, as the kernel does for a killed process, and leave the files as they are."""
         for files in self.storage._partitions.values():
             files.close()
         self.storage._opened.close_all()
@@ -59,7 +59,7 @@ def put(log: PartitionLog, batch: bytes, now_ms: int = NOW_MS):
 
 
 def fill(log: PartitionLog, count: int, size: int = 1000) -> list[tuple[int, bytes]]:
-    """Append so many batches of one record; return what a reader of all of them finds."""
+    """Append `count` batches of one record each. Return (offset, value) of each record."""
     first = log.end
     values = [b"%d:" % (first + number) + b"x" * size for number in range(count)]
     for value in values:
@@ -77,7 +77,7 @@ def everything(log: PartitionLog, max_bytes: int = 1 << 20) -> list[tuple[int, b
 
 @contextmanager
 def disk_that_is_full(file_bytes: int) -> Iterator[None]:
-    """No file may grow beyond this size, as the kernel enforces it."""
+    """Within the `with` block, let no file grow beyond `file_bytes` bytes, as on a full disk."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (file_bytes, before[1]))
     try:

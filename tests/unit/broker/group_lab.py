@@ -1,4 +1,7 @@
-"""A group of the embedded broker with a clock. Times in milliseconds, sessions of 10 s, rebalances of 30 s."""
+"""Run a consumer group of the embedded broker with a simulated clock. All times are in milliseconds.
+
+The session timeout is 10 s, and the rebalance timeout is 30 s.
+"""
 
 import itertools
 
@@ -17,7 +20,7 @@ REBALANCE_MS = 30_000
 
 
 class Lab:
-    """A group and its clock; tickets are numbers, and what was answered to each is kept."""
+    """A consumer group and its clock. Each request has a number, its ticket. `answers` has the responses by ticket."""
 
     def __init__(self, initial_delay_ms: int = 0) -> None:
         self.group = ConsumerGroup("g", initial_delay_ms=initial_delay_ms)
@@ -32,7 +35,7 @@ class Lab:
             self.answers[answer.ticket] = answer
 
     def join(self, member_id="", *, instance=None, metadata=b"m", protocols=None, id_required=False, kind="consumer"):
-        """Returns the ticket."""
+        """Send a JoinGroup request. Return its ticket."""
         ticket = next(self._tickets)
         asked = JoinRequest(
             member_id=member_id,
@@ -80,7 +83,11 @@ class Lab:
         return answer
 
     def stable(self, *instances):
-        """A stable group of as many members (static ones where an instance is given); the first leads."""
+        """Let one member join for each of `instances`, until the group is stable. Return the join responses.
+
+        A member is dynamic if its entry in `instances` is None. Otherwise, the entry is the instance id of a static
+        member. The first member is the leader.
+        """
         tickets = [self.join(instance=instance) for instance in instances]
         members = [self.joined(ticket) for ticket in tickets if ticket in self.answers]
         # Everyone who came later made the earlier ones rejoin.
@@ -101,7 +108,7 @@ class Lab:
 
 
 def restarted(lab: Lab) -> Lab:
-    """The lab with the group as a broker finds it that was killed and started again."""
+    """Return a lab with the group as a broker restores it after it was killed and started again."""
     after = Lab()
     after.now = 5
     after.group = ConsumerGroup.restored("g", lab.group.stable, after.now)

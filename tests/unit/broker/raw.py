@@ -1,4 +1,4 @@
-"""A client that says exactly what it is told to, well-formed or not."""
+"""A Kafka client that sends exactly the bytes that a test gives it, well-formed or not."""
 
 import asyncio
 import struct
@@ -13,7 +13,7 @@ SOON_S = 5.0
 
 
 class Raw:
-    """One connection."""
+    """One connection to a broker."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.reader = reader
@@ -24,7 +24,7 @@ class Raw:
         self.writer.write(struct.pack(">i", len(head) + len(body)) + head + body)
 
     async def answer(self) -> tuple[int, Reader]:
-        """(correlation id, what follows)."""
+        """Read a response. Return its correlation id, and a reader of what follows."""
         async with asyncio.timeout(SOON_S):
             (size,) = struct.unpack(">i", await self.reader.readexactly(4))
             frame = await self.reader.readexactly(size)
@@ -37,7 +37,7 @@ class Raw:
         return answer
 
     async def is_closed(self) -> bool:
-        """Whether the broker closes the connection without a word."""
+        """Return whether the broker closes the connection without sending anything."""
         async with asyncio.timeout(SOON_S):
             try:
                 return await self.reader.read(1) == b""
@@ -64,13 +64,13 @@ def produce(topic: str, batch: bytes, *, acks: int = -1, partition: int = 0) -> 
 
 
 def produced(answer: Reader) -> tuple[int, int]:
-    """(error, base offset) of a Produce with one partition, version 7."""
+    """Return (error code, base offset) from a Produce response (version 7) for one partition."""
     answer.i32(), answer.string(), answer.i32(), answer.i32()
     return answer.i16(), answer.i64()
 
 
 def fetch(*partitions: tuple[str, int, int], wait_ms: int = 0, min_bytes: int = 1, max_bytes: int = 1 << 20) -> bytes:
-    """Version 4; each partition is (topic, number, offset)."""
+    """Return the body of a Fetch request (version 4). Each of `partitions` is (topic, partition number, offset)."""
     out = Writer().i32(-1).i32(wait_ms).i32(min_bytes).i32(max_bytes).i8(0).i32(len(partitions))
     for topic, number, offset in partitions:
         out.string(topic).i32(1).i32(number).i64(offset).i32(max_bytes)
@@ -78,7 +78,7 @@ def fetch(*partitions: tuple[str, int, int], wait_ms: int = 0, min_bytes: int = 
 
 
 def fetched(answer: Reader) -> list[tuple[str, int, int, bytes]]:
-    """(topic, partition, error, records) of each partition, version 4."""
+    """Return (topic, partition number, error code, records) for each partition of a Fetch response (version 4)."""
     answer.i32()
     found = []
     for _ in range(answer.i32()):

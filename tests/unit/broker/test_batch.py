@@ -17,7 +17,10 @@ def check(batch: bytes, version: int = 7) -> None:
 
 
 def patched(batch: bytes, at: int, form: str, value: int) -> bytes:
-    """The batch with one field changed and the checksum made to match."""
+    """Return the batch with one field changed, and with a checksum that fits.
+
+    The field begins at byte `at`, and has the format `form` of `struct`.
+    """
     raw = bytearray(batch)
     struct.pack_into(form, raw, at, value)
     struct.pack_into(">I", raw, 17, calc_crc32c(raw[21:]))

@@ -1,4 +1,4 @@
-"""The clients that the product and its users have, each through its own library: a smoke test."""
+"""Smoke tests of the embedded broker with two client libraries: aiokafka, which Railbus uses, and librdkafka."""
 
 import asyncio
 from collections.abc import Callable
@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 
 async def blocking(action: Callable[[], T]) -> T:
-    """librdkafka blocks, and the broker lives on this event loop."""
+    """Run a blocking call of librdkafka in a thread, because the broker runs in this event loop. Return its result."""
     async with asyncio.timeout(SOON_S):
         return await asyncio.to_thread(action)
 
@@ -97,7 +97,7 @@ async def test_librdkafka_produces_consumes_in_a_group_and_seeks(broker):
 
 async def test_librdkafka_is_told_that_there_are_no_transactions(broker):
     def begin() -> None:
-        # What librdkafka prints besides raising is not this test's.
+        # The test ignores what librdkafka prints in addition to the exception.
         Producer({"bootstrap.servers": broker.address, "transactional.id": "tx", "log_level": 0}).init_transactions(
             SOON_S
         )

@@ -1,4 +1,4 @@
-"""A compacted log has the newest record of every key, at its own offset, whatever the broker's end."""
+"""Test that a compacted log has the newest record of each key at its original offset, however the broker ended."""
 
 import shutil
 import tempfile
@@ -25,7 +25,7 @@ HALF = COMPACTED_SEGMENT_BYTES // 2
 
 
 def keyed(data: bytes) -> list[tuple[int, bytes | None, bytes | None]]:
-    """(offset, key, value) of every record; checks that batches are whole, valid and without a gap between them."""
+    """Return (offset, key, value) of each record. Check that batches are whole and valid, with no gap between them."""
     found, expected = [], None
     for batch in split(data):
         header = BatchHeader._make(HEADER.unpack_from(batch))
@@ -40,7 +40,7 @@ def keyed(data: bytes) -> list[tuple[int, bytes | None, bytes | None]]:
 
 
 def everything(log: PartitionLog, max_bytes: int = 1 << 20) -> list[tuple[int, bytes | None, bytes | None]]:
-    """What a reader from the beginning gets, batch after batch as clients go on."""
+    """Read the log from its start, batch after batch as clients do. Return (offset, key, value) of each record."""
     found, at = [], log.start
     while at < log.end:
         data = log.read(at, max_bytes, at_least_one=True)
@@ -56,7 +56,10 @@ def memory_log(**config: str) -> PartitionLog:
 
 
 class ALogOfKeys(RuleBasedStateMachine):
-    """Append, compact and restart in every way, against a list of all that was ever written."""
+    """A Hypothesis state machine that appends to a log, compacts it and restarts the broker in any order.
+
+    It compares the log with a list of all records that were ever written.
+    """
 
     @initialize(append_time=st.booleans())
     def begin(self, append_time: bool) -> None:
@@ -117,7 +120,10 @@ class ALogOfKeys(RuleBasedStateMachine):
 
     @rule()
     def lose_what_can_be_made_again(self) -> None:
-        """Producers are then known from the batches alone, and those have fewer records than they were sent with."""
+        """Kill the broker, delete its index files and `state.json`, and start it again.
+
+        The broker then knows its producers only from the batches. Compacted batches have fewer records than were sent.
+        """
         self.disk.kill()
         for path in [*self.disk.files(".index"), self.disk.partition / "state.json"]:
             path.unlink(missing_ok=True)
@@ -125,7 +131,10 @@ class ALogOfKeys(RuleBasedStateMachine):
 
     @rule()
     def die_before_the_rename(self) -> None:
-        """What was written so far lies beside the segments."""
+        """Restart the broker as if it had been killed while it wrote a compacted segment.
+
+        The unfinished file lies beside the segments. The broker must remove it.
+        """
         self.disk.kill()
         for path in self.disk.files():
             path.with_suffix(".compacting").write_bytes(path.read_bytes()[:-7])
@@ -135,7 +144,7 @@ class ALogOfKeys(RuleBasedStateMachine):
     @precondition(lambda self: len(self.disk.files()) > 2)
     @rule()
     def die_after_the_rename(self) -> None:
-        """The segments that the new one stands for are there as well."""
+        """Restart the broker as if it had been killed before it deleted the segments that a compacted one replaces."""
         old = {path: path.read_bytes() for path in self.disk.files()[1:-1]}
         self.disk.log.compact(NOW_MS)
         self.disk.kill()
@@ -237,7 +246,7 @@ def test_retention_drops_nothing_where_only_compaction_was_asked_for():
 
 
 def test_a_batch_that_cannot_be_opened_keeps_its_partition_as_it_is():
-    """Nobody knows which keys are in it."""
+    """A partition with a batch that cannot be decompressed is not compacted, because the batch's keys are unknown."""
     log = memory_log()
     put(log, build([b"1"], keys=[b"a"]))
     damaged = bytearray(build([b"2"], keys=[b"a"], compression=1))

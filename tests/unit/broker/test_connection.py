@@ -1,4 +1,4 @@
-"""One connection, several requests: order, waiting, slow readers."""
+"""Tests of several requests on one connection: the order of responses, waiting fetches, and slow clients."""
 
 import asyncio
 
@@ -122,7 +122,10 @@ async def test_a_fetch_that_waits_is_told_when_its_topic_is_deleted(broker):
 
 
 async def test_a_client_that_does_not_read_is_not_served_further(broker):
-    """Its answers would pile up in the broker's memory; the rest waits until it reads again."""
+    """A client that does not read its responses is served no further until it reads again.
+
+    Otherwise, its responses would pile up in the broker's memory.
+    """
     await raw.create(broker, "t")
     async with connected(broker) as slow, connected(broker) as other:
         await other.ask(raw.PRODUCE, 7, raw.produce("t", build([b"x" * 500_000])))

@@ -1,4 +1,4 @@
-"""How many fetch sessions there may be, and how large; the rest is in ``tests/contract/test_fetch_sessions.py``."""
+"""Test the limits on the number and size of fetch sessions. See also ``tests/contract/test_fetch_sessions.py``."""
 
 import pytest
 

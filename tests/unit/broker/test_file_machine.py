@@ -1,4 +1,4 @@
-"""A log in files is the same list of batches as one in memory, whatever the broker's end."""
+"""Test that a log in files behaves like a list of batches, however the broker ended."""
 
 import shutil
 import tempfile
@@ -16,7 +16,10 @@ from tests.unit.broker.disk import SMALL, Disk, put
 
 
 class FilesAreAListOfBatches(RuleBasedStateMachine):
-    """Append, retry, drop, read, search, and restart in every way, against a list."""
+    """A Hypothesis state machine that appends to a log, retries, reads, searches and restarts in any order.
+
+    It also lets retention delete batches. It compares the log with a list of batches.
+    """
 
     @initialize(append_time=st.booleans())
     def begin(self, append_time: bool) -> None:
@@ -102,7 +105,7 @@ class FilesAreAListOfBatches(RuleBasedStateMachine):
         self.disk.open()
         _, values, _ = self.batches.pop()
         assert self.disk.log.end == self.end
-        # What is gone was never there: a retry is appended.
+        # The lost batch is unknown now, so its retry would be appended as a new batch.
         self.sequence -= len(values)
         self.last = None
 

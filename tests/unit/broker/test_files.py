@@ -1,4 +1,4 @@
-"""A log in files: what a start reads, what a full disk and a damaged file cost, and that memory stays bounded."""
+"""Tests of a log in files: what the broker reads at its start, full disks, damaged files, and bounded memory."""
 
 import os
 import shutil
@@ -53,7 +53,7 @@ def test_files_of_old_segments_are_opened_and_closed(disk):
 
 
 def read_files(monkeypatch) -> list[Path]:
-    """The segment files that are read whole from now on."""
+    """Return a list that gets the path of each segment file that is read as a whole from now on."""
     whole, read_bytes = [], Path.read_bytes
 
     def noted(path: Path) -> bytes:
@@ -99,7 +99,10 @@ def test_a_start_on_a_machine_that_went_down_reads_every_batch(disk, monkeypatch
 
 
 def test_a_folder_of_the_version_before_is_read_and_goes_on(tmp_path):
-    """It has batches and no index; `lock` is empty. See tests/data/broker_log_1."""
+    """The broker reads and continues a data directory that its previous version has written.
+
+    The directory, tests/data/broker_log_1, has batches but no index, and its file `lock` is empty.
+    """
     shutil.copytree(Path(__file__).parents[2] / "data" / "broker_log_1", tmp_path / "data")
     disk = Disk(tmp_path / "data")
     assert everything(disk.log) == [(number, b"old %d" % number) for number in range(40)]
@@ -209,7 +212,7 @@ def test_an_index_without_its_segment_is_removed(disk):
 
 
 def test_records_of_a_slow_topic_get_old_across_restarts(disk):
-    """A segment's age is that of its first record, not the time since the last start."""
+    """A segment's age counts from its first record, and not from the last start of the broker."""
     disk.topics.configure(
         "t", {"retention.ms": "80000", "message.timestamp.type": "LogAppendTime"}, validate_only=False
     )
@@ -277,7 +280,11 @@ def test_damage_that_no_index_tells_of_does_not_stop_a_start(disk):
 
 
 def test_what_was_known_of_lost_batches_stays_forgotten(disk):
-    """The stored state is beyond the end of a torn log; the log grows beyond the state again before the next kill."""
+    """Batches that were lost with a torn log are appended again when their producer retries them.
+
+    The file with the producers' state still names these batches. Then the log grows beyond the end that this file
+    states, and the broker is killed.
+    """
     batches = [build([b"%d" % number], producer=(9, 0, number)) for number in range(6)]
     for batch in batches[:4]:
         put(disk.log, batch)

@@ -1,4 +1,4 @@
-"""One rebalance after another, by example."""
+"""Tests of a consumer group by example: rebalances, heartbeats, timeouts and commits."""
 
 import pytest
 

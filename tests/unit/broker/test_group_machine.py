@@ -1,4 +1,4 @@
-"""Any clients, doing anything at any time: what must hold of a consumer group regardless."""
+"""Test what must hold for a consumer group, whatever its clients do and whenever they do it."""
 
 import itertools
 from dataclasses import dataclass, field
@@ -26,7 +26,7 @@ REBALANCE_MS = 20_000
 
 @dataclass
 class Client:
-    """A consumer as the clients are written: joins, syncs, beats, starts over when told to."""
+    """A simulated consumer that behaves as clients do: it joins, syncs, sends heartbeats, and rejoins when told to."""
 
     instance: str | None
     id_required: bool
@@ -130,7 +130,7 @@ class Groups(RuleBasedStateMachine):
 
     @rule(client=clients, generation=st.integers(-1, 3))
     def speak_out_of_turn(self, client, generation):
-        """A zombie with an old generation never changes anything for the others."""
+        """Send a heartbeat with a wrong generation, as a zombie may do. The group must refuse it and stay as it was."""
         if generation != self.group.generation:
             state = self.group.state
             code = self.group.heartbeat(client.member_id, client.instance, generation, self.now)
@@ -206,7 +206,7 @@ class Groups(RuleBasedStateMachine):
         assert (self.group.next_deadline_ms() is None) == self.group.idle
 
     def teardown(self):
-        """Left alone with living clients that behave, a group settles and deals everything out, once."""
+        """Check that the group settles when only living, well-behaved clients go on: each partition has one owner."""
         for _ in range(12):
             for client in self.everyone:
                 self.beat(client)

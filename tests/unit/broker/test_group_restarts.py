@@ -1,4 +1,4 @@
-"""What a broker that was killed and started again knows of a group, by example."""
+"""Tests by example of what a broker still knows of a consumer group after it was killed and started again."""
 
 from services.broker.groups.members import (
     GroupState,

@@ -100,7 +100,7 @@ def test_a_batch_that_cannot_be_opened_is_found_as_a_whole():
     put(kept, build([b"before"]))
     times = [NOW_MS + 5, NOW_MS + 9]
     sealed = bytearray(build([b"a", b"b"], times_ms=times))
-    sealed[22] |= 3  # lz4, says the header, which it is not
+    sealed[22] |= 3  # the header says lz4, but the data is not
     sealed[17:21] = calc_crc32c(sealed[21:]).to_bytes(4, "big")
     put(kept, bytes(sealed))
     assert kept.find_time(NOW_MS + 6) == TimestampAndOffset(1, NOW_MS + 9)
@@ -169,7 +169,7 @@ def test_a_client_may_not_say_when_its_batch_was_appended():
 
 
 def stamps(of: PartitionLog) -> list[tuple[int, int, int]]:
-    """(offset, time, whose time) of each record, as a client reads it."""
+    """Return (offset, timestamp, timestamp type) of each record of a log, as a client reads them."""
     found = (DefaultRecordBatch(bytearray(batch)) for batch in split(of.read(0, 1 << 30, at_least_one=True)))
     return [(record.offset, record.timestamp, record.timestamp_type) for batch in found for record in batch]
 
@@ -212,7 +212,7 @@ def test_memory_is_given_back_until_nothing_is_left():
 
 
 class Model:
-    """What a log is: a list of batches; reading is slicing."""
+    """A model of a log: a list of batches."""
 
     def __init__(self) -> None:
         self.batches: list[tuple[int, list[bytes], list[int]]] = []

@@ -1,4 +1,4 @@
-"""`python -m services.broker` as a process."""
+"""Tests of `python -m services.broker`, run as a process."""
 
 import signal
 import socket

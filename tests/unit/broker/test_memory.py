@@ -1,4 +1,4 @@
-"""All partitions together stay within the memory they were given."""
+"""Test that all partitions of an in-memory broker together stay within the memory limit."""
 
 from services.broker.protocol.wire import Writer
 from services.broker.settings import BrokerSettings

@@ -70,7 +70,10 @@ def test_the_producer_idle_for_longest_is_forgotten_first():
 
 @given(st.lists(st.tuples(st.integers(1, 4), st.lists(st.integers(0, 7), max_size=4)), max_size=40))
 def test_whatever_is_retried_nothing_is_appended_twice_or_out_of_order(sends):
-    """A client with up to five batches in flight: after each send it retries any of the last ones."""
+    """Whatever batches a client sends again, no record is appended twice or out of order.
+
+    After each new batch, the client repeats some of its last eight batches. The broker remembers the last five.
+    """
     producers, log, sent = ProducerStates(), [], []
     for count, retries in sends:
         first = sent[-1].last + 1 if sent else 0

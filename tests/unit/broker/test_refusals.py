@@ -1,4 +1,4 @@
-"""Bad bytes on the port: the connection is closed with one line in the log, and nobody else notices."""
+"""Tests of invalid requests: bad bytes close only their own connection, and other mistakes get an error code."""
 
 import asyncio
 import logging
@@ -143,11 +143,11 @@ async def test_a_batch_is_refused_with_the_protocols_error(broker, topic, partit
         assert raw.produced(answer) == (ErrorCode.NONE, 0)
 
 
-# Fuzz: whatever a request's body is, the answer is an answer, or a refusal of that connection.
+# Fuzz test: any request body gets a response, or closes only its own connection.
 
 
 def valid_bodies() -> list[tuple[int, int, bytes]]:
-    """A few well-formed requests to be damaged."""
+    """Return (API key, version, body) of some well-formed requests, which a test damages."""
     join = Writer().string("g").i32(10_000).i32(10_000).string("").string(None).string("consumer")
     join.i32(1).string("range").blob(b"meta")
     return [

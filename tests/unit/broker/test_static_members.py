@@ -1,4 +1,4 @@
-"""Members with an instance id: they come back without a rebalance, and fence their twins; by example."""
+"""Tests by example of static members: they return without a rebalance, and fence others with their instance id."""
 
 import pytest
 from aiokafka.coordinator.protocol import ConsumerProtocolMemberMetadata

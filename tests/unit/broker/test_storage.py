@@ -15,7 +15,7 @@ from tests.unit.broker.batches import NOW_MS, build, records
 
 
 class Disk:
-    """A data directory that is opened, and closed or abandoned as a killed process does."""
+    """A broker's data directory that a test can open, close and open again."""
 
     def __init__(self, folder):
         self.folder = folder

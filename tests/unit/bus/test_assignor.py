@@ -1,4 +1,4 @@
-"""Shares of partitions are fair, the same for everybody who counts, and change as little as they can."""
+"""Test that the shares of partitions are fair, the same whichever member computes them, and as stable as possible."""
 
 from typing import Any
 
@@ -100,7 +100,7 @@ def test_a_number_moves_from_a_member_that_hands_over_only_through_nobody(
         assert not told.handing_over & got[member]
     nobodys = set().union(*moving.values())
     assert sorted(n for share in got.values() for n in share) == sorted(set(range(count)) - nobodys)
-    # What each had in the latest generation is its own, nobody's, or it does not hand over.
+    # If a member hands over, each of its numbers of the latest generation stays with it or goes to nobody.
     latest = max(claim.generation for claim in claims.values())
     for member, claim in claims.items():
         others = set().union(*(o.numbers for m, o in claims.items() if m != member and o.generation == latest))

@@ -1,4 +1,4 @@
-"""The first connections: which brokers count as away, and a node that does not know everything yet."""
+"""Tests of the first connections to Kafka: nodes that cannot be reached, and nodes that do not know a topic yet."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager

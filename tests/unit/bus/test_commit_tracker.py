@@ -1,4 +1,4 @@
-"""A commit position never passes work that is not done, and reaches the end when all is."""
+"""Test that the offset to commit never passes unfinished work, and reaches the end when all work is finished."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -8,7 +8,10 @@ from services.bus.groups.commit_tracker import CommitTracker, PartitionProgress
 
 
 class TrackMachine(RuleBasedStateMachine):
-    """Reads batches with gaps, ends work in any order, now and then twice or without cause, and rewinds."""
+    """A Hypothesis state machine that reads batches with gaps, finishes their records in any order, and rewinds.
+
+    Sometimes it finishes a record twice, or one that was not read.
+    """
 
     @initialize(start=st.integers(0, 50))
     def begin(self, start: int) -> None:

@@ -1,4 +1,4 @@
-"""A request of a session names what changed since the last one, however much of the reading it is told about."""
+"""Tests of a client's fetch session: a request names only partitions that have changed since the previous one."""
 
 from services.bus.read.fetch_session import ClientFetchSession
 from services.bus.read.fetch_wire import PartitionData

@@ -1,4 +1,4 @@
-"""Our Fetch is Kafka's: aiokafka's own schemas read what we write, and we read what they write."""
+"""Test that our Fetch requests can be read with aiokafka's schemas, and that we can read aiokafka's Fetch responses."""
 
 from io import BytesIO
 

@@ -1,4 +1,4 @@
-"""Which broker a partition is fetched from, by a cluster that a test moves about."""
+"""Test which broker a partition is fetched from, in a simulated cluster whose leaders a test changes."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -21,7 +21,7 @@ POLL_S = 0.001
 
 
 class Connection:
-    """A connection to one broker. It notes what it is asked for."""
+    """A simulated connection to one broker. It notes which partitions are fetched."""
 
     def __init__(self, asked: set[Partition], logs: dict[Partition, bytes]) -> None:
         self._asked = asked
@@ -47,7 +47,7 @@ class Connection:
 
 
 class Brokers:
-    """Stands in for a ``Cluster``."""
+    """A simulated ``Cluster`` whose leaders a test can change. ``asked`` has the partitions fetched from each node."""
 
     def __init__(self, leaders: dict[Partition, int | None]) -> None:
         self.leaders = leaders
@@ -59,7 +59,7 @@ class Brokers:
         return self.leaders[partition]
 
     def moves(self, partition: Partition, node: int | None) -> None:
-        """Some other request refreshed the metadata."""
+        """Make ``node`` the partition's leader, as if another request had refreshed the metadata."""
         self.leaders[partition] = node
         self.leaders_version += 1
 
@@ -91,7 +91,10 @@ async def reaches(brokers: Brokers, node: int) -> None:
 
 @pytest.mark.parametrize("node", [2, None])
 async def test_a_leader_that_changes_while_reading_pauses_is_followed(node: int | None) -> None:
-    """None: it has no leader for a while."""
+    """If a partition's leader changes while reading pauses, the partition is then fetched from the new leader.
+
+    If ``node`` is None, the partition first has no leader for a while.
+    """
     brokers, limit = Brokers({MOVED: 1, STAYING: 1}), InFlightLimit(1)
     async with fetching(brokers, limit):
         await reaches(brokers, 1)

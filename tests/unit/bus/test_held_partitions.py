@@ -1,4 +1,4 @@
-"""A member's partitions: what is kept keeps its place, what is lost is forgotten, goals are reached in time."""
+"""Test that kept partitions keep their offsets, lost ones are forgotten, and waiters learn when a goal is reached."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,7 +11,7 @@ HELD = st.frozensets(st.sampled_from(ALL))
 
 
 class Members(RuleBasedStateMachine):
-    """Against a model: where each partition stands, since it was last gained."""
+    """A Hypothesis state machine that compares ``HeldPartitions`` with a model: the next offset of each partition."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -91,7 +91,10 @@ def test_lag_counts_what_is_known_to_be_unread() -> None:
 
 
 def test_an_end_that_was_reached_tells_when_unread_records_were_appended() -> None:
-    """A record after it is younger than the request for the end, even if the broker's clock says otherwise."""
+    """When a known end of a partition is reached, all unread records were appended after this end was asked for.
+
+    This holds even if the broker's clock says otherwise.
+    """
     holding: HeldPartitions[int] = HeldPartitions()
     holding.assign(frozenset(ALL[:2]))
     holding.note_ends({ALL[0]: 5}, 100)

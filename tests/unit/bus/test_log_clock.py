@@ -1,4 +1,4 @@
-"""When records were appended, by clocks that are off by anything, drift and are set, over a way that takes its time."""
+"""Test the computed append times of records. Clocks may differ, drift and be set, and the delivery takes time."""
 
 from typing import NamedTuple
 
@@ -8,14 +8,14 @@ from hypothesis import strategies as st
 from services.bus.read.log_clock import WINDOW_US, BrokerOffset, LogClock, LogClocks
 
 ARRIVALS = st.lists(st.tuples(st.integers(0, 400_000), st.integers(300, 80_000)), min_size=1, max_size=60)
-"""Of each record: how long after the one before it is appended, and how long it is on its way, in microseconds."""
+"""For each record: the time since the previous append, and the time from append to read, in microseconds."""
 
 MS = 1_000
 SECOND = 1_000_000
 START = 10**15
 DRIFT_PPM = 100
 DRIFT_US = 2 * (2 * WINDOW_US + 5 * SECOND) * DRIFT_PPM // 10**6
-"""How far two clocks that drift against each other part in two windows and a pause."""
+"""How far two drifting clocks can move apart in two windows and a pause, in microseconds."""
 
 
 def log_clock() -> LogClock:
@@ -36,7 +36,14 @@ def test_however_far_apart_clocks_are_a_record_is_late_by_its_way_at_most(skew_u
 
 
 class Turn(NamedTuple):
-    """One fetch: what is appended before it is answered, and what happens to the broker's clock before."""
+    """One fetch of a partition.
+
+    Attributes:
+        idle_us: Time after the request, before the appends.
+        gaps_us: For each record that is appended, the time before it.
+        way_us: Time from the last append until the response is read.
+        step_us: How far the broker's clock is set ahead before the appends. Negative if it is set back.
+    """
 
     idle_us: int
     gaps_us: list[int]
@@ -61,7 +68,11 @@ drifts = st.integers(-DRIFT_PPM, DRIFT_PPM)
 def test_steps_and_drift_make_no_record_look_new_or_much_older(
     skew_us: int, broker_ppm: int, reader_ppm: int, history: list[Turn]
 ) -> None:
-    """Early by the drift and the resolution; after the broker's clock was set, never before the last whole answer."""
+    """A computed append time is never after the read, and too early by at most the drift and the resolution.
+
+    After the broker's clock was set, the append time may be earlier, but never before the last complete response was
+    asked for.
+    """
     offset = BrokerOffset()
     clocks = LogClock(offset), LogClock(offset)
     now_us, was_set = START, False
@@ -106,7 +117,10 @@ def test_a_brokers_clock_step_ends_with_the_record_after_a_whole_answer(step_us:
 
 
 def test_where_time_goes_back_a_record_follows_the_one_before() -> None:
-    """As in a log that is read again: no answer says yet what is new."""
+    """A record whose timestamp is lower than the previous record's does not get an earlier append time.
+
+    The test is like the second reading of a log, where no response has been complete yet.
+    """
     offset = BrokerOffset()
     offset.observe((START - 2 * SECOND) // 1_000, START)  # the newest record, after the clock was set back
     clock = LogClock(offset)
@@ -116,7 +130,10 @@ def test_where_time_goes_back_a_record_follows_the_one_before() -> None:
 
 
 def test_one_record_dated_ahead_does_not_make_all_others_look_old() -> None:
-    """As in a topic that took its writers' times once."""
+    """One record with a timestamp in the future does not make all later records look old.
+
+    A topic may have such a record if its timestamps once were those of the writers.
+    """
     clock = log_clock()
     clock.appended_us(START // 1_000, START + 500)
     clock.appended_us((START + 3_600 * SECOND) // 1_000, START + 1_000)

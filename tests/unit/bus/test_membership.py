@@ -1,4 +1,4 @@
-"""What a member makes of errors: while the broker loads the group, and while the group is joined again."""
+"""Tests of how a group member handles errors, while the broker loads the group and while the member joins again."""
 
 import asyncio
 import time
@@ -24,7 +24,10 @@ def _answer(error: int) -> OffsetFetchResponse_v3:
 
 @pytest.fixture
 def coordinator(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """One that sends nothing: `answers` are what comes back, `lookups` counts how often it looked for its broker."""
+    """Return a group coordinator that sends nothing.
+
+    ``answers`` has the error codes of the next responses. ``lookups`` counts the lookups of the coordinating broker.
+    """
     member: Any = object.__new__(_Coordinator)
     member.group_id, member._retry_backoff_ms, member.answers, member.lookups, member.known = "group", 1, [], 0, True
 
@@ -60,7 +63,7 @@ async def test_what_asking_again_cannot_mend_is_raised(coordinator: Any) -> None
 
 
 class Joining:
-    """A member of generation 2 whose requests the test answers one by one."""
+    """A group member in generation 2. The test answers each of its requests."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.coordinator: Any = object.__new__(_Coordinator)
@@ -77,7 +80,7 @@ class Joining:
         monkeypatch.setattr(GroupCoordinator, "_send_req", send)
 
     async def commit(self) -> "asyncio.Task[None]":
-        """Commit; return once it is sent."""
+        """Start a commit. Return its task as soon as the request is sent."""
         offsets = {TopicPartition("topic", 0): OffsetAndMetadata(5, "")}
         committing = asyncio.create_task(self.coordinator.commit_offsets(None, offsets))
         await asyncio.sleep(0.01)
@@ -100,7 +103,7 @@ async def joining(monkeypatch: pytest.MonkeyPatch) -> Joining:
 @pytest.mark.parametrize("error", [ILLEGAL_GENERATION, UNKNOWN_MEMBER])
 async def test_a_commit_of_a_generation_that_is_over_expels_nobody(joining: Joining, error: int) -> None:
     committing = await joining.commit()
-    joining.coordinator.generation = 3  # the join that it waited behind was answered
+    joining.coordinator.generation = 3  # meanwhile, the member's join was answered
     joining.refuse(0, error)
 
     with pytest.raises(CommitFailedError):
@@ -149,7 +152,10 @@ async def test_a_join_that_fails_is_no_rebalance_any_more(joining: Joining) -> N
 
 
 async def test_a_removed_member_commits_nothing_before_it_has_its_new_assignment(joining: Joining) -> None:
-    """The first assignment after the removal does not come: the group begins another rebalance first."""
+    """A member that was removed from the group commits nothing until it has a new assignment.
+
+    Here, its first assignment after the removal does not come, because the group begins another rebalance.
+    """
     coordinator = joining.coordinator
     committing = await joining.commit()  # asked for by the member that was removed
     joining.refuse(0, UNKNOWN_MEMBER)
@@ -171,7 +177,10 @@ async def test_a_removed_member_commits_nothing_before_it_has_its_new_assignment
 
 
 async def test_a_removed_member_is_in_session_again_with_its_new_assignment(joining: Joining) -> None:
-    """Otherwise it would start what it had read under its old assignment, which others may have taken."""
+    """A member that was removed from the group is in session again only when it has a new assignment.
+
+    Otherwise, it would start work that it read under its old assignment. Other members may have taken this work over.
+    """
     member: Any = object.__new__(GroupMembership)
     member._coordinator, member._session_s = joining.coordinator, 1.0
     joining.coordinator.contact_s = time.monotonic()

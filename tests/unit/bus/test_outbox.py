@@ -1,4 +1,4 @@
-"""Whatever happens on the way, each lane's records are acknowledged once and in the order they were put."""
+"""Test that each partition's records are acknowledged once and in order, even if producer sessions are lost."""
 
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
@@ -15,7 +15,7 @@ def letter(number: int, size: int = 10) -> OutgoingRecord:
 
 
 class OutboxMachine(RuleBasedStateMachine):
-    """Puts, drains, acknowledges, and loses sessions in any order."""
+    """A Hypothesis state machine that queues, sends and acknowledges records, and loses sessions, in any order."""
 
     def __init__(self) -> None:
         super().__init__()

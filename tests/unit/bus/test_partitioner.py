@@ -1,4 +1,4 @@
-"""The partitioner is Kafka's: known values from its own tests, and aiokafka's implementation as reference."""
+"""Test that our partitioner is Kafka's, by known values from Kafka's own tests and by aiokafka's implementation."""
 
 from aiokafka.partitioner import murmur2 as reference
 from hypothesis import given

@@ -1,4 +1,4 @@
-"""A producer that the broker refuses while it runs."""
+"""Test that a running producer raises an error if the broker does not let it write any more."""
 
 import asyncio
 

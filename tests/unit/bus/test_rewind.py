@@ -1,4 +1,4 @@
-"""How far back a fold reads what it gains."""
+"""Tests of ``rewind_to_ms``: how far back a service reads a partition that it has gained."""
 
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,4 +1,4 @@
-"""A broker that lets us alter topics, one that does not, one that cannot, and one that could not just now."""
+"""Tests of setting topics to ``LogAppendTime``: the broker lets us, refuses, is too old, or cannot do it just now."""
 
 from collections.abc import Sequence
 from types import SimpleNamespace
@@ -19,7 +19,11 @@ DENIED = TopicAuthorizationFailedError.errno
 
 
 class Admin:
-    """What aiokafka's client is asked for."""
+    """A simulated admin client of aiokafka that records the requests to alter topics.
+
+    ``seen`` is the error code of responses to ``describe_configs``. ``altered`` is the error code of responses to the
+    requests to alter topics, or an exception that is raised instead.
+    """
 
     def __init__(self, types: dict[str, str], *, seen: int = 0, altered: int | Exception = 0) -> None:
         self.types = types

@@ -1,4 +1,4 @@
-"""Every record from the asked offset on comes once, in order, and reading always gets past what is in the way."""
+"""Test that each record from a given offset on is returned once and in order, and that bad batches are skipped."""
 
 import struct
 

@@ -1,4 +1,4 @@
-"""The campaign's client must see what an application sees that reads ``content`` and the extra field."""
+"""Test that the chaos campaign's client sees the same as an application that reads ``content`` and ``railbus``."""
 
 from tests.chaos.cluster.clients import Person, Reader
 

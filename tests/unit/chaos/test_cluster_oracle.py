@@ -1,4 +1,4 @@
-"""The judge of the campaigns is judged: each kind of wrong is found, and nothing is found where nothing is wrong."""
+"""Test that the judge of the chaos campaigns finds each kind of error, and finds none where there is none."""
 
 from collections import Counter
 

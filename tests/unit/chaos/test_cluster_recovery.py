@@ -1,4 +1,4 @@
-"""What the campaign says of recovery: nothing that did not recover looks as if it had."""
+"""Test that the chaos campaign never reports a recovery of an answer that did not recover."""
 
 import math
 

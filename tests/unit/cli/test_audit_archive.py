@@ -1,4 +1,4 @@
-"""`railbus audit` on an archive: what it prints, and what it says about mistakes."""
+"""Tests of `railbus audit` on an archive: its output, and its messages about mistakes."""
 
 import json
 import os
@@ -22,7 +22,7 @@ from tests.support.request_events import RequestEvents
 
 @pytest.fixture(scope="module")
 def archive(tmp_path_factory):
-    """An archive of four answers, one of them with a redacted span; and their events."""
+    """Return the folder of an archive of four answers, one of them with a redacted span, and the four requests."""
     folder = tmp_path_factory.mktemp("audit") / "archive"
     asked = [RequestEvents(tenant=tenant) for tenant in ("acme", "acme", "clinic", "acme")]
     streams = []
@@ -91,7 +91,7 @@ def test_show_and_replay(archive, capsys, tmp_path):
     assert railbus(capsys, "show", asked[1].id, "--archive", folder, "--html", page)[0] == 0
     text = page.read_text()
     assert asked[1].id in text
-    assert "http" not in text.replace("http-equiv", "")  # nothing comes from elsewhere
+    assert "http" not in text.replace("http-equiv", "")  # the page loads nothing from other hosts
     assert "hello" not in text
 
 

@@ -1,4 +1,4 @@
-"""Which lines each tier of a cascade answers, and which answers its results have."""
+"""Tests of a cascade of models: which lines each model answers, and whose answers the results have."""
 
 import json
 from io import BytesIO
@@ -27,7 +27,11 @@ def line(number):
 
 
 class Batches:
-    """Answers each line with a score: its number for the first model, ten times as much for the others."""
+    """A simulated batch service whose answers contain a score.
+
+    The model ``small`` answers line n with the score n. All other models answer it with the score 10 n. The answers to
+    the lines in ``silent`` have no score.
+    """
 
     def __init__(self, *, silent=()):
         self.silent = silent
@@ -106,7 +110,11 @@ async def test_the_best_lines_are_answered_again_and_each_once(run):
     [(Budget(usd=8.0), 3), (Budget(usd=5.0), 0), (Budget(hours=0.47), 2), (Budget(hours=9.0, usd=99.0), 10)],
 )
 async def test_a_budget_pays_for_the_best_lines_first(run, budget, count):
-    """A line takes 0.01 hours and costs a dollar with the second model; the sample has five."""
+    """If the budget is limited, the second model answers the lines with the best scores.
+
+    An answer takes 0.01 hours. An answer of the second model also costs one dollar. This model first answers a sample
+    of five lines.
+    """
     batches = Batches()
     await run(batches, budget=budget)
     wanted = {f"id-{n}" for n in range(COUNT - count, COUNT)}

@@ -1,4 +1,4 @@
-"""The input of a job that is stored before the job is created."""
+"""Tests of how the input of a job is stored before the job is created."""
 
 import errno
 from functools import partial

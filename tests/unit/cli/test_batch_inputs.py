@@ -1,4 +1,4 @@
-"""Lines of OpenAI's batch form, and the options that fill in what a line lacks."""
+"""Tests of the input of a job: lines in OpenAI's batch format, tables, and options that fill in what a line lacks."""
 
 import io
 import json
@@ -69,7 +69,7 @@ def test_an_option_that_no_line_can_have_creates_no_job(tmp_path, monkeypatch, c
     args = ["batch", "run", str(path), "--out", str(tmp_path / "out"), "--kafka", "127.0.0.1:1", option, value]
     try:
         code = main(args)
-    except SystemExit as ended:  # argparse found it
+    except SystemExit as ended:  # argparse refused the option
         code = ended.code
     assert code == 2
     assert f"{option}: " in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""What a cascade decides: scores, the best, the budget; and the line of a job's progress."""
+"""Tests of a cascade's decisions (scores, best lines, budget), and of the line that shows a job's progress."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""The same question, whichever way it goes."""
+"""Test that a question becomes the same request through the edge as when it is written to the log directly."""
 
 from dataclasses import replace
 

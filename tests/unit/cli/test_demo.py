@@ -1,4 +1,4 @@
-"""What the demo draws and what it calls wrong: from made-up events; the real ones are in the end-to-end test."""
+"""Test what the demo draws and which faults it reports, with made-up events. The end-to-end test has real events."""
 
 import dataclasses
 
@@ -68,7 +68,7 @@ def recall(action, start=0, end=3):
 
 
 def told(*events):
-    """As the log and an honest edge tell it."""
+    """Return a trace with these events, and with the ops that a correct edge sends because of them."""
     screen, ops = Screen(RID), []
     for event in events:
         if not isinstance(event, Request | Cancel):

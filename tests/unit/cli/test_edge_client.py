@@ -1,4 +1,4 @@
-"""A client that resumes its answer after the connection broke."""
+"""Tests of a client of the edge that resumes its answer after the connection broke."""
 
 import aiohttp.test_utils
 import orjson
@@ -17,7 +17,11 @@ CLOSE = {"request_id": ID, "id": "1:5:0", "op": "close", "outcome": "completed",
 
 
 async def ask_and_get(*answers, total_ms=5_000):
-    """Ask an edge that answers each connection with a frame and a disconnect, or with a status instead of both."""
+    """Ask a simulated edge. Return the types of the client's messages, and the ops that the client received.
+
+    Each of ``answers`` is for one connection. A dictionary is sent as a frame, and then the edge disconnects. A number
+    is an HTTP status with which the edge refuses the connection.
+    """
     left, got = list(answers), []
 
     async def serve(request):

@@ -1,4 +1,4 @@
-"""``railbus doctor --host`` on made-up hosts, and ``--gpu`` on what nvidia-smi prints."""
+"""Tests of ``railbus doctor --host`` on made-up hosts, and of ``--gpu`` with made-up output of nvidia-smi."""
 
 import os
 import subprocess
@@ -130,7 +130,10 @@ def test_links_between_cards(link, state):
 
 
 def test_the_command_asks_nvidia_smi_and_changes_nothing(tmp_path):
-    """With a program of that name which records what it was asked and answers as the real one does."""
+    """``railbus doctor --host --gpu`` runs nvidia-smi only with arguments that change nothing.
+
+    A fake nvidia-smi records its arguments, and answers as the real one does.
+    """
     tool = tmp_path / "nvidia-smi"
     tool.write_text(f'#!/bin/sh\necho "$*" >> {tmp_path}/asked\ncase "$1" in topo) exit 1;; *) echo "{LAZY}";; esac\n')
     tool.chmod(0o755)

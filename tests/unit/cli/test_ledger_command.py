@@ -1,4 +1,4 @@
-"""``railbus ledger``: how far back."""
+"""Tests of the option ``--window`` of ``railbus ledger``, which says how far back to look."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The program as people start it: mistakes are one line and exit code 2."""
+"""Tests of ``railbus`` as users start it. For example, a mistake leads to one line and exit code 2."""
 
 import os
 import re
@@ -115,7 +115,7 @@ from services.cli.entry import main
 
 
 def run_entry(then, folder):
-    """Run a program that begins as the installed one does; return its exit code, output and errors."""
+    """Run a program that begins like the installed one and then runs ``then``. Return exit code, output and errors."""
     code = ENTRY.format(then=then)
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=60, cwd=folder, check=False)
     return done.returncode, done.stdout.decode(), done.stderr.decode()

@@ -1,4 +1,4 @@
-"""``railbus policy`` says every fault with file and line, and its exit code tells."""
+"""Test that ``railbus policy`` reports each fault with file and line, and exits with code 1 if there is one."""
 
 from services.cli.__main__ import main
 from services.policy import load

@@ -1,4 +1,4 @@
-"""Ports are such as no outgoing connection takes before their service does."""
+"""Test that no outgoing connection or other tree can take a port that ``railbus up`` has chosen for a service."""
 
 import os
 import socket

@@ -1,4 +1,4 @@
-"""What a real edge session sends, however its client came and went, is found again in the fold of the log."""
+"""Test that the fold of the log explains every receipt, even if the client came late, resumed, or left early."""
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -28,7 +28,10 @@ def logged(records):
 
 
 def sent_to_a_client(records, data):
-    """Play one connection; return its two receipts: it may begin late, resume, and end early."""
+    """Simulate one connection, and return its two receipts: ``Attached`` and ``Detached``.
+
+    The connection may start late, resume after an op, and end early.
+    """
     history = logged(records)
     session = DeliverySession(REQUEST_ID, PARTITION, AS_STARTED)
     steps = [(sent.op_id, place) for place, entry in enumerate(history) for sent in session.feed(entry)]

@@ -1,4 +1,4 @@
-"""The supervisor over real processes: small Python programs that stand for services."""
+"""Test the supervisor with real processes. Small Python programs take the place of the services."""
 
 import asyncio
 import errno

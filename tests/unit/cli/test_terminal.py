@@ -1,4 +1,4 @@
-"""What stands on the reader's screen is what the answer says now: nothing that was taken back, nothing missing."""
+"""Test that a terminal shows exactly the current text of an answer: nothing taken back, and nothing missing."""
 
 import re
 
@@ -12,7 +12,7 @@ COLUMNS, ROWS = 12, 200
 
 
 class Glass:
-    """The part of a terminal that is written to here: wrapping lines, cursor up, erase below."""
+    """A simulated terminal. It wraps long lines, and it obeys newline, carriage return, cursor up and erase below."""
 
     def __init__(self, columns):
         self.columns = columns
@@ -60,7 +60,7 @@ TEXT = st.text(st.sampled_from("abc \n"), min_size=1, max_size=30)
 
 @st.composite
 def histories(draw):
-    """Legal ops: offsets stay within what is visible."""
+    """Draw a sequence of ops. All offsets in the ops are within the text that is visible at that point."""
     ops, visible = [], 0
     for _ in range(draw(st.integers(1, 12))):
         text = draw(TEXT)

@@ -21,7 +21,7 @@ def flags(*given):
 
 @pytest.fixture
 def occupied(monkeypatch):
-    """Make the usual ports of edge and broker taken ones."""
+    """During the test, replace the default ports of the edge and the broker with ports that are in use."""
     with socket.socket() as edge, socket.socket() as broker:
         for taken, name in ((edge, "EDGE_PORT"), (broker, "KAFKA_PORT")):
             taken.bind(("127.0.0.1", 0))
@@ -95,7 +95,7 @@ def test_a_full_disk_under_the_log_is_found_before_anything_starts(tmp_path, mon
 
 
 def put_log(folder, partitions=4):
-    """What a broker leaves."""
+    """Write to ``folder`` the files that an embedded broker leaves, with one topic of ``partitions`` partitions."""
     (folder / "topics" / "railbus.requests" / "0").mkdir(parents=True)
     topics = {"railbus.requests": {"partitions": partitions, "config": {}}}
     (folder / "topics.json").write_text(json.dumps({"format": 1, "topics": topics}))
@@ -226,7 +226,11 @@ def test_the_broker_and_the_edges_never_share_a_port(tmp_path, monkeypatch, dist
 
 
 def first_of_free_ports(count):
-    """Return the first of ports in a row that no outgoing connection of another program takes meanwhile."""
+    """Return the first of ``count`` consecutive free ports.
+
+    The ports are below Linux's range for outgoing connections, so no connection of another program takes them
+    meanwhile.
+    """
     return next(
         port
         for port in random.sample(CANDIDATE_PORTS, len(CANDIDATE_PORTS) - count)

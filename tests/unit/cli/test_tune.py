@@ -1,4 +1,4 @@
-"""Wrong options of ``railbus tune``, named before anything is started."""
+"""Test that ``railbus tune`` refuses an option whose number is not finite, and names the option."""
 
 import pytest
 

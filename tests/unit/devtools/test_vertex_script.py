@@ -1,4 +1,4 @@
-"""The emulator's scripts, and the requests that it refuses like Vertex AI."""
+"""Test the scripts of the Vertex AI emulator, its answers, and the requests that it refuses as Vertex AI does."""
 
 import json
 

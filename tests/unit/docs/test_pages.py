@@ -1,4 +1,4 @@
-"""Pages that are written by hand name only what there is."""
+"""Test that the hand-written pages name only settings, metrics and commands that exist."""
 
 import re
 import tomllib

@@ -1,4 +1,4 @@
-"""Programs that pages show do what the pages say."""
+"""Test that programs shown in the documentation do what their pages say."""
 
 import hashlib
 import os

@@ -1,4 +1,4 @@
-"""The reference has everything that the code has, each with a description."""
+"""Test that the reference pages list every setting, metric, command, event and so on, each with a description."""
 
 import ast
 from typing import Any, get_args, get_origin

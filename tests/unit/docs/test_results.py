@@ -1,4 +1,4 @@
-"""Each figure of RESULTS.md can be measured again: its section names a command, and what the command runs exists."""
+"""Test that each section of RESULTS.md names a command, and that the modules and scripts in the command exist."""
 
 import re
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The site is built without a warning, and its check finds what is broken."""
+"""Test that the documentation site builds without a warning, and that the check of the site finds faults."""
 
 import subprocess
 import sys

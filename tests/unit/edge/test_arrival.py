@@ -1,4 +1,4 @@
-"""When a client's bytes arrived, although the event loop was busy."""
+"""Test that the edge knows when a client's bytes arrived, even if the event loop was busy at that time."""
 
 import asyncio
 import socket
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux says
 
 
 class Recorder:
-    """What a connection's protocol was told."""
+    """A protocol that records which of its methods a connection calls, and when the connection's bytes arrived."""
 
     def __init__(self) -> None:
         self.arrived: list[tuple[bytes, int]] = []
@@ -47,7 +47,7 @@ class Recorder:
 
 
 def kernel_takes_timestamps() -> bool:
-    """Return whether the kernel takes timestamps already. It begins some time after the first socket asks for them."""
+    """Return whether the kernel takes timestamps yet. It starts some time after the first socket asks for them."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
         request_timestamps([listening])
         with socket.create_connection(listening.getsockname()) as client, listening.accept()[0] as accepted:

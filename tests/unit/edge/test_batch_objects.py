@@ -1,4 +1,4 @@
-"""Batches and their lists as OpenAI's API shows them."""
+"""Test that batches and lists of batches have the form of OpenAI's API."""
 
 import pytest
 

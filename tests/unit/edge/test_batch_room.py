@@ -1,4 +1,4 @@
-"""Places for batch requests: never more than their share, first come first served, none lost when a client leaves."""
+"""Test that batch requests get streams in order of arrival and within their share, even if some clients leave."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""A bound for all bodies together: what arrives, what is worked on, and who is dropped."""
+"""Test the common memory limit of all request bodies: which connections are closed, and when a body is processed."""
 
 import asyncio
 from collections import OrderedDict
@@ -30,7 +30,7 @@ async def let_others_run():
 
 
 class Worker:
-    """A task that has a turn until it is told to end."""
+    """A task that waits for its turn to process ``count`` bytes, and then keeps the turn until ``end`` is called."""
 
     def __init__(self, room, count):
         self.has_turn = False
@@ -211,7 +211,7 @@ async def test_who_waits_for_long_lets_others_work_and_has_half_of_the_room():
 
 @pytest.mark.parametrize(("size", "together"), [(1, body_room.TURNS_AT_ONCE), (30_000, 2), (200_000, 1)])
 async def test_a_burst_is_begun_a_few_at_a_time(size, together):
-    """Between two groups whoever else has work in the event loop has it done."""
+    """Bodies that arrive together are started in groups, so that other tasks can run between two groups."""
     room = BodyRoom(10_000_000, print)
     turn_of, turns_of_loop = {}, 0
 

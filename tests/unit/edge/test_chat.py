@@ -1,4 +1,4 @@
-"""The chunks and completions that an OpenAI client gets for each op."""
+"""Test which chunks and completions an OpenAI client gets for each op."""
 
 import orjson
 import pytest

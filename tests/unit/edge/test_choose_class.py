@@ -1,4 +1,4 @@
-"""Which class a request gets: by header, by field, by OpenAI's tier, by policy; what is refused."""
+"""Test which class a request gets, from its header, its fields, OpenAI's tier or the policy, and what is refused."""
 
 import pytest
 from hypothesis import given

@@ -1,4 +1,4 @@
-"""A client that comes back: what it already has, what it missed, and what happens meanwhile."""
+"""Test that a client that resumes gets the text that it missed, even if a recall, restart or error comes meanwhile."""
 
 import asyncio
 from types import SimpleNamespace

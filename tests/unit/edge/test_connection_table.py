@@ -1,4 +1,4 @@
-"""Which connections are admitted, which makes room, and which have waited too long."""
+"""Test which connections the edge admits, and which it closes to make room or because they waited too long."""
 
 import pytest
 from hypothesis import given, settings

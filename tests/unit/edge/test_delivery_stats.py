@@ -1,4 +1,4 @@
-"""The figures of a receipt."""
+"""Test the figures that a receipt records, such as the hash of the ops and the exposure."""
 
 import hashlib
 

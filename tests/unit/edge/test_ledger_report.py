@@ -1,4 +1,4 @@
-"""The page's sums are the ledger's, whatever is read again or left out."""
+"""Test that the sums on the ledger page equal the ledger's, even if records are read again or rows are left out."""
 
 import random
 from dataclasses import replace
@@ -32,7 +32,7 @@ def store_of(windows, now_us=NOW_US, **options):
 
 
 def made(windows, query=ALL, now_us=NOW_US, wanted_shares=MappingProxyType({})):
-    """The report, and in how many steps it was made."""
+    """Make a report. Return the report and the number of steps that this took."""
     steps, count = report_steps(windows, query, now_us, wanted_shares), 0
     while True:
         try:
@@ -48,7 +48,7 @@ def sums_of(store):
 
 @given(st.lists(EVENTS, min_size=1, max_size=3), st.randoms(use_true_random=False))
 def test_of_each_window_and_part_the_newest_record_counts(events_of_parts, dice):
-    """Each part is published again and again; parts come in any order between each other."""
+    """The newest record of each window part counts, even if the parts are published repeatedly and in any order."""
     histories = []
     for part, events in enumerate(events_of_parts):
         cuts = sorted({dice.randint(0, len(events)), len(events)})

@@ -1,4 +1,4 @@
-"""How old an answer is counts by the broker's clock, whatever the edge's host or the request itself says."""
+"""Test that an answer's age is measured by the broker's clock, not by the edge's clock or the request's own time."""
 
 import pytest
 from hypothesis import given

@@ -1,4 +1,4 @@
-"""Look-ups on the log: tenants take turns with the readers, and a long look-up does not keep one."""
+"""Test that tenants take turns on the readers of the log, and that a long look-up does not keep a reader."""
 
 import asyncio
 from contextlib import asynccontextmanager
@@ -18,7 +18,7 @@ ENDLESS = 10**12
 
 
 class SlowTail:
-    """The connection of a reader: a log without a beginning or an end, and without records."""
+    """A reader's connection to an endless log. The log has offsets, but no records."""
 
     async def run(self):
         await asyncio.Event().wait()
@@ -28,7 +28,7 @@ class SlowTail:
 
 
 class SlowReader:
-    """A reader of such a log, 100 records in a look; it counts its turns."""
+    """A reader of ``SlowTail``'s endless log. Each ``position`` is 100 offsets further. ``turns`` counts its turns."""
 
     def __init__(self):
         self.tail, self.turns, self._offset = SlowTail(), 0, 0

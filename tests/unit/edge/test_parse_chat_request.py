@@ -1,4 +1,4 @@
-"""Parsing of request bodies."""
+"""Test how the bodies of chat requests are parsed."""
 
 from typing import get_type_hints
 
@@ -102,7 +102,10 @@ def test_unsupported_parameters_are_refused_by_name(name, value):
 
 
 def test_every_parameter_of_openais_client_is_known():
-    """A parameter that nobody knows would be ignored, even if it changes the answer."""
+    """The edge knows every parameter of OpenAI's client.
+
+    The edge would ignore an unknown parameter, even if the parameter changes the answer.
+    """
     known = KNOWN_FIELDS | ACCEPTED_UNUSED | REFUSED_UNLESS.keys()
     assert get_type_hints(CompletionCreateParamsBase).keys() - known == set()
 

@@ -1,4 +1,4 @@
-"""Followed partitions: the plan, and the follower that carries it out."""
+"""Test which partitions an edge follows: the plan, and the follower that carries it out."""
 
 import asyncio
 
@@ -16,7 +16,7 @@ NUMBERS = st.integers(0, 5)
 
 
 class Following(RuleBasedStateMachine):
-    """Assignments, holds and the reader's progress in any order."""
+    """A state machine in which assignments, holds and the reader's progress come in any order."""
 
     def __init__(self):
         super().__init__()
@@ -108,7 +108,7 @@ def test_without_holds_only_homes_are_followed():
 
 
 class Tail:
-    """A reader whose every call takes a turn of the event loop."""
+    """A simulated reader. Each call takes at least one event loop iteration, and waits while ``gate`` is not set."""
 
     def __init__(self):
         self.steps = []

@@ -1,4 +1,4 @@
-"""Small rules: keys, rates, origins, homes, positions, frames."""
+"""Test small parts of the edge: API keys, rate limits, origins, home partitions, op ids and encodings."""
 
 import gzip
 import hashlib

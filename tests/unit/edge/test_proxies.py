@@ -1,4 +1,4 @@
-"""The address of a client behind proxies."""
+"""Test how the edge finds the address of a client behind proxies."""
 
 import pytest
 

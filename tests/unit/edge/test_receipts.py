@@ -1,4 +1,4 @@
-"""What the edge measures of a stream when it ends."""
+"""Test the receipts that the edge writes about a stream, and its metric of the time to first token."""
 
 import asyncio
 from dataclasses import replace
@@ -27,7 +27,10 @@ class Producer:
 
 @pytest.mark.parametrize(("lane", "observed"), [("interactive", 1), ("batch", 0)])
 async def test_a_first_text_for_which_nobody_waits_is_counted_apart(lane, observed):
-    """A request of the batch lane may wait for a day: its first text would wake somebody as a late one."""
+    """The metric of the time to first token leaves out batch requests, which may wait for a day.
+
+    Otherwise a late first token of a batch request could raise an alert.
+    """
 
     def count():
         return REGISTRY.get_sample_value("railbus_edge_ttft_ms_count")

@@ -1,4 +1,4 @@
-"""The index of recent requests: never a span that misses an event."""
+"""Test that the index of recent requests never returns a span that misses an event of the request."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -76,7 +76,10 @@ ACTIONS = st.one_of(
 
 @given(st.lists(ACTIONS, max_size=60), st.integers(1, 3))
 def test_a_span_holds_every_event_that_was_delivered(actions, size):
-    """A resume follows the key, reads the log's end, and adds the history up to there, later."""
+    """A span covers all events of its key, even if new events come while a resume reads the key's history.
+
+    A resume first calls ``follow``. Later it adds the key's history up to the end that the log had at that time.
+    """
     index, log, reading = RequestIndex(size), [], {}
     for what, key in actions:
         match what:

@@ -1,4 +1,4 @@
-"""The head of a streamed response leaves with its first bytes; until then an error may be the response."""
+"""Test that a streamed response's head is sent with the first bytes, so that an earlier error can be the response."""
 
 from services.edge.delivery.client_writer import ClientWriter
 from services.edge.delivery.hub import Hub

@@ -1,4 +1,4 @@
-"""Resuming: after a cut anywhere the rest equals the uncut stream, and recalled text is not sent again."""
+"""Test that a client that resumes at any op gets the rest of the uncut stream, but no recalled text."""
 
 import orjson
 import pytest
@@ -33,7 +33,7 @@ def writers(session):
 
 
 def uncut(history, kind):
-    """Encode every op in order, with its position; return the pieces and the end."""
+    """Encode every op in order. Return a list of (op id, bytes), and the bytes that end the stream."""
     session = DeliverySession(history[0].event.request_id, PARTITION, AS_STARTED)
     writer = writers(session)[kind]
     pieces = [(sent.op_id, writer.encode(sent)) for entry in history for sent in session.feed(entry)]
@@ -41,7 +41,7 @@ def uncut(history, kind):
 
 
 def resumed(history, kind, after, split):
-    """Encode what a client gets that resumes when ``split`` events are on the log."""
+    """Return the bytes that a client gets if it resumes after the op ``after`` when ``split`` events are on the log."""
     session = DeliverySession(history[0].event.request_id, PARTITION, AS_STARTED)
     writer = writers(session)[kind]
     data = [piece for _, piece in writer.catch_up(session.resume(history[:split], after))]

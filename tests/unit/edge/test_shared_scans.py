@@ -1,4 +1,4 @@
-"""Look-ups that share what is read: each gets its own records once and in order, and a partition is read about once."""
+"""Test that look-ups share one reading of a partition, and that each gets its own records once and in order."""
 
 import hypothesis.strategies as st
 import pytest
@@ -16,7 +16,7 @@ KEYS = [b"a", b"b", b"c"]
 
 
 def record(offset, place=HERE, shift=0):
-    """Return a record of the request that has every third offset."""
+    """Return the record at ``offset``. The three keys take turns, and ``shift`` says which key comes first."""
     return UnreadableRecord(
         place.topic.name,
         place.partition,
@@ -30,7 +30,7 @@ def record(offset, place=HERE, shift=0):
 
 
 class Disk:
-    """Reads for turns, some records at a time, as a reader does; counts what it read."""
+    """A simulated reader of the log. It reads some records at a time, and counts them in ``read``."""
 
     def __init__(self, queue, oldest=0):
         self.queue, self.oldest, self.read, self.turns = queue, oldest, 0, {}
@@ -59,7 +59,7 @@ class Disk:
             self.queue.end_turn(turn)
 
     def run(self, slice_records=7):
-        """Let everybody have turns until all are complete."""
+        """Begin turn after turn until all scans are complete. A turn ends early if other scans wait."""
         while turn := self.begin():
             while turn in self.turns:
                 self.step(turn, slice_records)

@@ -1,4 +1,4 @@
-"""Delivery of a request to one client, and the hub that feeds all streams."""
+"""Test the delivery of one request's answer to one client, and the hub that passes events to all streams."""
 
 import asyncio
 
@@ -29,7 +29,7 @@ OTHER = uuid7(1_763_700_000_000, 8)
 
 
 class Wire(asyncio.WriteTransport):
-    """A connection whose client reads only when the test does."""
+    """A simulated connection. Written bytes count as unread until the test changes ``unread``."""
 
     def __init__(self):
         super().__init__()
@@ -213,7 +213,7 @@ async def test_events_before_the_connection_is_attached_wait():
 
 
 class Recorder(DeliverySession):
-    """A session that records the offsets it folds."""
+    """A session that records the offsets of the events that it folds."""
 
     def __init__(self, request_id, partition):
         super().__init__(request_id, partition, AS_STARTED)
@@ -257,7 +257,7 @@ async def test_a_long_history_waits_for_a_slow_reader():
 
 
 async def test_a_recall_shortens_an_unsent_history():
-    """Once the recall is read, no more recalled text is sent to a late client."""
+    """After the stream has read a recall, a client that came late gets no more of the recalled text."""
     for sent_already in (False, True):
         hub, wire, writer = Hub(), Wire(), AnswerWriter(ID, checked=True)
         stream = stream_of(hub, catching_up=True)
@@ -296,7 +296,10 @@ async def test_a_redaction_shortens_only_its_span():
 
 
 async def test_a_history_that_is_shortened_twice_still_arrives_together():
-    """Its ops share the position of the last: a client that got only some of them could not resume after them."""
+    """All ops of a history that was shortened twice are sent together.
+
+    They share one position, so a client that got only some of them could not resume.
+    """
     hub, wire, writer = Hub(), Wire(), AnswerWriter(ID, checked=True)
     stream = stream_of(hub, catching_up=True)
     stream.attach(ClientWriter(wire, 10_000))

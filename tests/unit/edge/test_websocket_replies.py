@@ -1,4 +1,4 @@
-"""Replies on a websocket: bounded in size and number, whatever a client sends and however little it reads."""
+"""Test that replies on a websocket are limited in size and number, whatever a client sends and reads."""
 
 import orjson
 import pytest
@@ -35,7 +35,7 @@ class UnreadTransport:
 
 
 class IdleHandler:
-    """The connection's handler, as far as replies need it."""
+    """A stand-in for the HTTP connection's handler, with only what a ``WebSocketConnection`` uses in these tests."""
 
     arrival = ArrivalTimes.at(0)
 
@@ -47,7 +47,7 @@ class IdleHandler:
 
 
 class ScriptedResponse:
-    """A websocket whose client sends these messages; counts how many were taken."""
+    """A websocket whose client sends ``messages``. ``taken`` counts the messages that the edge has read."""
 
     def __init__(self, messages):
         self._messages = iter(messages)

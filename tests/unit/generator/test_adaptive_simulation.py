@@ -1,4 +1,4 @@
-"""The adaptive draft length is as fast as the better fixed one, in simulated time."""
+"""Test, in simulated time, that the adaptive draft length is as fast as the better one of two fixed lengths."""
 
 import random
 
@@ -15,7 +15,7 @@ PAIR = SpeculationPair(target=model("gemma-3-27b"), draft=model("gemma-3-4b"), g
 
 
 def seconds(batch, alpha, *, gamma, adaptive=False):
-    """Return the time for ``batch`` answers of 300 tokens that arrive together."""
+    """Return the simulated seconds for ``batch`` requests that arrive together and have answers of 300 tokens."""
     cost = CostModel(pair=PAIR, gamma=gamma, alpha=alpha, batch=256, budget=2_048, adaptive=adaptive)
     scheduler, now = BatchScheduler(cost), 0.0
     for seed in range(batch):

@@ -1,4 +1,4 @@
-"""Closed loops use the same texts at every batch size, so that only the batch size differs."""
+"""Test that a benchmark's closed loops use the same texts at every batch size, so that only the batch size differs."""
 
 import asyncio
 import itertools

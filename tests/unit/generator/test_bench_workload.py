@@ -1,4 +1,4 @@
-"""A bench's requests are seeded and have the given length; warm ones share a prefix."""
+"""Test that a benchmark's prompts follow from the seed, have the given length, and share a prefix if warm."""
 
 import itertools
 import os

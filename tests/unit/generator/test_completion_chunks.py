@@ -1,4 +1,4 @@
-"""The chunks of a stream do not depend on how its bytes are split; malformed data is one error."""
+"""Test that a stream's chunks do not depend on how its bytes are split, and that malformed data raises an error."""
 
 import itertools
 

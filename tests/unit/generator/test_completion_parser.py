@@ -1,4 +1,4 @@
-"""Steps and the end of a streamed answer."""
+"""Test how the chunks of a streamed completion become steps and a result."""
 
 import json
 

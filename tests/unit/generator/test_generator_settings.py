@@ -1,4 +1,4 @@
-"""Each setting of the generator gets to its place in the worker's configuration."""
+"""Test that each setting of the generator reaches the worker's configuration."""
 
 from schemas.topics import REQUESTS, REQUESTS_BATCH
 from services.generator.settings import GeneratorSettings

@@ -1,4 +1,4 @@
-"""A process does not outlive its engine."""
+"""Test that a generator's process ends when its engine dies."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""An engine that cannot be created reports the remedy in one sentence."""
+"""Test that an engine that cannot be created reports the remedy in one sentence."""
 
 import subprocess
 import sys

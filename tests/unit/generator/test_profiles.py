@@ -1,4 +1,4 @@
-"""The files in `infra/profiles` set existing settings to valid values, and say what the law of a step says."""
+"""Test that the files in `infra/profiles` set valid values, and that their comments state the predicted times."""
 
 import re
 from pathlib import Path
@@ -28,11 +28,11 @@ COMPOSE_ONLY = {"RAILBUS_CPU_GENERATORS", "RAILBUS_GENERATOR_MEMORY"}
 
 CHARS_PER_TOKEN = 4
 RESERVED_BYTES = 9.3e9
-"""Of each GPU, for activations, CUDA graphs and NCCL: what the profiles leave of vLLM's share."""
+"""Part of vLLM's memory, in bytes per GPU, that a profile leaves for activations, CUDA graphs and NCCL."""
 AROUND_MS = 6
-"""Of the deadline, for edge and bus: as in `railbus plan latency`."""
+"""Part of the deadline that edge and bus take, in milliseconds, as in `railbus plan latency`."""
 LIKELY, HOPED_FOR = 0.7, 0.8
-"""Acceptance of drafts."""
+"""Acceptance rates of drafted tokens."""
 
 
 def test_the_readme_lists_every_profile():
@@ -59,7 +59,7 @@ def test_a_profile_can_be_loaded(path):
 
 
 class ProfileEstimate:
-    """A profile's settings, and what the law of a step says of them."""
+    """A profile's settings, and the times and memory that the formulas of ``services/physics`` predict for them."""
 
     def __init__(self, path):
         self.env, self.text = read_env_file(path), path.read_text(encoding="utf-8")
@@ -72,7 +72,7 @@ class ProfileEstimate:
         self.target, self.draft = model("gemma-3-27b"), model("gemma-3-4b")
 
     def prefill_ms(self, tokens):
-        """In parts, as the profile bounds a step."""
+        """Return the time to prefill ``tokens`` tokens, in steps of at most as many tokens as the profile allows."""
         took, part = 0.0, self.settings.vllm_batched_tokens
         for done in range(0, tokens, part):
             new = min(part, tokens - done)
@@ -85,12 +85,12 @@ class ProfileEstimate:
         return step + communication_ms(model, self.one, self.layout, 1)
 
     def deadline_ms(self, tokens):
-        """The router's, for a request that says nothing about it."""
+        """Return the router's default deadline for the first token of a prompt of ``tokens`` tokens, in ms."""
         config = load_settings(RouterSettings, self.env).config()
         return config.ttft_us(config.narrow(Deadlines()), tokens * CHARS_PER_TOKEN) / 1e3
 
     def room(self):
-        """Tokens in the KV cache."""
+        """Return how many tokens fit into the KV cache."""
         weights = weight_bytes(self.target, self.precision) + weight_bytes(self.draft, self.precision)
         free = self.gpu.memory_bytes * self.settings.vllm_memory - weights - RESERVED_BYTES * self.layout.tensor
         return free / (kv_bytes_per_token(self.target) + kv_bytes_per_token(self.draft))
@@ -99,7 +99,7 @@ class ProfileEstimate:
         return speedup(alpha, gamma, self.step_ms(self.draft) / self.step_ms(self.target))
 
     def said(self, pattern):
-        """The numbers that the comment has for this."""
+        """Return the numbers that the groups of ``pattern`` match in the profile's comments."""
         found = re.search(pattern, self.text.replace("\n# ", " "))
         assert found is not None, pattern
         return [float(each.replace(",", "")) for each in found.groups()]
@@ -133,7 +133,10 @@ def test_weights_and_the_answers_of_a_full_batch_fit(machine):
 
 
 def test_the_first_token_of_usual_prompts_keeps_its_deadline_under_load(machine):
-    """99 of 100 prompts of 512 tokens at 60 % load; one of 2,048 at least on an idle engine."""
+    """At 60 % load, 99 % of prompts of 512 tokens get their first token within the deadline.
+
+    On an idle engine, prompts of 2,048 tokens do, too.
+    """
     assert highest_utilisation(machine.deadline_ms(512) - AROUND_MS, machine.prefill_ms(512)) >= 0.6
     assert machine.prefill_ms(2_048) <= machine.deadline_ms(2_048) - AROUND_MS
 

@@ -1,4 +1,4 @@
-"""The simulated batch: every token once, in order, at the pace of the physics, under any arrivals and aborts."""
+"""Test that the simulated engine generates each token once, in order and at the predicted times, under any load."""
 
 import math
 import random
@@ -38,7 +38,7 @@ def sequence(seed=0, *, prompt=100, length=20, script="", truncated=False, arriv
 
 
 def run(scheduler, *, most_steps=10_000):
-    """Run to the end; return the items of each sequence and the time."""
+    """Run the scheduler until it is idle. Return the items of each sequence, by ``id``, and the end time in ms."""
     now, received = 0.0, {}
     for _ in range(most_steps):
         plan = scheduler.plan(now)
@@ -250,7 +250,7 @@ def test_a_script_that_is_not_understood(text):
     st.integers(1, 4),
 )
 def test_interactive_sequences_ignore_batch_and_batch_loses_no_token(arrivals, seats):
-    """Whatever is displaced: each answer is whole, and no interactive one waits for a batch one's seat."""
+    """Every answer is complete, and no interactive sequence waits while a batch sequence has a seat."""
     scheduler = BatchScheduler(cost_model(batch=seats, budget=512))
     alive = [
         sequence(n, prompt=prompt, length=length, batch=batch)

@@ -1,4 +1,7 @@
-"""Which rules of speculative sampling are lossless: exactly for any p and q, and by sampling."""
+"""Test which rules of speculative sampling are lossless.
+
+Some tests compute the result exactly, for any distributions p of the target and q of the draft. Others draw samples.
+"""
 
 import numpy as np
 import pytest
@@ -24,7 +27,7 @@ DRAWS = 40_000
 
 @st.composite
 def rows(draw_, count=2):
-    """Draw distributions over the same vocabulary; some tokens may be impossible."""
+    """Draw ``count`` distributions over the same vocabulary. Some tokens may have the probability 0."""
     size = draw_(st.integers(2, 12))
     weights = st.lists(st.one_of(st.just(0.0), st.floats(0.01, 1)), min_size=size, max_size=size).filter(any)
     return [np.array(w) / sum(w) for w in draw_(st.lists(weights, min_size=count, max_size=count))]
@@ -68,7 +71,10 @@ def test_a_perfect_draft_is_always_kept_by_rejection_only(rule):
 
 
 def cycles(rule, gamma=2, vocabulary=5, seed=11):
-    """Run many cycles from one context; the next token depends on the last one, as in a language model."""
+    """Run ``DRAWS`` cycles of speculative decoding from one context. The next token depends on the previous token.
+
+    Return how often each sequence came out, its probability under the target alone, and the result of ``verify``.
+    """
     rng = np.random.default_rng(seed)
     first_p, first_q = rng.dirichlet(np.full(vocabulary, 0.7), size=2)
     next_p, next_q = rng.dirichlet(np.full(vocabulary, 0.7), size=(2, vocabulary))

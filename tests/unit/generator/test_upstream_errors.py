@@ -1,4 +1,4 @@
-"""Errors of an upstream keep its numbers and none of its text."""
+"""Test that errors of an upstream server are reported with their numbers and codes, but without their text."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""The settings of the engine vllm become its arguments; vLLM itself is not needed."""
+"""Test how the settings of the engine ``vllm`` become vLLM's arguments. The tests do not need vLLM."""
 
 import json
 from pathlib import Path

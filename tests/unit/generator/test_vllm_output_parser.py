@@ -1,4 +1,4 @@
-"""vLLM's outputs become steps and a result; its start errors become one sentence."""
+"""Test that vLLM's outputs become steps and a result, and that an error at vLLM's start becomes one sentence."""
 
 from types import SimpleNamespace as Told
 

@@ -1,4 +1,4 @@
-"""Output of the engine's processes is kept while they start, and shown afterwards."""
+"""Test that the stderr of vLLM's processes is captured while the engine starts, except for Railbus's own log lines."""
 
 import subprocess
 import sys

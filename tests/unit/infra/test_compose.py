@@ -1,4 +1,4 @@
-"""`docker-compose.yml` and `infra/Dockerfile`, read as data: a broken one is only noticed where there is Docker."""
+"""Test `docker-compose.yml` and `infra/Dockerfile` as data, because only Docker would notice their mistakes."""
 
 import re
 from pathlib import Path

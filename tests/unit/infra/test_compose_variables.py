@@ -1,4 +1,4 @@
-"""What compose makes of `docker-compose.yml`: a GPU profile's variables arrive, and any profiles go together."""
+"""Test that a GPU profile's variables reach the services in `docker-compose.yml`, and that all profiles go together."""
 
 from dataclasses import fields
 from itertools import chain, combinations

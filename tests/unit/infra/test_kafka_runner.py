@@ -1,4 +1,4 @@
-"""`infra/kafka/run.py`: what it says when it cannot run, and that a broken download is never taken for a whole one."""
+"""Test what `infra/kafka/run.py` reports if it cannot run, and that it never uses an incomplete download."""
 
 import hashlib
 import socket
@@ -20,7 +20,7 @@ FAKE_JARS = (
 
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
-    """A copy of `infra/kafka` with a cache of its own, beside a folder `bin` that is the whole path."""
+    """Return a folder with a copy of `infra/kafka` and its own cache. Its folder `bin` is the only one in ``PATH``."""
     copied = tmp_path / "infra" / "kafka"
     copied.mkdir(parents=True)
     for name in ("run.py", "jars.py", "node.py", "pom.xml", "server.properties", "log4j2.properties"):

@@ -1,4 +1,4 @@
-"""Rules and dashboards name only metrics that exist, and every alert is explained in the runbook."""
+"""Test that rules and dashboards name only metrics that exist, and that the runbook explains every alert."""
 
 import json
 import re
@@ -30,7 +30,7 @@ each_alert = pytest.mark.parametrize("alert", ALERTS, ids=lambda rule: rule["ale
 
 
 def series() -> set[str]:
-    """Every name that a scrape of our processes can have."""
+    """Return the names of all series that Railbus's metrics can have in a scrape."""
     found: set[str] = set()
     for metric in metrics():
         name, kind = metric._name, metric._type
@@ -43,12 +43,12 @@ def series() -> set[str]:
 
 
 def named(expression: str) -> set[str]:
-    """Metrics and recording rules in a PromQL expression."""
+    """Return the names of the metrics and recording rules in a PromQL expression."""
     return set(re.findall(r"\b(?:railbus[a-z0-9_:]*|process_[a-z_]+)\b(?!\")", re.sub(r'"[^"]*"', '""', expression)))
 
 
 def sections() -> dict[str, str]:
-    """The runbook's sections, by the anchor of their headings."""
+    """Return the sections of the runbook by the anchors of their headings."""
     parts = re.split(r"(?m)^## ", RUNBOOK.read_text(encoding="utf-8"))[1:]
     return {re.sub(r"[^a-z0-9]+", "-", part.partition("\n")[0].lower()).strip("-"): part for part in parts}
 
@@ -65,7 +65,9 @@ def test_every_metric_of_a_rule_exists(rule: dict[str, Any]) -> None:
 
 
 def test_no_label_of_a_metric_is_one_that_prometheus_gives_to_each_process() -> None:
-    """Prometheus renames such a label of a metric to ``exported_...``, so rules would read the other one."""
+    """No metric has a label that Prometheus sets for each process. Prometheus would rename the metric's own label to
+    ``exported_...``, and rules would read the wrong label.
+    """
     of_a_process = {"job", "instance", "service", "process"}
 
     assert {metric._name: of_a_process & set(metric._labelnames) for metric in metrics()} == {

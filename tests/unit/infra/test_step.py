@@ -1,4 +1,4 @@
-"""``infra/step.sh`` shows that a long silent command of the Makefile goes on."""
+"""Test that ``infra/step.sh`` reports how long a command of the Makefile takes, and keeps its output and exit code."""
 
 import subprocess
 

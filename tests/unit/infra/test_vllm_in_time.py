@@ -1,4 +1,4 @@
-"""``infra/vllm-in-time.sh`` runs vLLM's tests where there is time, and says so where there is none."""
+"""Test that ``infra/vllm-in-time.sh`` runs vLLM's tests if there is time, and otherwise reports why it skips them."""
 
 import os
 import subprocess
@@ -14,7 +14,10 @@ SCRIPT = ROOT / "infra" / "vllm-in-time.sh"
 
 @pytest.fixture
 def run(tmp_path):
-    """Run the script with a ``make`` that notes what it is asked for and then does as told."""
+    """Return a function that runs the script with a fake ``make``, which records its target and then runs ``does``.
+
+    The function returns the ended process and the recorded targets.
+    """
 
     def with_make(does: str, seconds: int = 3_000, **env: str) -> tuple[subprocess.CompletedProcess[str], list[str]]:
         make, asked = tmp_path / "make", tmp_path / "asked"

@@ -1,4 +1,4 @@
-"""The state of a job after its events, in whatever order and however often they are on the log."""
+"""Test the state of a job after its events, including events that are on the log twice or too late."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""A line is a request, or one error that names what is wrong and repeats no prompt."""
+"""Test that a line of a job becomes a request, or one error that names the mistake and repeats no prompt."""
 
 import contextlib
 import json

@@ -1,4 +1,4 @@
-"""Prompts that begin alike are neighbours, and the prefix cache has most of what it could have."""
+"""Test that prompts with the same beginning become neighbours, so that most of the possible cache hits happen."""
 
 import random
 from collections import OrderedDict
@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 from services.jobs.prefix_order import prefix_key, prefix_order
 
 BLOCK = 64
-"""Characters of a block: 16 tokens of 4."""
+"""Size of a cache block in characters: 16 tokens of 4 characters."""
 
 
 def blocks(prompt: str):
-    """The chain of a prompt's whole blocks: each stands for itself and all before it."""
+    """Yield one hash for each whole block of a prompt. The hash covers the block and all blocks before it."""
     chain = 0
     for end in range(BLOCK, len(prompt) + 1, BLOCK):
         chain = hash((chain, prompt[end - BLOCK : end]))
@@ -21,8 +21,11 @@ def blocks(prompt: str):
 
 
 def cached_share(prompts, *, capacity: int, at_once: int) -> float:
-    """The share of blocks that an engine's cache has: least recently used blocks go; those of one step are computed
-    at the same time, so none of them helps another."""
+    """Return the share of the prompts' blocks that are in an engine's prefix cache when they are needed.
+
+    The cache holds ``capacity`` blocks, and evicts the least recently used ones. Prompts are computed in groups of
+    ``at_once``. The prompts of a group cannot use each other's blocks.
+    """
     cache, hits, total = OrderedDict(), 0, 0
     for begin in range(0, len(prompts), at_once):
         wave = [list(blocks(prompt)) for prompt in prompts[begin : begin + at_once]]
@@ -39,12 +42,16 @@ def cached_share(prompts, *, capacity: int, at_once: int) -> float:
 
 
 def possible_share(prompts) -> float:
-    """The share with a cache for everything, and one prompt at a time."""
+    """Return the share of blocks that are cached if the cache evicts nothing and prompts are computed one at a time."""
     return cached_share(prompts, capacity=10**9, at_once=1)
 
 
 def seed_shape(groups: int, count: int, rng: random.Random) -> list[str]:
-    """Prompts of the document that asked for this: 2,400 shared tokens and 600 of their own, in any order."""
+    """Return ``count`` prompts in random order, about as long as those in the design document.
+
+    The first 10,000 characters are the same for all prompts of one of ``groups`` groups. Each prompt then has 2,400
+    characters of its own.
+    """
     letters = "abcdefghijklmnopqrstuvwxyz "
     shared = ["".join(rng.choices(letters, k=10_000)) for _ in range(groups)]
     found = [shared[n % groups] + "".join(rng.choices(letters, k=2_400)) for n in range(count)]

@@ -1,4 +1,4 @@
-"""A job's input is read once, and each of its lines has one result, in the order of the input."""
+"""Test that each line of a job's input gets exactly one result, in the order of the input."""
 
 import json
 from io import BytesIO
@@ -41,7 +41,7 @@ def prepared(store, content, *, refuse_bad=False):
 
 
 def write_part(store, name, results):
-    """Write a part file whose last bytes are not valid any more; return how it is noted."""
+    """Write ``results`` to a part file that ends with a cut-off record. Return its name and valid length."""
     lines, content = JobLines(store, BATCH_ID, FILE_ID), b""
     for place, result in results:
         said = result_line(BATCH_ID, place, 1, lines.number(place), lines.line(place).custom_id, result)

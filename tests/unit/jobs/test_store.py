@@ -1,4 +1,4 @@
-"""The folder of the files of jobs."""
+"""Test the folder that stores the input and output files of jobs."""
 
 import os
 import subprocess
@@ -19,7 +19,7 @@ with FolderStore(Path(sys.argv[1])).writing("file-1", "acme", "a.jsonl", "batch"
 
 
 def test_what_a_killed_process_left_of_a_file_is_removed(tmp_path):
-    """No tenant sees it, so no tenant could delete it."""
+    """A killed process's unfinished file is removed after some time, because no tenant sees it or can delete it."""
     subprocess.run([sys.executable, "-c", KILLED, tmp_path], check=False)
     (part,) = (tmp_path / "files").iterdir()
     FolderStore(tmp_path)

@@ -1,4 +1,4 @@
-"""An event is acknowledged when all that its batch changed is on the log, and never before."""
+"""Test that an event is acknowledged only when all changes of its batch are on the log."""
 
 import asyncio
 from contextlib import asynccontextmanager
@@ -25,7 +25,7 @@ def read(partition, offset):
 
 
 class Log:
-    """Takes changes; the broker has each when the test says so."""
+    """A simulated log. The broker acknowledges a change when the test sets the result of its future in ``pending``."""
 
     def __init__(self):
         self.sent = []

@@ -1,4 +1,4 @@
-"""What is kept of Faust: its queues lose nothing."""
+"""Test the subclasses that correct Faust's defects, so that no record is lost."""
 
 import asyncio
 from types import SimpleNamespace

@@ -1,4 +1,4 @@
-"""How far a partition was read stands beside what was booked; a record that is left out is noticed."""
+"""Test that the ledger knows which record of a partition comes next, and notices a record that is left out."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""The draft length falls with the load, and is 0 where drafting costs time."""
+"""Test that the draft length falls as the load grows, and is 0 where drafting would cost time."""
 
 import random
 
@@ -91,7 +91,7 @@ _choices = {}
 
 
 def _choice(pair, alpha, batch, *, probing):
-    """Choose gamma from a table with steps of 0.04 in alpha."""
+    """Choose gamma for alpha, rounded to steps of 0.04 so that results can be reused."""
     key = (id(pair), round(alpha * 25), batch, probing)
     if key not in _choices:
         seen = AcceptanceEstimate.expected(key[1] / 25)
@@ -106,7 +106,10 @@ def _choice(pair, alpha, batch, *, probing):
 @example(PAIR, 0.95, 0.0, 64, 1)
 @given(pairs, st.floats(0, 0.95), st.floats(0, 0.95), st.sampled_from([1, 8, 64]), st.integers(0, 9))
 def test_learning_costs_little_against_off_and_against_knowing(pair, believed, true, batch, seed):
-    """The estimate converges from any prior."""
+    """With any first estimate of the acceptance, learning the true acceptance costs little time.
+
+    Decoding takes at most 4 % longer than without drafts, and at most 20 % longer than with the best draft length.
+    """
     draw, seen, idle, time, tokens = random.Random(seed), AcceptanceEstimate.expected(believed), 0, 0.0, 0
     rest = probe_after(pair, batch=batch)
     cycle = [pair.cycle_ms(gamma, batch=batch) for gamma in range(9)]

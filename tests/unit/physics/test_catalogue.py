@@ -1,4 +1,4 @@
-"""The catalogue: published sizes, bits per weight, experts, and several accelerators for one model."""
+"""Test the catalogue: published sizes of models, bits per weight, mixtures of experts, and models on several GPUs."""
 
 from dataclasses import replace
 

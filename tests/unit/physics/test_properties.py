@@ -1,4 +1,4 @@
-"""Properties of the formulas for any input."""
+"""Test properties that the formulas have for any input."""
 
 import math
 import random

@@ -1,4 +1,4 @@
-"""Percentiles, and intervals with the promised coverage."""
+"""Test percentiles, and that confidence intervals have the promised coverage."""
 
 import random
 

@@ -1,7 +1,7 @@
-"""The formulas reproduce the design's tables, to 2 % or to the last digit given there.
+"""Test that the formulas reproduce the tables of the design document, within 2 % or half a unit of the last digit.
 
-The tables were computed from two shares of the data sheet's rates, with no other constants. What published
-measurements say instead is in test_published.py.
+The tables were computed with only two constants: the share of the data sheet's FLOP/s that is reached, and the share of
+its bandwidth. test_published.py compares the formulas with published measurements instead.
 """
 
 from dataclasses import replace
@@ -30,7 +30,10 @@ TABLES = replace(FLOOR, flops=0.43, step_flops=0.43, bandwidth=0.74, kv_bandwidt
 
 
 def close(expected: float, *, digit: float = 0.0) -> object:
-    """Compare to 2 % or half a unit of the table's last digit, whichever is more."""
+    """Return a value that equals numbers near ``expected``: within 2 %, or half of ``digit`` if that is more.
+
+    ``digit`` is one unit of the last digit in the table.
+    """
     return pytest.approx(expected, rel=0.02, abs=digit / 2)
 
 
@@ -136,11 +139,15 @@ BATCH = {"requests": 200_000, "shared": 2_400, "own": 600, "output": 300}
     ],
 )
 def test_batch(which, precision, on, per_second, hours, uncached_hours, within):
-    """Compare approximately: the table counts 2 FLOP for each embedding parameter too, and no attention.
+    """The formulas reproduce the table of batch jobs approximately, within the relative error ``within``.
 
-    Its columns have two digits. On the small card, where the embedding has the largest share of the arithmetic, our
-    value differs by 13 %: its 16 GiB, which the table takes for 16 x 10^9 bytes, hold a larger batch. The column
-    "ideal" is not reproduced: it is neither the sum of both floors nor their maximum.
+    Unlike the formulas, the table counts 2 FLOP for each embedding parameter, too, and leaves out attention. Its
+    columns have two digits. The value for the RTX 4080 differs by 13 %, for two reasons. The embedding has the largest
+    share of the arithmetic there. And the table takes the card's 16 GiB for 16 x 10^9 bytes, although 16 GiB are more
+    and hold a larger batch.
+
+    The table's column "ideal" is not reproduced. It is neither the sum nor the maximum of the minimum times of prefill
+    and decode.
     """
     where = (model(which), gpu(on), precision)
     cached = throughput(*where, BatchWork(**BATCH), efficiency=BATCHED)
@@ -153,10 +160,10 @@ def test_batch(which, precision, on, per_second, hours, uncached_hours, within):
 
 @pytest.mark.parametrize(("on", "knee", "breaks_even"), [(H100, 44, 96), (H200, 31, 67)])
 def test_where_verifying_costs_and_where_speculation_stops_paying(on, knee, breaks_even):
-    """Two different batch sizes: verification is free up to the first, and speculation pays up to the second.
+    """Verification is free up to the batch size ``knee``. Speculation pays up to the larger ``breaks_even``.
 
-    Between them a verify step costs more than a plain one, but generates tau tokens. Reading KV caches raises the
-    second.
+    Between the two, a verify step takes longer than a plain one, but it generates tau tokens. Reading KV caches raises
+    ``breaks_even``.
     """
     assert compute_bound_tokens(BIG, on, "fp8") / 5 == close(knee, digit=1)
     pair = SpeculationPair(target=BIG, draft=SMALL, gpu=on, efficiency=TABLES)

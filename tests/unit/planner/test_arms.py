@@ -1,4 +1,4 @@
-"""Which arms there are, in which order they run, and what the prediction is about."""
+"""Test which arms a benchmark has, in which order they run, and for which GPU and models the prediction is made."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The batch plan: its ways, intervals, front and answers; what does not fit is refused with a remedy."""
+"""Test the batch plan: its ways, intervals, Pareto front and answers, and the remedy for a model that does not fit."""
 
 import json
 import re

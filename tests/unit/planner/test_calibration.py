@@ -1,4 +1,4 @@
-"""A fit recovers the roofline that generated its data; results that cannot be compared are refused."""
+"""Test that a fit recovers the roofline that made its data, and that results that cannot be compared are refused."""
 
 import itertools
 import json
@@ -122,7 +122,7 @@ def test_steps_without_drafts_count_although_the_engine_omits_them():
 
 
 def asked(draw, gamma, *, at=0.0, tokens=40, step_ms=10.0, error=None):
-    """A request that took a step every ``step_ms``, with gamma tokens drafted in each."""
+    """Return the record of a request that took a step every ``step_ms``, and drafted ``gamma`` tokens in each step."""
     steps, said, now, kept, places = [(30.0, 1)], 1, 30.0, 0, [0] * gamma
     while said < tokens:
         accepted = 0
@@ -146,7 +146,7 @@ def alike(draw, gamma, step_ms, batch):
 
 
 def result(**changes):
-    """A bench of two arms in the order A B B A."""
+    """Return the result of a benchmark of two arms, which ran in the order A B B A. ``changes`` replaces fields."""
     draw, runs = random.Random(4), []
     for arm, gamma, step_ms in (("plain", 0, 10.0), ("fast", 4, 14.0), ("fast", 4, 14.0), ("plain", 0, 10.0)):
         cells = [{"batch": b, "prompt": 100, "sets": [alike(draw, gamma, step_ms, b) for _ in "abc"]} for b in (1, 2)]

@@ -1,4 +1,7 @@
-"""What a screen keeps of the best: the design's table, a simulation, and the limits."""
+"""Test which share of the best requests the first model of a cascade (the screen) passes on.
+
+The expected values come from the design document's table, from simulations, and from limiting cases.
+"""
 
 import math
 import random
@@ -14,7 +17,10 @@ from services.physics.cascade import chain_recall, rank_correlation, recall
     ("rho", "at_10k", "at_20k"), [(0.7, 0.63, 0.79), (0.8, 0.79, 0.91), (0.9, 0.93, 0.99)]
 )  # fmt: skip
 def test_the_designs_table(rho, at_10k, at_20k):
-    """The best 1 % of 200,000, kept by a screen that passes on 10,000 or 20,000."""
+    """If a screen passes on 10,000 or 20,000 of 200,000 requests, it keeps the table's share of the best 1 %.
+
+    ``rho`` is the rank correlation between the screen's scores and the last model's scores.
+    """
     assert recall(rho, best=0.01, kept=0.05) == pytest.approx(at_10k, abs=0.02)
     assert recall(rho, best=0.01, kept=0.10) == pytest.approx(at_20k, abs=0.02)
 

@@ -1,4 +1,4 @@
-"""The latency plan adds up and agrees with the physics; invalid input is refused by name."""
+"""Test that the latency plan adds up and agrees with the formulas, and that an error names the invalid input."""
 
 import json
 import re
@@ -83,7 +83,10 @@ def test_a_deadline_of_200_ms():
 
 
 def test_the_deadline_counts_from_receipt_as_the_routers_does():
-    """The router adds the deadline to the time of receipt (``ttft_due_us``): the client's network is outside of it."""
+    """The deadline counts from when the edge receives the request, as in the router (``ttft_due_us``).
+
+    So the time in the client's network does not change the deadline.
+    """
     near, far = (plan_latency(ask(around=SurroundingLatency(network=network))) for network in (0, 150))
     assert near.deadline == far.deadline
     assert near.deadline.prefill_ms == 200 - 3 - 1 - 2

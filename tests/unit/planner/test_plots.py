@@ -1,4 +1,4 @@
-"""Drawings are written to the given file or folder; a missing library is reported."""
+"""Test that plots are written to the given file or folder, and that a missing library is reported."""
 
 import sys
 

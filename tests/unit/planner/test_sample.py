@@ -1,4 +1,4 @@
-"""A plan from a sample: prompts are read, loops divided, and an engine with known times is recovered."""
+"""Test plans from a measured sample: prompts are read and divided, and a simulated engine's times are recovered."""
 
 import json
 
@@ -18,9 +18,10 @@ from tests.support.examples import examples
 
 
 class Engine:
-    """An engine in virtual time: a step takes ``fixed + each x running``, and ``token`` for each prompt token in it.
+    """A simulated engine in virtual time.
 
-    A prompt is its number of tokens, or a pair: this number, and the length of its answer.
+    A step takes ``fixed``, plus ``each`` for each running answer, plus ``token`` for each prompt token that the step
+    prefills. A prompt is given as its number of tokens, or as a pair of this number and the length of its answer.
     """
 
     def __init__(self, fixed, each, token, length=20, cached=0):
@@ -82,7 +83,10 @@ def test_other_lengths_are_predicted_and_the_ranking_is_right():
 
 
 def in_pieces(result, size):
-    """The same answers from a server that sends several tokens at once, each counted as one, and their number last."""
+    """Return the same answers as from a server that sends ``size`` tokens in one piece.
+
+    Each piece counts as one token. Only the usage at the end has the true number of tokens.
+    """
     return SampleResult(
         result.at_once, result.output,
         tuple(
@@ -180,7 +184,10 @@ def test_a_few_prompts_are_not_divided_further():
 
 
 def test_a_machine_that_becomes_slower_is_averaged():
-    """Half of the loops of one and of three at a time run at the first speed, half at the last."""
+    """If the machine becomes slower during the sample, the prediction is that for its mean speed.
+
+    The loops run with 1, 3, 8, 3 and 1 requests at a time, each loop slower than the one before.
+    """
     loops = divided(PROMPTS, 8)
     speeds = [1.0, 1.1, 1.2, 1.3, 1.4]
     results = [Engine(10 * by, 0.4 * by, 0.05 * by).run(*loop) for by, loop in zip(speeds, loops, strict=True)]

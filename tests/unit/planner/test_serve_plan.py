@@ -1,4 +1,4 @@
-"""The serving plan: its queue against the exact one and against the simulated scheduler, its limits, its report."""
+"""Test the serving plan: its queue against exact queues and the simulated scheduler, its limits, and its report."""
 
 import json
 import re
@@ -36,7 +36,7 @@ def told(capsys, *flags):
 
 @pytest.mark.parametrize("load", [0.1, 0.5, 0.8, 0.9])
 def test_without_decoding_it_is_the_exact_queue(load):
-    """One prompt in a step and answers of one token: M/D/1, whose waits Erlang gave in closed form."""
+    """With one prompt per step and answers of one token, waiting times are those of the exact queue, M/D/1."""
     seen = queue_times(lambda _, prompts: 10.0 * prompts, load * 100, 1, 1, 10)
     mean = sum(at_ms * weight for at_ms, weight in seen.ttft)
     assert mean == pytest.approx(10 + mean_wait_ms(10, load), rel=0.02)
@@ -75,7 +75,10 @@ def test_more_requests_are_never_served_sooner(base, each, prefill, most, tokens
 @pytest.mark.slow
 @pytest.mark.parametrize("load", [0.5, 0.85])
 def test_the_simulated_scheduler_agrees(load):
-    """A step takes 1.37 of its prompts. The whole comparison is ``python -m tests.bench.serve_queue``."""
+    """The queue agrees with the simulated scheduler, here in a case in which a step can prefill 1.37 prompts.
+
+    ``python -m tests.bench.serve_queue`` makes the whole comparison.
+    """
     for _, measured, said in errors(CASES[1], (load,), 1_500):
         assert said.p50 == pytest.approx(measured.p50, rel=0.1)
         assert said.p99 == pytest.approx(measured.p99, rel=0.15)
@@ -108,7 +111,10 @@ def test_a_prompt_of_three_steps_takes_three():
 
 @pytest.mark.parametrize("tokens", [20, 200])
 def test_answers_that_slow_each_other_down_run_as_the_exact_queue_has_them(tokens):
-    """Prompts that take no time and steps of n ms: processor sharing, M/G/1-PS, with rate x tokens as its load."""
+    """The mean number of running answers is that of the exact queue, M/G/1 with processor sharing.
+
+    Prompts take no time, and a step with n running answers takes n ms.
+    """
     load = 0.6
     rate = load * 1e3 / (tokens - 1)
     seen = queue_times(lambda running, _: max(1.0, running), rate, tokens, 64, 256)

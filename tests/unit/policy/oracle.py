@@ -1,4 +1,7 @@
-"""What a match is, word by word as the documentation defines it: slow, over the whole text, by Python's ``re``."""
+"""Find matches as the documentation defines them, slowly, with Python's ``re`` over the whole text.
+
+Tests compare the policy's automaton with this reference.
+"""
 
 import re
 
@@ -6,7 +9,7 @@ from services.policy.matching.validators import valid
 
 
 class Plain:
-    """A rule as data, for both the oracle and the machine."""
+    """A pattern rule as plain data. The tests also make the automaton's rule from it."""
 
     def __init__(self, name, regex, guard="none", validator=None, ignore_case=False):
         self.name, self.regex, self.guard = name, regex, guard
@@ -43,7 +46,11 @@ def allowed(rule, text, start, end):
 
 
 def matches(rule, text, *, shortest=False, longest=40):
-    """Leftmost, then longest (or shortest), not overlapping: (name, start, end)."""
+    """Return a rule's matches, from left to right and without overlaps, as (name, start, end).
+
+    At each start, the longest match of at most ``longest`` characters counts, or the shortest one if ``shortest`` is
+    set.
+    """
     found, start = [], 0
     while start < len(text):
         ends = range(start + 1, min(len(text), start + longest) + 1)

@@ -1,4 +1,4 @@
-"""The decision log: one line for each decision, without user text; its failure stops no request."""
+"""Test that the decision log has a line for each decision, without user text, and that its failure stops no request."""
 
 import json
 import stat

@@ -1,4 +1,4 @@
-"""Policy tightens what a request asks for and never loosens it."""
+"""Test that a policy may tighten the delivery that a request asks for, but never loosens it."""
 
 from hypothesis import given, settings
 from hypothesis import strategies as st

@@ -1,4 +1,4 @@
-"""Words in disguise are found where they stand; innocent text is not."""
+"""Test that disguised words are found with their positions, and that harmless text is not found."""
 
 import pytest
 from hypothesis import given, settings

@@ -1,4 +1,4 @@
-"""``railbus policy test``: the shipped policies answer as their golden corpora say, and a wrong answer is reported."""
+"""Test ``railbus policy test``: the shipped policies pass their golden cases, and a wrong answer is reported."""
 
 import json
 
@@ -22,7 +22,7 @@ def test_the_shipped_policies_answer_as_expected(policy, case):
 
 
 def test_every_category_of_every_pattern_has_its_own_ruling():
-    """Every shipped category has a rule of its own, not the default for unknown ones."""
+    """Each shipped policy rules on every category of its patterns by name, not only by its default for unknown ones."""
     for name in ("default", "strict"):
         policy = load(ROOT / "policies" / name)
         known = policy.rego.data["findings"]["output"]

@@ -1,4 +1,4 @@
-"""A policy loads whole or not at all, and every fault has its file and line."""
+"""Test that a policy is loaded completely or not at all, and that every fault is reported with its file and line."""
 
 import os
 import shutil

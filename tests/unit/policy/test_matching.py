@@ -1,4 +1,7 @@
-"""The matcher finds what the oracle finds, however the text is cut, and never takes back what it called decided."""
+"""Test that the matcher finds the same matches as the reference in oracle.py.
+
+The matches do not depend on how the text is cut into pieces, and what is decided stays decided.
+"""
 
 from pathlib import Path
 
@@ -102,7 +105,7 @@ def test_the_table_may_be_begun_anew_at_any_time(monkeypatch):
 
 
 def test_beginnings_inside_a_match_are_let_go():
-    """Whatever begins inside of what is as good as found cannot be found: it is not followed to its end."""
+    """A possible match that begins inside an existing match is dropped at once, because matches do not overlap."""
     machine = Automaton([Rule(name="key", category="key", node=parse("k[a-k]{5,90}"))])
     scanner = Scanner(machine)
     for _ in range(80):
@@ -144,7 +147,7 @@ def samples():
 @pytest.mark.parametrize(("spec", "example"), list(samples()))
 @pytest.mark.parametrize("size", [1, 2, 3, 7])
 def test_every_sample_is_found_wherever_it_is_cut(spec, example, size):
-    """The first cut is at every position, then every ``size`` characters: no sample may hide in a seam."""
+    """Each pattern's examples are found wherever the text is cut: at any position, then every ``size`` characters."""
     machine = Automaton([rule_of(spec)])
     text = f"Yes, ({example}) and so on."
     expected = [(spec.name, 6, 6 + len(example))]

@@ -1,4 +1,4 @@
-"""The slices that Presidio's recognizers read."""
+"""Test how a text is divided into slices for Presidio's recognizers, and what they find in the slices."""
 
 import random
 from contextlib import asynccontextmanager

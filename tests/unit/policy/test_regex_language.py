@@ -1,4 +1,4 @@
-"""The pattern language accepts bounded patterns and names a remedy for others."""
+"""Test that the pattern language accepts patterns of bounded length, and names a remedy for other patterns."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""Hot reload: without a gap, never half an edit, and a broken policy changes nothing."""
+"""Test that a policy is reloaded without a gap, never with half an edit, and never if the edit is broken."""
 
 import asyncio
 import logging
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.slow  # each policy that is read is tried in a process 
 
 
 def settle(reloader):
-    """Poll twice: an edit is loaded when the files are unchanged."""
+    """Poll twice, and return the second result. An edit is loaded at the first poll that finds the files unchanged."""
     assert reloader.poll() is None
     return reloader.poll()
 

@@ -1,4 +1,7 @@
-"""A policy that would end its service, or keep it busy, is one clear fault; the process that tries it ends instead."""
+"""Test that a policy that would crash or block its service is refused with one clear fault.
+
+A separate process tries the policy, and crashes instead of the service.
+"""
 
 import pytest
 
@@ -76,7 +79,7 @@ def test_brackets_in_texts_and_comments_nest_nothing():
 
 
 def admission_that_says(expression):
-    """The default policy, whose admission computes something first."""
+    """Return the files of the default policy. Its admission rule also evaluates ``expression``."""
     files = dict(read_files(ROOT / "policies/default"))
     text = files["rego/admission.rego"].decode()
     files["rego/admission.rego"] = f'{text}\nreasons contains "model" if {expression} == 7\n'.encode()
@@ -128,7 +131,10 @@ PANICS = 'package a\nimport rego.v1\nx := glob.match("' + "{a," * 200 + "b" + "}
 
 
 def test_an_engine_that_gives_up_gives_no_answer_and_goes_on():
-    """The engine's error is no ``Exception``: it would end the task that waits for the verdict."""
+    """A panic of the Rego engine raises a ``RulingError``, and the engine can be asked again.
+
+    The panic itself is no ``Exception``, so it would end the task that waits for the verdict.
+    """
     asked = Rego({"a.rego": PANICS}, {}, ("data.a.x",))
     for _ in range(3):
         with pytest.raises(RulingError, match=r"data\.a\.x: "):

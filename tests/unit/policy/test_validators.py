@@ -1,4 +1,4 @@
-"""The validators of matched text."""
+"""Test the validators of matched text, such as Luhn and IBAN."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""The tenants take turns, and each keeps its order."""
+"""Test that tenants take turns, and that the items of each tenant keep their order."""
 
 from services.processor.fair_queue import FairQueue
 

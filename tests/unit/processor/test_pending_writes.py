@@ -1,4 +1,4 @@
-"""Writes reach the producer in the order of their decisions, at once while it has room."""
+"""Test that writes reach the producer in the order of their decisions, and at once while the producer has room."""
 
 import asyncio
 import contextlib
@@ -17,7 +17,7 @@ from tests.unit.router.world import closed, request_id
 
 
 class SmallProducer:
-    """Has room for so many writes, until somebody makes more."""
+    """A simulated producer that takes ``room`` writes. ``make_room`` lets it take more."""
 
     def __init__(self, room):
         self.room = room
@@ -51,7 +51,7 @@ class SmallProducer:
 
 
 class Writer:
-    """``PendingWrites`` with a small producer, and what it reported."""
+    """``PendingWrites`` with a ``SmallProducer``, and lists of what its callbacks reported."""
 
     def __init__(self, room, held=lambda _: True):
         self.producer = SmallProducer(room)
@@ -146,7 +146,10 @@ async def test_what_waits_and_is_lost_is_finished_and_not_written():
     [(None, True, False), (EventRejected("no"), True, True), (NotAcknowledged("?"), False, True)],
 )
 async def test_a_record_is_done_when_its_write_is_or_never_will_be(error, ends, lost):
-    """A write of which nothing is known is made again: its record is read again."""
+    """A record is finished when its write was acknowledged or rejected.
+
+    If the outcome of the write is unknown, the record is not finished, so that it is read and written again.
+    """
     writer = Writer(room=1)
     writer.append(0)
     assert (len(writer.written), writer.finished, writer.pending.busy) == (1, [], True)

@@ -1,4 +1,4 @@
-"""The clocks of writers against the broker's: measured per source, told once, with bounded memory."""
+"""Test that the clock skew between each writer and the broker is measured and reported once, in bounded memory."""
 
 from schemas.base import Event
 from services.processor.skew import MAX_SOURCES, SILENT_US, WINDOW_US, SkewMeter
@@ -6,7 +6,10 @@ from tests.unit.router.world import MS, T0, chunk, request
 
 
 def heard(meter: SkewMeter, skew_ms: int, ways_ms: list[int], *, now_us: int = T0) -> list[tuple[str, float] | None]:
-    """Let a generator write chunks that are on their way for so long; return what is told."""
+    """Let a generator with a clock ``skew_ms`` ahead write one chunk for each of ``ways_ms``. Return the reports.
+
+    ``ways_ms`` are the times that the chunks take to reach the broker.
+    """
     events = [chunk(seq, at_ms=1_000 * seq + skew_ms) for seq in range(len(ways_ms))]
     times = [(T0 + 1_000 * MS * seq) // 1_000 + way_ms for seq, way_ms in enumerate(ways_ms)]
     step_us = WINDOW_US // (len(ways_ms) - 1)

@@ -1,4 +1,4 @@
-"""Input rails that misbehave, for NeMo to run."""
+"""Deliberately faulty input rails for NeMo Guardrails: one raises an exception, the other rewrites the prompt."""
 
 from nemoguardrails.actions.rail_outcome import RailOutcome, TransformTarget
 

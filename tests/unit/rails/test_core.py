@@ -1,4 +1,4 @@
-"""Which requests are evaluated when: tenants take turns, and none has all of the room or waits without bound."""
+"""Test when requests are evaluated: tenants take turns, none takes all places, and none waits without a limit."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -75,7 +75,10 @@ def test_what_waited_on_a_lost_partition_takes_no_room():
 
 
 def test_a_request_of_a_lost_partition_is_evaluated_again():
-    """Perhaps its verdict was sent and not acknowledged, and never reaches the log."""
+    """A request is evaluated again after its partition was lost, or after its verdict was not written.
+
+    The first verdict may never have reached the log.
+    """
     core = RailsCore(ROOM)
     (begun,) = read(core, 0, "acme", partition=1)
     (kept,) = read(core, 1, "acme", partition=2)
@@ -130,7 +133,10 @@ def test_every_request_is_begun_once_and_the_room_is_kept(steps):
 
 
 def test_a_raw_request_gets_no_longer_deadline_than_the_policy_allows():
-    """Applications write requests to the topic too; one that asks for a day is old after the policy's longest."""
+    """No request has a deadline longer than the policy's longest, even if an application asks for a day.
+
+    Applications may write requests to the topic themselves.
+    """
     classes = ServiceClasses(bounds=DeadlineBounds(total_ms=(1, 1_000)))
     asked = structs.replace(request(), deadlines=Deadlines(total_ms=86_400_000), at=1)
     raw = Received(REQUESTS.name, 0, 0, 0, asked, None)

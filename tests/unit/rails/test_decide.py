@@ -1,4 +1,4 @@
-"""The verdict as a function of how the rails ended: fail closed, whatever the mixture."""
+"""Test that the verdict follows from how the rails ended, and fails closed for every mixture of endings."""
 
 import pytest
 from hypothesis import given

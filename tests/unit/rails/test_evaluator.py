@@ -1,4 +1,4 @@
-"""The rails of a policy, those of NeMo's engine among them."""
+"""Test how the rails of a policy are run, including those of NeMo Guardrails."""
 
 import pytest
 
@@ -16,7 +16,7 @@ FLOOD = "context bloat detection on input"
 
 
 def nemo_input(*flows, config="{}"):
-    """The change that has NeMo run these input flows."""
+    """Return the change (path, old, new) that makes a policy run the input flows ``flows`` of NeMo Guardrails."""
     return "nemo/config.yml", "  output:\n", f"  config: {config}\n  input: {{flows: {list(flows)}}}\n  output:\n"
 
 
@@ -24,7 +24,7 @@ REGEX_RAIL = nemo_input("regex check input", config="{regex_detection: {input: {
 
 
 class NeverLoaded(JailbreakClassifier):
-    """A classifier whose process is never begun."""
+    """A classifier whose process must never be started."""
 
     async def prepare(self):
         raise AssertionError("not needed here")

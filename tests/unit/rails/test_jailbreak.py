@@ -1,4 +1,4 @@
-"""The classifier in its real process."""
+"""Test the jailbreak classifier and the processes that it runs in."""
 
 import asyncio
 import os
@@ -60,7 +60,7 @@ async def test_attacks_beyond_the_models_window_are_found_also_after_a_kill():
 
 
 async def begun(tasks):
-    """As far as they come without waiting for anything."""
+    """Let ``tasks`` run as far as they can without waiting. Check that none of them has ended."""
     for _ in range(10):
         await asyncio.sleep(0)
     assert not any(task.done() for task in tasks)
@@ -135,7 +135,7 @@ async def test_a_score_that_ends_with_another_process_is_no_cancellation(monkeyp
 
 
 class Pool:
-    """A pool whose process ends while it loads, for as long as ``faults`` are left."""
+    """A simulated process pool. Its process ends while it loads the model, the first ``faults`` times."""
 
     faults = 3
 

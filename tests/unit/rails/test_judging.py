@@ -1,4 +1,4 @@
-"""How many requests are being judged, as the metric says."""
+"""Test the metric that counts the requests that are being judged."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""The classifier's parts as they are run here against the library that carries them, and the windows of long texts."""
+"""Test that the jailbreak model scores like the library that ships it, and how long texts are divided."""
 
 import json
 import subprocess

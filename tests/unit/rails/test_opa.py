@@ -1,4 +1,4 @@
-"""An OPA server over a real socket: only an answer of the documented form counts."""
+"""Test the OPA client over a real socket: only an answer of the documented form counts."""
 
 import asyncio
 
@@ -17,7 +17,7 @@ ASKED = AdmissionRequest(
 
 
 class Scripted:
-    """Answer as the test says; None never answers."""
+    """A web server's handler that answers with ``status`` and ``body``. If ``body`` is None, it waits for 30 s."""
 
     def __init__(self):
         self.status, self.body, self.seen = 200, "", None

@@ -1,4 +1,4 @@
-"""Rails beside each other: the first that blocks ends the others, and so does the deadline."""
+"""Test that rails run in parallel, that the first one to block cancels the others, and that deadlines are kept."""
 
 import asyncio
 import time

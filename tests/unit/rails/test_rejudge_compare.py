@@ -1,4 +1,4 @@
-"""What counts as a different verdict."""
+"""Test which differences between an old and a new verdict are counted when recorded prompts are judged again."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The answer of a rail from what the policy rules about each of its findings."""
+"""Test that a rail's answer follows from the policy's rulings on its findings."""
 
 from services.rails.patterns import PromptSpan, apply_rulings
 from services.rails.rail import Edit

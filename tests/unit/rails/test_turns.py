@@ -1,4 +1,4 @@
-"""A text made to be dear takes its own tenant's turns, not the others'. Counted in turns and work, never in time."""
+"""Test that a tenant whose texts are made to be expensive delays its own requests, and not those of other tenants."""
 
 import asyncio
 import time
@@ -23,15 +23,20 @@ from services.rails.turns import (
 from tests.unit.rails.world import policy, request
 
 DEAR = ("sk-" * 3_000)[:8_000]
-"""Every third character begins what may be a key, and each beginning is weighed with every character after it."""
+"""A text that is expensive to match. A secret key may begin at every third character, and each of these beginnings is
+followed through the characters after it.
+"""
 
 MOST_OPEN = 211
-"""The longest key; no more matches of it are open at once."""
+"""Length of the longest secret key, in characters. At most this number of possible keys are followed at once."""
 
 
 @pytest.fixture
 def slices(monkeypatch):
-    """The work of each uninterrupted stretch, in look-ups: (tenant's text, work)."""
+    """Measure the work between two chances for other tasks to run. The unit is one look-up in the matcher's table.
+
+    Return the list of [(task, event loop iteration), work], and a coroutine function that counts the iterations.
+    """
     done, feed = [], Scanner.feed
 
     def counted(scanner, text):
@@ -98,7 +103,11 @@ async def test_batch_requests_have_a_turn_when_no_interactive_one_waits():
     st.integers(1, 3),
 )
 def test_whatever_comes_each_has_its_turn_and_batch_when_nobody_else_waits(arrivals, most):
-    """Each arrival comes some rounds of the loop after the last, holds its turn for a while, and may be cancelled."""
+    """Each request gets a turn unless it is cancelled, and batch requests get one only if no interactive request waits.
+
+    ``arrivals`` are tuples of the tenant, whether it is a batch request, the number of event loop iterations until the
+    next arrival, and whether it is cancelled then. ``most`` turns can be held at the same time.
+    """
 
     async def run():
         turns, holds, had = LookedAt(most), {}, []
@@ -133,7 +142,11 @@ def test_whatever_comes_each_has_its_turn_and_batch_when_nobody_else_waits(arriv
 
 
 class LookedAt(Turns):
-    """Looks, whenever turns were handed out, whether what waits does so because none is free."""
+    """``Turns`` that checks how it hands out turns, and notes mistakes in ``wrong``.
+
+    It is a mistake if a turn stays free although a waiting request may have it, or if a batch request gets a turn
+    before a waiting interactive one.
+    """
 
     def __init__(self, most):
         super().__init__(most)

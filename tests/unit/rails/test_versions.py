@@ -1,4 +1,4 @@
-"""The evaluators of several policy versions in one process."""
+"""Test which evaluator is closed when a process has evaluators of too many policy versions."""
 
 from services.bus import BusSettings
 from services.rails import service as service_module

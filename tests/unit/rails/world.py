@@ -1,4 +1,4 @@
-"""Policies and requests for the tests of rails."""
+"""Build policies and requests for the tests of rails."""
 
 from functools import cache
 
@@ -11,7 +11,7 @@ from tests.support.policies import ROOT
 
 @cache
 def policy(*changes, name="default"):
-    """A shipped policy in which texts of files are replaced: (path, old, new)."""
+    """Build a shipped policy with changes. A change (path, old, new) replaces the first ``old`` in a file."""
     files = dict(read_files(ROOT / "policies" / name))
     for path, old, new in changes:
         text = files[path].decode()
@@ -21,7 +21,7 @@ def policy(*changes, name="default"):
 
 
 def rail_text(name, policy="default"):
-    """Return the text of a rail in a shipped policy."""
+    """Return the section of a rail in the ``policy.toml`` of a shipped policy."""
     blocks = (ROOT / "policies" / policy / "policy.toml").read_text().split("\n\n")
     return next(block + "\n" for block in blocks if block.startswith(f'[[rails.rail]]\nname = "{name}"'))
 
@@ -34,7 +34,7 @@ UNHURRIED = (
     ("policy.toml", "deadline_ms = 800", "deadline_ms = 10_001"),
     ("policy.toml", "deadline_ms = 800", "deadline_ms = 10_002"),
 )
-"""All but the classifier have ten seconds."""
+"""Changes to the default policy that give every rail but the jailbreak classifier ten seconds."""
 
 NO_JAILBREAK = (("policy.toml", JAILBREAK_RAIL, ""),)
 

@@ -1,11 +1,14 @@
-"""What a closing must agree with, by the events before it."""
+"""Check that a ``Closed`` agrees with the events before it."""
 
 from schemas.base import AnyEvent
 from schemas.stream import Chunk, Closed, Finished, Recall, Started, Verdict
 
 
 def check_closed(closed: Closed, before: list[AnyEvent], concluded: str | None) -> None:
-    """Said naively, without the fold where it can be."""
+    """Check that ``closed`` agrees with the events ``before`` it, in simple rules that do not use the fold.
+
+    ``concluded`` is the one exception: the fold's conclusion from ``before``, or None.
+    """
     verdict = next((event for event in before if isinstance(event, Verdict)), None)
     denied = verdict is not None and verdict.decision == "deny"
     assert (closed.outcome == "denied") == denied

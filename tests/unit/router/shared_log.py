@@ -1,4 +1,4 @@
-"""One partition of every topic, and routers that read and write it each at its own pace."""
+"""Simulate one partition of each topic, and routers that read and write at their own pace."""
 
 from collections import defaultdict
 from dataclasses import dataclass, field
@@ -15,7 +15,7 @@ SHARED = [topic for topic in READ_TOPICS if topic.key == "request_id"]
 
 @dataclass
 class Member:
-    """A router's process: how far it has read, and what it has written that is not on the log yet."""
+    """A router's process. ``read`` counts the events it has read per topic. ``sent`` has events not on the log yet."""
 
     router: RouterCore
     read: dict[str, int] = field(default_factory=lambda: defaultdict(int))
@@ -23,12 +23,12 @@ class Member:
 
 
 class SharedLog:
-    """The log, the time, and the routers.
+    """A simulated log with its time and its routers.
 
     Attributes:
         logs: The events of each topic, in order.
-        appended_us: When each of them was appended.
-        members: The routers that run.
+        appended_us: The time at which each event of each topic was appended.
+        members: The running routers.
     """
 
     def __init__(self) -> None:
@@ -39,7 +39,7 @@ class SharedLog:
         self.members: list[Member] = []
 
     def settle(self) -> bool:
-        """Deliver everything sent and read everything delivered. Return whether there was anything."""
+        """Append all sent events, and let the routers read all events. Return whether there was anything to do."""
         moved = False
         for member in self.members:
             for topic in SHARED:

@@ -1,4 +1,4 @@
-"""The breaker by itself, and what it does to requests."""
+"""Test the circuit breaker on its own, and its effect on requests."""
 
 from typing import Any
 
@@ -172,7 +172,10 @@ def test_late_first_tokens_open_it_as_well() -> None:
 
 
 def test_late_first_token_that_is_read_before_the_clock_counts_as_late() -> None:
-    """As after a pause of the router: it reads the log to its end before it looks at the clock."""
+    """A first token that is late counts as late, even if the router reads it before it checks the time.
+
+    After a pause, a router reads the log to its end before it looks at the clock.
+    """
     world = World(RouterConfig(fallback="vertex", breaker_trip=1)).put(request(), started())
     world.now_us += 300_000
     world.append(STREAMS, chunk(0, at_ms=300))

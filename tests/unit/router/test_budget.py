@@ -1,4 +1,4 @@
-"""The budget by itself, and folded again."""
+"""Test the budget for fallbacks, on its own and in routers that read the log again."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -145,7 +145,10 @@ def test_requests_that_are_late_together_share_what_is_left_of_a_budget(policy: 
 
 
 def test_router_that_folds_topics_in_any_order_counts_alike() -> None:
-    """An account that is read first ends its request before its ``Request`` and its ``Cutover`` are read."""
+    """Routers that read the topics in different orders count the same.
+
+    In some orders, the account of a request is read before its ``Request`` and its ``Cutover``.
+    """
     policy = replace(RouterConfig(), fallback="vertex", limits=FallbackLimits(ratio=0.5, free=0))
     world = World(policy)
     for number in range(40):
@@ -187,7 +190,7 @@ def test_router_that_folds_topics_in_any_order_has_the_estimated_price() -> None
 
 
 def late_routers(world: World) -> Iterator[RouterCore]:
-    """Routers that read what is on the log, one topic after the other, in different orders."""
+    """Yield routers that have read the whole log, one topic after the other, each in another order of the topics."""
     for order in (READ_TOPICS, READ_TOPICS[::-1], (STREAMS, *READ_TOPICS), (STREAMS, ACCOUNTS, *READ_TOPICS)):
         router = RouterCore(world.config, "router/late", PARTITIONS)
         for number in range(PARTITIONS):

@@ -1,4 +1,4 @@
-"""Deadlines count from the append of a request and from durations, never from another host's wall clock."""
+"""Test that deadlines count from when a request was appended, whatever another host's clock says."""
 
 from dataclasses import replace
 
@@ -90,7 +90,10 @@ def test_a_worker_claims_no_more_than_a_request_may() -> None:
 
 
 def test_a_cutover_that_is_read_before_its_request_keeps_its_time() -> None:
-    """As when a new router reads the topics again, one after the other."""
+    """A cutover keeps its time even if it is read before its request.
+
+    This happens when a new router reads the topics again, one after the other.
+    """
     config = replace(CLOUD, max_fallbacks=2)
     world = World(config)
     world.append(REQUESTS, request())

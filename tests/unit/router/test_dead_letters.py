@@ -1,4 +1,4 @@
-"""What cannot be read is kept as it was, once, and its request is rejected."""
+"""Test that an unreadable record is kept unchanged, once, and that the request in it is rejected."""
 
 import base64
 import dataclasses
@@ -123,7 +123,11 @@ def test_rejection_waits_until_the_partition_has_caught_up(meanwhile: list[AnyEv
 def test_foreign_request_is_rejected_when_its_own_partition_caught_up(
     read_first: bool, meanwhile: list[AnyEvent]
 ) -> None:
-    """The record may be read before or after the partition in which it is has caught up."""
+    """An unreadable request in the wrong partition is rejected once its right partition has caught up.
+
+    It is not rejected if the right partition has events of the request. The record may be read before or after the
+    wrong partition has caught up.
+    """
     router = RouterCore(RouterConfig(), "router/late", PARTITIONS)
     for number in range(PARTITIONS):
         router.gained(number)
@@ -138,7 +142,10 @@ def test_foreign_request_is_rejected_when_its_own_partition_caught_up(
 
 
 class TwoRouters:
-    """One router holds the right partition, the other has found an unreadable request in the wrong partition."""
+    """Two routers. ``owner`` has the right partition of a request, and ``finder`` has the wrong one.
+
+    ``finder`` has found the unreadable request in its partition, and has written the dead letter ``letter``.
+    """
 
     def __init__(self, found: UnreadableRecord) -> None:
         self.finder, self.owner = (RouterCore(RouterConfig(), f"router/{name}", PARTITIONS) for name in "fo")

@@ -1,4 +1,4 @@
-"""Every way a request ends: exactly one ``Closed``, the workers stopped, the books written."""
+"""Test every way in which a request ends: it is closed once, its workers are stopped, and its account is written."""
 
 import pytest
 
@@ -250,7 +250,10 @@ def test_a_start_long_after_the_end_is_no_new_request() -> None:
 
 
 def test_a_closed_request_that_is_written_again_is_remembered_longer() -> None:
-    """An edge that was cut off writes it again, and a worker starts it when routers would have forgotten the first."""
+    """If a closed request is written again, routers remember it longer, and a late start does not open it again.
+
+    An edge that was cut off from the broker writes its requests again.
+    """
     other = next(rid for n in range(1, 40) if partition_for(rid := request_id(n), PARTITIONS) == HERE)
     world = World(RouterConfig(total_max_ms=1_000)).put(request(), failed(retryable=False))
     world.until(1_500).put(request(at_ms=1_500))
@@ -262,7 +265,10 @@ def test_a_closed_request_that_is_written_again_is_remembered_longer() -> None:
 
 
 def test_a_start_that_is_read_long_after_it_was_appended_is_no_new_request() -> None:
-    """After an outage of the broker: a worker's start waited in its producer, and the router could not read."""
+    """A worker's start that is read a minute after it was appended does not open a closed request again.
+
+    This happens if the worker and the router lose the broker for a while.
+    """
     other = next(rid for n in range(1, 40) if partition_for(rid := request_id(n), PARTITIONS) == HERE)
     world = World(RouterConfig(total_max_ms=1_000)).put(request(), failed(retryable=False), request(other))
     world.late_us = 60_000 * MS
@@ -301,7 +307,10 @@ def test_unreadable_closed_request_is_accounted_for_and_cancels_nothing() -> Non
 
 @pytest.mark.parametrize("verdict_first", [False, True])
 def test_gated_delivery_that_nobody_clears_ends_at_once(verdict_first: bool) -> None:
-    """The worker refuses a request for gated delivery, but it does not know the verdict."""
+    """A request ends at once if the verdict makes delivery gated and no safety service checks the answer.
+
+    A worker refuses requests that ask for gated delivery themselves, but it does not know the verdict.
+    """
     judged = verdict(delivery=Delivery(mode="gated"))
     events = [judged, started()] if verdict_first else [started(), judged]
     world = World().put(request(), *events).until(2_000)
@@ -386,7 +395,10 @@ def test_turned_away_request_that_was_denied_meanwhile_is_denied() -> None:
 
 
 def test_router_that_lags_cannot_end_what_another_attempt_answers() -> None:
-    """Two routers during a rebalance: one had not read the cutover when it gave up."""
+    """A ``Closed`` by a router that had not read a cutover does not end the request.
+
+    This happens with two routers during a rebalance.
+    """
     policy = RouterConfig(fallback="vertex")
     world = World(policy).put(request(), started(), failed())
     stale = Closed(
@@ -402,7 +414,10 @@ def test_router_that_lags_cannot_end_what_another_attempt_answers() -> None:
 
 @pytest.mark.parametrize(("at_ms", "outcome"), [(800, "failed"), (1_000, "expired"), (1_003, "expired")])
 def test_worker_out_of_request_time_does_not_outrun_the_deadline(at_ms: int, outcome: str) -> None:
-    """Its word can be read before the alarm of the same moment has asked where the log ends."""
+    """A worker's timeout closes the request as expired from the total deadline on, and as failed before it.
+
+    The router may read the timeout before its own alarm for the deadline.
+    """
     world = World().put(request(deadlines=Deadlines(total_ms=1_000)), started())
     event = failed(at_ms=at_ms, error_class="timeout", retryable=False)
     world.now_us = T0 + at_ms * MS

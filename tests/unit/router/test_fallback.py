@@ -1,4 +1,4 @@
-"""When a request gets another attempt, where, and the objections against it."""
+"""Test when a request gets another attempt, where the attempt runs, and what prevents it."""
 
 from dataclasses import replace
 
@@ -86,7 +86,7 @@ def test_race_goes_on_when_one_of_the_two_fails() -> None:
 
 
 def test_void_cutover_brings_about_nothing() -> None:
-    """A chunk is before the cutover on the log, though the router had not read it when it decided."""
+    """A cutover is void, and has no effect, if the router had not read an earlier chunk on the log when it decided."""
     world = World(CLOUD).put(request(), started())
     world.now_us = T0 + 200 * MS
     late = [write for router in world.routers for write in tick(router, world.now_us)]
@@ -204,7 +204,10 @@ def test_prompt_that_policy_keeps_never_goes(word: object) -> None:
 
 
 def test_verdict_after_the_cutover_still_keeps_the_prompt() -> None:
-    """The router was killed between the cutover and the republishing; in between policy spoke."""
+    """A verdict that forbids egress keeps the prompt from the cloud even if it comes after the cutover.
+
+    Here the router is killed after the cutover, before it sends the request to the cloud.
+    """
     world = World(CLOUD).put(request(), started())
     world.routers.clear()
     world.put(Cutover(**_about(200), attempt=2, trigger="ttft"), verdict(at_ms=210, egress="forbidden"))

@@ -1,7 +1,9 @@
-"""Attempt 1 wakes at every millisecond around its deadline, 50 times each, both ways: one voice, and the loser stops.
+"""Test that one attempt's text is shown, and the other attempt stops, if the first token comes near its deadline.
 
-A small world with time in it: whatever is written stands on the log a moment later, and the router reads it a moment
-after that. Those moments are drawn, so that deadline and first chunk meet in every order.
+Attempt 1 writes its first token at each millisecond from 20 ms before to 20 ms after the deadline, many times each,
+with both kinds of fallback ("cancel" and "race"). An event is on the log some milliseconds after it was written, and
+the router reads it some milliseconds later. These delays are random, so the deadline and the first token meet in every
+order.
 """
 
 import heapq
@@ -39,11 +41,11 @@ from tests.unit.router.world import (
 TTFT_MS, LOSER_MS, TIMES = 200, 50, max(15, examples(50))
 OFFSETS = range(-20, 21)
 EVERY_MS = 3.0
-"""One more request so often."""
+"""Time between two requests, in milliseconds."""
 
 
 class Sim:
-    """One router, one log, workers that obey a ``Cancel`` two milliseconds after it is on the log."""
+    """A simulation of a router, a log, and workers that obey a ``Cancel`` two milliseconds after it is on the log."""
 
     def __init__(self, seed: int) -> None:
         policy = RouterConfig(fallback="vertex", breaker_trip=0, limits=FallbackLimits(ratio=1, free=1_000_000))
@@ -70,7 +72,7 @@ class Sim:
             act(ms)
 
     def say(self, ms: float, event: AnyEvent, topic: Topic | None = None) -> None:
-        """Write an event now: it is on its topic a moment later, in the order of writing."""
+        """Write an event now. It is on its topic some milliseconds later, in the order of writing."""
         name = (topic or topic_of(event)).name
         self._sent[name] = max(self._sent.get(name, 0), ms + self.dice.uniform(0.2, 4))
         self.at(self._sent[name], lambda at_ms: self._stands(at_ms, name, event))
@@ -80,7 +82,7 @@ class Sim:
             self.say(ms, write.event, write.topic)
 
     def worker(self, rid: str, attempt: int, words: list[tuple[float, AnyEvent]]) -> None:
-        """Says its words unless it was stopped; then that it was."""
+        """Let a worker write each of ``words`` at its time. A stopped worker writes one ``Failed`` (cancelled)."""
         told = [False]
 
         def one(event: AnyEvent) -> Callable[[float], None]:
@@ -146,7 +148,7 @@ def _voices(sim: Sim, asked: dict[str, int], offset: int) -> set[int]:
 
 
 def _check(log: list[tuple[float, Any]], rid: str) -> int:
-    """What must hold of one request; whose voice it was."""
+    """Check what must be true of one request's log. Return the number of the attempt whose text is shown."""
     screen, shown, heard, retracted = Screen(rid), "", "", 0
     lost: dict[int, float] = {}
     for ms, event in log:

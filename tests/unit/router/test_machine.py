@@ -1,7 +1,7 @@
-"""Any interleaving: routers that read late, write late, are killed, are two; workers that lie, repeat and come late.
+"""Test routers with random interleavings of events.
 
-Each router reads every topic at its own pace, so what it decides on may be old; what it
-writes stands in the log later, or never when it is killed.
+At most two routers run. Each reads every topic at its own pace, so its decisions may be based on old information. What
+it writes is on the log later, or never if it is killed. Workers write false, repeated and late events.
 """
 
 from collections import defaultdict
@@ -71,7 +71,10 @@ class Routers(SharedLog, RuleBasedStateMachine):
         words=st.tuples(*[st.sampled_from(["allow", "allow", "mask", "keep", "later"])] * MOST_REQUESTS),
     )
     def begin(self, fallbacks: tuple[str, ...], words: tuple[str, ...]) -> None:
-        """Without this most histories would end before anything happened."""
+        """Start with requests, most of them with a verdict, and with one router.
+
+        Otherwise most histories would end before anything happened.
+        """
         for number, (fallback, word) in enumerate(zip(fallbacks, words, strict=True)):
             self.app_asks(number, fallback, "allowed", self.lane)
             if word == "keep":
@@ -96,7 +99,7 @@ class Routers(SharedLog, RuleBasedStateMachine):
         self.append(REQUESTS, event)
 
     def may_be_forgotten(self, rid: str) -> bool:
-        """Return whether routers may have forgotten a request: an id is sent again within the window, or never."""
+        """Return whether routers may have forgotten a closed request. The id of such a request is not sent again."""
         accounts = zip(self.logs[ACCOUNTS.name], self.appended_us[ACCOUNTS.name], strict=True)
         ends_us = [at_us for event, at_us in accounts if isinstance(event, Account) and event.request_id == rid]
         return bool(ends_us) and self.now_us >= ends_us[0] + self.policy.window_us
@@ -170,7 +173,7 @@ class Routers(SharedLog, RuleBasedStateMachine):
         order=st.permutations(SHARED),
     )
     def time_passes(self, wait_ms: int, awake: tuple[bool, bool], order: list[Topic]) -> None:
-        """Let the members that are awake read to the end and decide; the others are paused, or lag."""
+        """Move the time on. Routers that are awake read everything and decide. Others are paused or lag behind."""
         self.now_us += wait_ms * MS
         for member, is_awake in zip(self.members, awake, strict=False):
             if is_awake:
@@ -181,7 +184,7 @@ class Routers(SharedLog, RuleBasedStateMachine):
     @precondition(lambda self: len(self.members) < 2)
     @rule(order=st.permutations(SHARED))
     def router_joins(self, order: list[Topic]) -> None:
-        """It folds the topics in any order and decides when it has caught up with all."""
+        """Start a router. It reads the topics in any order, and decides when it has caught up with all."""
         member = Member(RouterCore(self.policy, f"router/{self.joined}", 1))
         self.joined += 1
         member.router.gained(0)
@@ -208,7 +211,10 @@ class Routers(SharedLog, RuleBasedStateMachine):
     @precondition(lambda self: self.members)
     @rule(number=numbers, wait_ms=st.sampled_from([100, 200, 400, 1_500, 2_000]), word=st.sampled_from(WORDS))
     def decision_is_overtaken(self, number: int, wait_ms: int, word: str) -> None:
-        """Read everything and decide by the clock; the decision is on the log after one more event."""
+        """Let all routers read everything and decide, but put one more event on the log before their decisions.
+
+        The time first moves on by ``wait_ms``. ``word`` says which event of request ``number`` is put on the log.
+        """
         while self.settle():
             pass
         self.time_passes(wait_ms, (True, True), list(SHARED))
@@ -229,7 +235,7 @@ class Routers(SharedLog, RuleBasedStateMachine):
     # The end.
 
     def teardown(self) -> None:
-        """One router, time enough: then everything is as it must be."""
+        """Let at least one router run until nothing is left to do, for at most 30 s. Then check the result."""
         if not self.members:
             self.router_joins(list(SHARED))
         end_us = self.now_us + 30_000 * MS
@@ -262,7 +268,7 @@ class Routers(SharedLog, RuleBasedStateMachine):
             assert not known & member.router._partitions[0].requests.keys(), "nothing is owed any more"
 
     def check_ending(self, rid: str) -> None:
-        """One effective ending, and the log before it does not contradict it."""
+        """Check that the events before a request's effective ``Closed`` do not contradict it."""
         screen, before = Screen(rid), []
         for event in self.logs[STREAMS.name]:
             if not isinstance(event, Event) or event.request_id != rid:
@@ -275,7 +281,7 @@ class Routers(SharedLog, RuleBasedStateMachine):
             before.append(event)
 
     def check_cloud(self, first: Request, effective: dict[int, Cutover], spoken: Verdict | None) -> None:
-        """I7, and void cutovers bring nothing about."""
+        """Check that a prompt went to the cloud only if it was allowed to go, and that void cutovers had no effect."""
         sent = [e for e in self.logs[REQUESTS_VERTEX.name] if e.request_id == first.request_id]  # type: ignore[union-attr]
         for event in sent:
             assert isinstance(event, Request)
@@ -291,7 +297,7 @@ class Routers(SharedLog, RuleBasedStateMachine):
                 assert effective, "no attempt is stopped alone without an effective cutover"
 
     def check_retries(self, first: Request, effective: dict[int, Cutover], spoken: Verdict | None) -> None:
-        """No more attempts than allowed, each with the prompt as policy wants it, and in its own lane."""
+        """Check that a request has no more retries than allowed, each with the right prompt and in the right lane."""
         own, other = (REQUESTS_BATCH, REQUESTS) if first.lane == "batch" else (REQUESTS, REQUESTS_BATCH)
         again, stray = (
             [e for e in self.logs[topic.name] if e.request_id == first.request_id and e.attempt > 1]  # type: ignore[union-attr]
@@ -322,7 +328,7 @@ class Routers(SharedLog, RuleBasedStateMachine):
 
 
 class PoorRouters(Routers):
-    """Without a budget for fallbacks, late requests are closed."""
+    """Routers whose fallback budget is one attempt. When it is spent, they close late requests."""
 
     policy = RouterConfig(
         fallback="vertex",
@@ -336,13 +342,13 @@ class PoorRouters(Routers):
 
 
 class RetryingRouters(Routers):
-    """Another attempt on the self-hosted engines comes before the cloud."""
+    """Routers that try the self-hosted engines again before they use the cloud."""
 
     policy = replace(Routers.policy, max_retries=2, max_batch_retries=3)
 
 
 class LoneRouters(Routers):
-    """The same without a cloud, and with a budget that is soon spent."""
+    """Routers that try the self-hosted engines again, but have no cloud, and a budget of one such attempt."""
 
     policy = replace(
         Routers.policy, fallback="off", max_retries=2, retry_limits=FallbackLimits(ratio=0, free=1), when_spent="close"
@@ -350,7 +356,10 @@ class LoneRouters(Routers):
 
 
 class BatchRouters(Routers):
-    """A backlog: what waits in a queue is left alone; what a worker leaves silent or fails begins again."""
+    """Routers with batch requests. A request that waits in a queue is never late.
+
+    If a worker fails a request, or starts it and falls silent, the request gets another attempt.
+    """
 
     policy = replace(Routers.policy, max_batch_retries=3)
     lane = "batch"

@@ -1,4 +1,4 @@
-"""How far back the next owner of a partition must read: not past a request that is open, not back over done ones."""
+"""Test that the next owner of a partition reads the log from the oldest open request on, and few records before it."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from services.router.state.oldest_open import MARGIN_US, SPARE, OldestOpen
 
 AHEAD_US = 7_000_000
-"""The broker's clock is ahead of the process's."""
+"""How far the broker's clock is ahead of the clock of the process, in microseconds."""
 
 STEPS = st.lists(st.tuples(st.sampled_from(["open", "again", "close"]), st.integers(0, 10**9)), max_size=60)
 
@@ -29,7 +29,7 @@ def test_it_is_the_oldest_open_request_or_how_far_was_read(steps):
             others = [at_us for name, at_us in first_us.items() if name != chosen]
             marked = oldest.mark_us(first_us, chosen, known_us)
             assert marked == min([known_us, *others]) + AHEAD_US - MARGIN_US
-            if dice % 3:  # else its account is written once more, and others' accounts must still mind it
+            if dice % 3:  # else the request stays open, so other requests' accounts must mind it
                 del first_us[chosen]
 
 

@@ -1,4 +1,4 @@
-"""Another attempt on the self-hosted engines: after a stall, a dead worker, or a first token that does not come."""
+"""Tests of retries on the self-hosted engines: after a stall, a dead worker, or a first token that does not come."""
 
 from dataclasses import replace
 from typing import Any
@@ -34,7 +34,7 @@ HELD = replace(BOTH, input_gate="hold")
 
 
 def retried(world: World, rid: str = RID) -> list[Request]:
-    """Return the attempts that were given to the self-hosted engines again."""
+    """Return the ``Request`` events with which the router retried an interactive request."""
     events = [event for topic, event in world.log if topic is REQUESTS and isinstance(event, Request)]
     return [event for event in events if event.attempt > 1 and event.request_id == rid]
 
@@ -95,7 +95,7 @@ def test_prompt_that_kills_workers_is_not_tried_for_ever() -> None:
 
 
 def test_other_failures_go_to_the_cloud_or_end() -> None:
-    """The partition's worker is the same one: it would fail again."""
+    """A failed attempt of a living worker goes to the cloud or ends. In a retry, the same worker would fail again."""
     assert World(ALONE).put(request(), started(), failed()).endings() == ["failed"]
     world = World(BOTH).put(request(), started(), failed())
     assert world.cutovers() == [(2, "hard_error", "cancel", "vertex")]
@@ -294,7 +294,7 @@ def test_open_breaker_prefers_the_cloud() -> None:
     world = World(replace(BOTH, breaker_trip=1))
     world.put(request(), started(), chunk(0, at_ms=199))
     other = request_id(1)
-    world.put(request(other, at_ms=200), started(other, at_ms=201), failed(other, at_ms=202))  # opens it
+    world.put(request(other, at_ms=200), started(other, at_ms=201), failed(other, at_ms=202))  # opens the breaker
     assert world.until(2_199).cutovers() == [(2, "stall", "cancel", "vertex")]
 
 
@@ -344,7 +344,7 @@ def test_router_that_was_killed_after_the_cutover_is_finished_by_the_next() -> N
 
 
 class WithoutRight(World):
-    """The broker refuses what routers write to the topic of new requests."""
+    """A world whose broker refuses what routers write to the topic of interactive requests."""
 
     def write(self, due: Writes) -> None:
         super().write([write for write in due if write.topic is not REQUESTS])

@@ -1,4 +1,4 @@
-"""Settings that contradict each other are refused with one sentence."""
+"""Tests of the router's settings: contradictions are refused with one sentence, and all values reach the router."""
 
 import pytest
 

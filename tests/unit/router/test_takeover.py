@@ -1,4 +1,4 @@
-"""A router that takes a partition over reads the topics in any order, and must know what its predecessor knew."""
+"""Test that a router that takes over a partition knows what its predecessor knew. It reads the topics in any order."""
 
 from dataclasses import replace
 
@@ -25,7 +25,7 @@ def router(config: RouterConfig) -> RouterCore:
 
 
 def read(core: RouterCore, *events: Event) -> Writes:
-    """Let a router read events that were appended when they were written."""
+    """Let a router read events, each at the time at which it was written. Return what the router writes."""
     writes: Writes = []
     for event in events:
         record = Received(topic_of(event).name, HERE, 0, event.at // MS, event, None)

@@ -1,4 +1,4 @@
-"""Events of requests, and routers on a simulated log: all of them read back what each writes."""
+"""Functions that make the events of requests, and a simulated log which routers read and write."""
 
 from typing import Any
 
@@ -112,31 +112,31 @@ def closed(outcome: str = "completed", rid: str = RID, at_ms: float = 100) -> Cl
 
 
 def next_alarm_us(router: RouterCore, partitions: int = PARTITIONS) -> int | None:
-    """Return when a router must look again, over all its partitions."""
+    """Return the earliest time at which ``tick`` must be called for any partition; None if no call is needed."""
     alarms = [router.alarm_us(number, FAR_US) for number in range(partitions)]
     return min((at for at in alarms if at is not None), default=None)
 
 
 def tick(router: RouterCore, now_us: int, partitions: int = PARTITIONS) -> Writes:
-    """Let a router decide at a time up to which it has read everything."""
+    """Call the router's ``tick`` for every partition, as after reading the log up to ``now_us``. Return the writes."""
     return [write for number in range(partitions) for write in router.tick(number, now_us, now_us)]
 
 
 class World:
-    """A log and the routers that read it; each router reads every record, in one order a topic."""
+    """A log and its routers. Every router reads all records in order, also those that the routers write."""
 
     def __init__(self, config: RouterConfig | None = None, routers: int = 1) -> None:
         self.config = config or RouterConfig()
         self.log: list[tuple[Topic, AnyEvent]] = []
         self.now_us = T0
-        self.broker_ahead_us = 0  # the broker's clock, compared with that of the routers
-        self.late_us = 0  # how long after records were appended routers read them
+        self.broker_ahead_us = 0  # how far the broker's clock is ahead of the routers' clock
+        self.late_us = 0  # time from the append of a record until the routers read it
         self.routers: list[RouterCore] = []
         for _ in range(routers):
             self.join()
 
     def join(self) -> RouterCore:
-        """Add a router that folds the whole log and then decides."""
+        """Add and return a router. It reads the whole log before it makes decisions."""
         router = RouterCore(self.config, f"router/{len(self.routers)}", PARTITIONS)
         for number in range(PARTITIONS):
             router.gained(number)
@@ -148,12 +148,12 @@ class World:
         return router
 
     def restart(self, index: int = 0) -> None:
-        """Replace a router by a new one, as after kill -9."""
+        """Replace a router by a new one, as after ``kill -9``."""
         del self.routers[index]
         self.join()
 
     def put(self, *events: AnyEvent, topic: Topic | None = None) -> "World":
-        """Append events; every router reads them and what they lead to."""
+        """Append events, each at the time in its field ``at``. Routers read each event and write their decisions."""
         for event in events:
             at = getattr(event, "at", 0)
             self.now_us = max(self.now_us, at)
@@ -162,7 +162,7 @@ class World:
         return self
 
     def append(self, topic: Topic, event: AnyEvent) -> None:
-        """Append one record."""
+        """Append one event. Every router reads it and writes its decisions."""
         self.log.append((topic, event))
         for router in tuple(self.routers):
             self.write(self._show(router, topic, event, len(self.log) - 1))
@@ -173,7 +173,7 @@ class World:
             self.append(write.topic, write.event)
 
     def until(self, at_ms: float) -> "World":
-        """Let time pass; every timer is due when it should."""
+        """Let time pass until ``at_ms`` milliseconds after ``T0``. The routers' timers fire when they are due."""
         end_us = T0 + int(at_ms * MS)
         while (alarm_us := self._next_alarm_us()) is not None and alarm_us <= end_us:
             self.now_us = max(self.now_us, alarm_us)
@@ -189,11 +189,11 @@ class World:
             self.write(tick(router, self.now_us))
 
     def written(self, kind: type[Any], rid: str | None = None) -> list[Any]:
-        """Return the events of this kind on the log."""
+        """Return the events of one kind on the log. With ``rid``, return only those of this request."""
         return [e for _, e in self.log if isinstance(e, kind) and (rid is None or e.request_id == rid)]
 
     def endings(self, rid: str = RID) -> list[str]:
-        """Return the outcomes of all ``Closed`` of a request."""
+        """Return the outcomes of a request's ``Closed`` events, in log order."""
         return [event.outcome for event in self.written(Closed, rid)]
 
     def cancels(self, rid: str = RID) -> list[tuple[str, int | None]]:
@@ -203,7 +203,7 @@ class World:
         return [(event.attempt, event.trigger, event.how, event.target) for event in self.written(Cutover, rid)]
 
     def cloud_requests(self, rid: str | None = None) -> list[Request]:
-        """Return the requests on the Vertex topic."""
+        """Return the requests on the Vertex topic. With ``rid``, return only those with this id."""
         return [
             event
             for topic, event in self.log

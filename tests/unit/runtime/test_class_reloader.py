@@ -1,4 +1,4 @@
-"""Classes are read again as a policy is: never half an edit, and a wrong one changes nothing."""
+"""Test that an edit of a policy's request classes takes effect, unless the edit is unfinished or invalid."""
 
 import asyncio
 import logging
@@ -22,13 +22,13 @@ def folder(tmp_path):
 
 
 def write(folder, text):
-    """As editors do it: a new file takes the place of the old one."""
+    """Replace ``policy.toml`` by a new file with this text, as editors do."""
     (folder / "new.tmp").write_text(text)
     (folder / "new.tmp").replace(folder / "policy.toml")
 
 
 def settle(reloader):
-    """Poll twice, and adopt what came of it."""
+    """Poll twice, because the first poll after an edit returns None. Adopt and return the new classes, if any."""
     assert reloader.poll() is None
     classes = reloader.poll()
     if classes is not None:

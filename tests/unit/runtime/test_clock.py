@@ -1,4 +1,4 @@
-"""The clock by which a process measures."""
+"""Test that the steady clock of a process does not follow changes of the host's clock."""
 
 import time
 

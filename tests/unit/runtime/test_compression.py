@@ -1,4 +1,4 @@
-"""Compressed batches of every codec are read, and none becomes larger than allowed."""
+"""Test that compressed record batches of every codec are read, and that none exceeds the limit when decompressed."""
 
 import gzip
 import time

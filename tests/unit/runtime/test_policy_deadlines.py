@@ -1,4 +1,4 @@
-"""What a policy lets a request ask for: one source for edge, router, rails and safety."""
+"""Tests of the bounds that a policy sets for deadlines: how they are read, and how the router applies them."""
 
 import pytest
 

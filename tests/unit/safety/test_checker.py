@@ -1,4 +1,4 @@
-"""Looks are answered within bounds: of time, of tries, of how many at once, and of one tenant's share."""
+"""Test the limits of checks: their time, their number of tries, and how many run at once, in total and per tenant."""
 
 import asyncio
 
@@ -11,7 +11,7 @@ FOUND = FoundSpan("r", "c", 0, 1)
 
 
 class Tries:
-    """A check that calls a function for each text."""
+    """A check that calls ``does`` with each text and with the number of times it has got this text."""
 
     def __init__(self, does):
         self.does, self.texts = does, []
@@ -25,7 +25,7 @@ class Tries:
 
 
 class Harness:
-    """Queues checks and collects their outcomes."""
+    """Queues texts to be checked by ``does`` (see ``Tries``), and collects the outcome for each text in ``answers``."""
 
     def __init__(self, does, **changes):
         self.check = Tries(does)

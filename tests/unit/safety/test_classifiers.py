@@ -1,4 +1,4 @@
-"""Tier 2: Presidio's recognizers with the real library, and what a policy may name."""
+"""Tests of tier 2, the classifiers: what the real Presidio recognizes, and which classifiers a policy may name."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Settings and policy must agree about the longest request: one source, checked at the start."""
+"""Test that safety remembers a request for as long as the router and the policy may keep it open."""
 
 import dataclasses
 import re

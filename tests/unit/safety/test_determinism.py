@@ -1,6 +1,7 @@
-"""One log and one policy version say the same, whatever the pace, the order of answers or crashes.
+"""Test that safety always decides the same for the same log and policy version.
 
-Recalls do not depend on how the text was cut into chunks either.
+The decisions depend neither on the pace, nor on the order in which checks answer, nor on crashes. Recalls do not depend
+on how the text was cut into chunks either.
 """
 
 import random
@@ -55,7 +56,7 @@ def test_recalls_do_not_depend_on_chunks(text, seed):
 
 
 def mixed_log(rng):
-    """Five requests at once, two attempts of one of them, their chunks interleaved."""
+    """Return a log with the events of five requests in a random interleaving. One request has two attempts."""
     answers = [
         RunWriter(number, tenant=f"t{number % 2}", mode=rng.choice(["optimistic", "gated"])) for number in range(5)
     ]
@@ -74,7 +75,7 @@ def mixed_log(rng):
 
 @pytest.mark.parametrize("seed", range(2))
 def test_200_timings_20_crashes_and_20_moves_say_the_same(seed):
-    """The bar: one log refed with 200 random timings and 20 crash points gives identical sets."""
+    """Safety writes the same events for a log at any timing, after crashes, and after it lost and regained the log."""
     rng = random.Random(seed)
     held = policy(**CLASSIFIED) if seed % 2 else policy()
     events = mixed_log(rng)

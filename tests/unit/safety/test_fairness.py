@@ -1,4 +1,4 @@
-"""A text made to be dear takes its own tenant's turns, not the others'. Counted in characters, never in time."""
+"""Test that a text that is expensive to check delays only its own tenant. Work is counted in characters, not time."""
 
 import pytest
 
@@ -8,7 +8,8 @@ from services.safety.decide.run import PIECE_CHARS, SLICE_CHARS
 from tests.unit.safety.world import NOW_US, RunWriter, policy, record
 
 DEAR = "--sk-" * 200
-"""Every fifth character begins what may be a key, and each beginning is weighed with every character after it."""
+"""A text that is expensive to check. A secret key may begin at every fifth character, so many possible matches are open
+at the same time."""
 
 PLAIN = "as was said before, nothing of this is of any interest to anybody who reads it now " * 12
 
@@ -17,7 +18,7 @@ SHORT = "Good day to you, and all of yours."
 
 
 def reading(core, tenant):
-    """Characters of a tenant that were read."""
+    """Return how many characters of a tenant's answers the core has read."""
     runs = [
         run
         for partition in core._partitions.values()
@@ -28,7 +29,10 @@ def reading(core, tenant):
 
 
 def begun(text, chunks=40, streams=3):
-    """A core with much of this text from one tenant queued in front of one short answer of another's."""
+    """Return a core whose queue has long answers of the tenant ``much``, and then a short one of the tenant ``little``.
+
+    There are ``streams`` long answers of ``chunks`` chunks each. Every chunk has the same ``text``.
+    """
     core = SafetyCore(policy(), "safety/t")
     core.gained(0)
     core.caught_up(0, NOW_US, NOW_US)

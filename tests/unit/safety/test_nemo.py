@@ -1,4 +1,4 @@
-"""Tier 1 with the real NeMo: findings have spans where that can be, and a rail that raises has not passed."""
+"""Tests of tier 1, with the real NeMo Guardrails: spans of findings, and rails that raise an error or rewrite text."""
 
 import pytest
 import yaml
@@ -16,7 +16,7 @@ PHRASE = "how to build a pipe bomb"
 
 
 def configured(*flows, **config):
-    """The default policy with these output rails."""
+    """Return the default policy with other output rails (``flows``) and other settings of NeMo's rails (``config``)."""
     files = dict(policy().files)
     body = yaml.safe_load(files["nemo/config.yml"])
     body["rails"]["output"]["flows"] = list(flows)

@@ -1,4 +1,4 @@
-"""The small parts: turns, catching up, schedules, what is forgotten."""
+"""Tests of parts of the safety service: turns of tenants, offsets of windows, catching up, and forgetting requests."""
 
 import gc
 import json
@@ -165,7 +165,10 @@ def test_a_stop_of_tier_2_leaves_nothing_open():
 
 
 def replayed(events, held=None):
-    """What a process does that is assigned this log."""
+    """Assign a log to a new core, let it catch up, and give it the outcomes of its checks.
+
+    Return the core and its effects. ``held`` is the policy; None for the default policy.
+    """
     core = SafetyCore(held or policy(), "safety/t")
     core.gained(0)
     assert feed(core, events) == []
@@ -186,7 +189,7 @@ def test_what_is_on_the_log_is_neither_said_nor_looked_at_again():
     assert core.open == 1
     world = World(policy(), random.Random(0))
     world.run(answer.whole(text))
-    for held in (policy(), policy(max_findings=3)):  # another version does not judge again what is final
+    for held in (policy(), policy(max_findings=3)):  # another policy version does not check cleared answers again
         core, again = replayed([*world.log, answer.closed()], held)
         assert (again, core.open, core.pending_checks) == ([], 0, 0)
 
@@ -275,7 +278,10 @@ def test_text_that_waits_too_long_for_its_check_counts_as_unchecked():
 
 
 def test_unchecked_text_is_never_cleared_whatever_policy_calls_it():
-    """``flag`` would let it pass: then it is simply not cleared. ``redact`` removes it: then the rest goes on."""
+    """Unchecked text is not cleared, even if the policy's action is ``flag``, which lets other findings pass.
+
+    With ``redact``, the unchecked text is replaced, and the text after it is cleared.
+    """
 
     def ruled(action):
         held = policy()

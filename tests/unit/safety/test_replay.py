@@ -1,4 +1,4 @@
-"""Recorded traffic is judged again in bounded memory."""
+"""Test that ``PolicyReplay`` judges recorded answers again, and in bounded memory."""
 
 from services.safety.rejudge import policy_replay
 from services.safety.rejudge.policy_replay import PolicyReplay

@@ -1,4 +1,4 @@
-"""The whole corpus, cut everywhere: a finding that straddles chunks is the finding in one piece, with the same span."""
+"""Test that the recalls of a text, and their spans, are the same wherever the text is cut into chunks."""
 
 import random
 
@@ -12,7 +12,7 @@ FILLER = "Now then: as was said before, these are the words that stand in front 
 
 
 def corpus(name):
-    """Answers of the golden files, and every example of the patterns, as the policy's tenant gets them."""
+    """Return name, text, tenant and expected matches of each test case for answers in the policy ``name``."""
     held = policy(name)
     golden = [
         (case.name, case.body["output"], case.body.get("tenant", "local"), case.body["expect"])
@@ -30,12 +30,15 @@ def samples():
 
 
 def said(held, tenant, cut):
-    """Return the recalls for a text in these pieces."""
+    """Return the recalls for an answer whose chunks have the texts in ``cut``. ``held`` is the policy."""
     return recalls(World(held, random.Random(0)).run(RunWriter(tenant=tenant).whole(cut)))
 
 
 def cuts(text, size, phase):
-    """The text in chunks of ``size``, the first of them ``phase`` characters long."""
+    """Cut the text into chunks of ``size`` characters.
+
+    If ``phase`` is above 0, the first chunk has ``phase`` characters.
+    """
     head = [text[:phase]] if phase else []
     return head + [text[at : at + size] for at in range(phase, len(text), size)]
 
@@ -61,7 +64,7 @@ def test_every_sample_is_recalled_with_the_same_span_wherever_it_is_cut(name, te
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("phrase", ["h0w t0 bu!ld a p.i.p.e b0mb", "HOW TO BUILD A PIPE BOMB"])
 def test_words_in_disguise_are_found_at_every_offset_of_the_windows(size, phrase):
-    """Windows end at absolute offsets: wherever a phrase lies across them, one window has it whole."""
+    """A phrase is found at every offset, because wherever windows end, one window has the whole phrase."""
     held = policy()
     for lead in range(len(FILLER)):
         text = f"{FILLER[:lead].rstrip()} {phrase} is what it says. {FILLER}"

@@ -1,4 +1,4 @@
-"""The checks of several policy versions in one process."""
+"""Test in which order safety closes the checks of policy versions that are no longer used."""
 
 from services.bus import BusSettings
 from services.policy import build

@@ -1,4 +1,4 @@
-"""Logs, and a world in which the safety core reads them at any pace, is answered in any order, and dies anywhere."""
+"""Make logs, and simulate a safety service with random speed, random order of check outcomes, and crashes."""
 
 import random
 import re
@@ -22,7 +22,7 @@ NOW_US = 1_000_000_000_000
 
 @cache
 def policy(name="default", **changes):
-    """A shipped policy, with texts of its ``policy.toml`` replaced."""
+    """Return the policy ``name`` of the repository. ``changes`` replace values of settings in its ``policy.toml``."""
     files = dict(read_files(ROOT / "policies" / name))
     text = files["policy.toml"].decode()
     for key, value in changes.items():
@@ -37,12 +37,12 @@ def request_id(number=0):
 
 
 def record(event, partition=0, trace=None):
-    """As the processor hands it over."""
+    """Return the event as a record of the stream log, as a core gets it."""
     return Received("railbus.streams", partition, 0, NOW_US // 1_000, event, trace)
 
 
 class RunWriter:
-    """Writes the events of one run."""
+    """Makes the events of one run of a request. ``request`` is the request's number."""
 
     def __init__(self, request=0, attempt=1, run="r1", tenant="acme", mode="optimistic", check="on"):
         self.head = {"request_id": request_id(request), "tenant": tenant, "at": NOW_US, "source": "test"}
@@ -85,7 +85,7 @@ class RunWriter:
 
 
 def pieces(text, rng, longest=9):
-    """The text in random pieces."""
+    """Cut the text into pieces of random length, at most ``longest`` characters."""
     cut, at = [], 0
     while at < len(text):
         size = rng.randint(1, longest)
@@ -95,12 +95,16 @@ def pieces(text, rng, longest=9):
 
 
 def whole_window(look):
-    """A rail of tier 1 that can only say yes or no to a window."""
+    """Check a window like a rail of tier 1 that gives no spans: find the whole window, or nothing."""
     return (FoundSpan("nemo/rude", "rail", 0, len(look.text)),) if "rude word" in look.text else ()
 
 
 def honest(look):
-    """What the real checks do: words in disguise, and one rail without spans. Tier 2 finds a sentence."""
+    """Return the outcome of the check request ``look``.
+
+    Tier 1 finds words of the policy's blocklist, even in disguise, and whole windows with a rude word. Tier 2 finds the
+    words "second thoughts".
+    """
     if look.tier == 2:
         found = re.finditer("second thoughts", look.text)
         return CheckResult(tuple(FoundSpan("classifier/doubt", "email", *match.span()) for match in found))
@@ -109,7 +113,12 @@ def honest(look):
 
 @dataclass
 class World:
-    """One log of one partition, and what safety wrote on it."""
+    """The log of one partition, and a simulated safety service that reads and writes it.
+
+    Attributes:
+        check: Returns the outcome of a check.
+        written: Number of events that safety has written.
+    """
 
     policy: object
     rng: random.Random
@@ -118,14 +127,17 @@ class World:
     written: int = 0
 
     def run(self, events, *, pace=1, crashes=(), moves=(), patience=1.0):
-        """Let safety read the events; returns all that it wrote.
+        """Append the events one by one, and let safety read them. Return all recalls and clearances on the log.
 
         Args:
-            events: What others write, in log order.
-            pace: Most events between two of safety's steps.
-            crashes: After how many of its effects it dies and another begins; what it had not written is lost.
-            moves: After how many of its effects its partition is taken away and given back; likewise.
-            patience: Chance that an answer to a look comes before the next step; the order is random below 1.
+            events: The events of other writers, in log order.
+            pace: Maximum number of events that are read before each step of safety.
+            crashes: When safety has written this many events, its process dies, and a new one starts. Decisions that
+                were not written yet are lost.
+            moves: When safety has written this many events, its partition is taken away and given back. Decisions that
+                were not written yet are lost.
+            patience: Probability that a check is answered before the next step. Below 1, checks are answered in random
+                order.
         """
         events, crashes = list(events), sorted(crashes)
         while not _Life(self, pace, patience, sorted(moves)).live(events, crashes):
@@ -138,7 +150,7 @@ class World:
 
 
 class _Life:
-    """One process: from its assignment to its end."""
+    """One safety process, from the assignment of its partition to its end."""
 
     def __init__(self, world, pace, patience, moves):
         self.world, self.pace, self.patience, self.moves = world, pace, patience, moves
@@ -151,7 +163,7 @@ class _Life:
         self.effects = [] if self.until else self.core.caught_up(0, NOW_US, NOW_US)
 
     def live(self, events, crashes):
-        """Whether it lived to the end of the events; else it died at the next of the crashes."""
+        """Run the process. Return True if it has processed all events, and False if it died in one of the crashes."""
         while True:
             if crashes and self.world.written >= crashes[0]:
                 crashes.pop(0)
@@ -198,7 +210,7 @@ class _Life:
 
 
 def as_set(said):
-    """Return an event without its time and its writer."""
+    """Return the clearances and recalls as a set of tuples, without the times and sources of the events."""
     return {
         (event.request_id, event.attempt, event.run, event.seq, event.final)
         if isinstance(event, Cleared)
@@ -209,7 +221,7 @@ def as_set(said):
 
 
 def recalls(said):
-    """Recalls without what depends on the request."""
+    """Return the recalls as a set of tuples, without the fields that depend on the request."""
     return {(e.start, e.end, e.action, e.rule, e.category) for e in said if isinstance(e, Recall)}
 
 

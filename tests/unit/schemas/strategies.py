@@ -1,4 +1,4 @@
-"""Hypothesis strategies for any event, read off the same type information that validates it."""
+"""Hypothesis strategies for events, derived from the type information with which events are also validated."""
 
 from datetime import UTC, datetime
 
@@ -11,18 +11,18 @@ from schemas.ids import uuid7
 from schemas.registry import KINDS
 
 MOST_CHARS = 40
-"""Long texts test the length bound and nothing else; a test of its own does that."""
+"""Maximum length of a generated text. Longer texts would only test the maximum lengths of fields."""
 
 _NOW_MS = int(datetime(2026, 1, 1, tzinfo=UTC).timestamp() * 1000)
 
 
 def events(kind: str):
-    """Any legal event of a kind."""
+    """Return a strategy for valid events of this kind."""
     return _of(types.type_info(KINDS[kind].cls))
 
 
 def any_event():
-    """Any legal event."""
+    """Return a strategy for valid events of all kinds."""
     return st.sampled_from(sorted(KINDS)).flatmap(events)
 
 

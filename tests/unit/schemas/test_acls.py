@@ -1,4 +1,4 @@
-"""The access control lists give each role what the registry says, and nothing more."""
+"""Test that the access control lists for Kafka allow each role what the registry says, and nothing more."""
 
 import shlex
 from collections import defaultdict

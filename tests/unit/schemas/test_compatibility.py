@@ -1,6 +1,7 @@
-"""Events recorded by earlier versions stay readable, whatever the classes become.
+"""Test that events recorded by earlier versions stay readable.
 
-A recorded line is never edited: a change that breaks one is a new version of that kind, read beside the old one.
+Never edit a recorded line. If a change makes a line unreadable, the change needs a new version of that kind of event,
+and readers must still read the old version.
 """
 
 import json
@@ -26,7 +27,7 @@ def test_a_recorded_event_is_read_and_nothing_it_said_is_lost(record):
 
 
 def says_all_of(new, old):
-    """Whether nothing of the old value is lost or changed in the new one, which may have more fields at any depth."""
+    """Return whether ``new`` has all values of ``old``, unchanged. ``new`` may have more fields at any depth."""
     if isinstance(old, dict):
         return isinstance(new, dict) and all(name in new and says_all_of(new[name], old[name]) for name in old)
     if isinstance(old, list):

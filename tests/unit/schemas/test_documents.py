@@ -1,4 +1,4 @@
-"""The generated documents are what the code says, and the AsyncAPI document is whole."""
+"""Test that the generated documents match the code, and that no reference in the AsyncAPI document is broken."""
 
 import json
 import subprocess

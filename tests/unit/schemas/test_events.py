@@ -1,4 +1,4 @@
-"""Every event survives its wire format, and its JSON Schema says so too."""
+"""Test that every event can be encoded and decoded without a loss, and that its JSON Schema accepts it."""
 
 import json
 import tracemalloc

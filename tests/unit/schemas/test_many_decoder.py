@@ -1,4 +1,4 @@
-"""Decoding many records of one kind is decoding each."""
+"""Test that ``ManyDecoder`` decodes records of one kind in the same way as ``decode`` decodes each of them."""
 
 import json
 from pathlib import Path

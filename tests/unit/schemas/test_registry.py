@@ -1,4 +1,4 @@
-"""One row per kind; everything else that says what an event is, who writes and who reads it follows from the rows."""
+"""Test that the registry has one row per kind of event, and that topics, roles and documents agree with the rows."""
 
 import json
 from pathlib import Path

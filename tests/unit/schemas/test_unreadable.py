@@ -1,4 +1,4 @@
-"""Records that are no event: each gives the one error that says why."""
+"""Test that decoding a record that is not a valid event raises an error that says why."""
 
 import orjson
 import pytest
@@ -98,7 +98,7 @@ def test_a_key_that_is_not_the_request_id_is_malformed(key):
 
 @pytest.mark.parametrize("prompt", ["my secret", "It's secret\n", "my 'secret' - at \"x\"", ""])
 def test_the_error_does_not_repeat_a_prompt_in_the_wrong_field(prompt):
-    """It is logged, and a program that writes requests may mistake the role for the text."""
+    """The error is logged, so it must not have a prompt that was written into the field ``role`` by mistake."""
     request = {"request_id": REQUEST_ID, "tenant": "local", "at": 1, "source": "app"}
     value = orjson.dumps(request | {"messages": [{"role": prompt, "content": "user"}]})
     with pytest.raises(MalformedEvent) as caught:

@@ -1,7 +1,7 @@
-"""Legal and illegal histories of one request, grown from a string of bytes so that Hypothesis can shrink them.
+"""Generate valid and invalid histories of one request from bytes, which Hypothesis can shrink.
 
-Text is made so that it tells where it came from: the character at offset ``j`` of run ``i`` is code point
-``0x10000 * (i + 1) + j``. Replacements and refusals are ASCII. So any visible string can be read back into its sources.
+A history is a list of events in log order. Each character of generated text shows its source: the character at offset
+``j`` of run ``i`` is code point ``0x10000 * (i + 1) + j``. Replacements and refusals are ASCII.
 """
 
 from dataclasses import dataclass, field
@@ -29,7 +29,7 @@ CAUSES = get_args(Cause)
 
 
 class Choices:
-    """A source of decisions: the next byte, or 0 when there are no more."""
+    """A source of decisions. Each decision depends on the next byte of ``data``, or on 0 if no byte is left."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data
@@ -70,7 +70,7 @@ class Run:
 
 @dataclass
 class World:
-    """The writers' state while a history grows."""
+    """The state of all writers while a history is generated."""
 
     choices: Choices
     delivery: Delivery
@@ -201,7 +201,7 @@ class World:
         )
 
     def close(self, cause: str | None = None) -> None:
-        """What the router had read is recent, or not."""
+        """Append a ``Closed``. Its writer may have missed the newest chunks and attempts."""
         last = max((run.seq for run in self.runs), default=0) - 1
         self.log.append(
             Closed(
@@ -214,12 +214,12 @@ class World:
         )
 
     def again(self) -> None:
-        """A producer's retry, or a second owner's echo, of something said before."""
+        """Append an event again, as a producer does in a retry, or a second owner of the partition does."""
         if self.log:
             self.log.append(self.log[-1 - self.choices.below(len(self.log))])
 
     def swap(self) -> None:
-        """Two neighbouring chunks in the wrong order, as no broker delivers them: the gap must wait."""
+        """Swap the last two events if both are chunks. No broker does so. The fold must wait for the missing chunk."""
         if len(self.log) > 1 and isinstance(self.log[-1], Chunk) and isinstance(self.log[-2], Chunk):
             self.log[-1], self.log[-2] = self.log[-2], self.log[-1]
 
@@ -231,7 +231,7 @@ _ACTS = (
 
 
 def grow(data: bytes) -> list[StreamEvent]:
-    """The history that these bytes describe."""
+    """Return the history that the bytes determine."""
     choices = Choices(data)
     delivery = Delivery(
         mode=choices.pick(("optimistic", "windowed", "gated")),
@@ -257,7 +257,7 @@ def grow(data: bytes) -> list[StreamEvent]:
 
 
 def finish_up(world: World) -> None:
-    """Every writer says its last word."""
+    """Append a verdict if there is none, and the end and the final clearance of every run."""
     if not any(isinstance(event, Verdict) for event in world.log):
         world.verdict()
     for run in world.runs:

@@ -1,4 +1,4 @@
-"""What a reader insists on counts, whatever a worker says of itself."""
+"""Test that a check that a reader requires is on, even if a worker says that the check is off."""
 
 import pytest
 
@@ -8,7 +8,7 @@ from tests.unit.stream.test_rules import allow, chunk, cleared, finished, starte
 
 INSISTS = Governance()
 UNCHECKED = (started(gate="off", check="off", exposure=64), chunk(0, 0, "word", tokens=200))
-"""By a worker that says there are neither rails nor a safety service."""
+"""Events of a worker that says that there are neither rails nor a safety service."""
 
 
 def shown(screen, *events):

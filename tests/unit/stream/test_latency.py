@@ -1,4 +1,4 @@
-"""Where a request's time went: parts that add up, and what each means."""
+"""Test how the latency of a request is divided into parts, and that the parts add up to the whole."""
 
 import pytest
 from hypothesis import given, settings
@@ -17,7 +17,7 @@ T0_MS = 1_700_000_000_000
 
 
 class Story:
-    """Writes one request's log at times that the test chooses, in milliseconds after its receipt."""
+    """Builds the log of one request. Times are in milliseconds after the receipt of the request."""
 
     def __init__(self, **fields):
         self.made = RequestEvents(**fields)
@@ -159,7 +159,7 @@ def test_speculation_earns_what_the_plain_engine_would_have_taken():
     found = plain_story().latency(plain_token_ms=50.0)
 
     assert found.decode_ms == pytest.approx(40)
-    assert found.plain_decode_ms == pytest.approx(100)  # the first token is prefill's
+    assert found.plain_decode_ms == pytest.approx(100)  # two later tokens; the first one is part of prefill
     assert found.earned_ms == pytest.approx(60)
 
 

@@ -1,4 +1,4 @@
-"""A receipt has a hash of the ops as they were sent. So an op must have the same bytes in every version."""
+"""Test that an op has the same bytes in every version, because a receipt has a hash of the ops that were sent."""
 
 from typing import get_args
 

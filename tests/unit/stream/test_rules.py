@@ -1,4 +1,4 @@
-"""The six rules, one small story each."""
+"""Tests of the six rules of the fold (see ``services/stream/screen.py``). Each test folds a short log."""
 
 import pytest
 
@@ -180,7 +180,7 @@ def test_windowed_holds_the_youngest_milliseconds_of_the_log():
 def test_no_writers_clock_ends_the_window_early():
     screen, _ = after(allow(), started(mode="windowed", hold_ms=10))
     screen.feed(chunk(0, 0, "a", at=1_000), 1)
-    screen.feed(chunk(1, 1, "b", at=3_600_000_000), 2)  # of a writer an hour ahead
+    screen.feed(chunk(1, 1, "b", at=3_600_000_000), 2)  # the clock of its writer is an hour ahead
     assert screen.visible == ""
 
 
@@ -289,7 +289,7 @@ def test_a_closed_whose_cause_no_longer_holds_is_void(cause, holds, void):
     for before in void:
         screen, _ = after(*before)
         assert (screen.feed(closed(cause)), screen.closed) == ((), None), before
-        assert [type(op) for op in screen.feed(Closed(**COMMON, outcome="failed"))] == [Close]  # an older writer's
+        assert [type(op) for op in screen.feed(Closed(**COMMON, outcome="failed"))] == [Close]  # without a cause
 
 
 def test_what_the_router_had_read_does_not_make_its_closed_void():

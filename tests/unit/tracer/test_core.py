@@ -1,4 +1,4 @@
-"""When a trace is exported: once, when it is complete, and never for ever awaited."""
+"""Test when the trace of a request is exported: once, and at the latest some time after the request was closed."""
 
 import pytest
 from hypothesis import given, settings
@@ -20,11 +20,11 @@ OPTED_OUT = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-00"
 
 
 CLOSED_US = T0 + 113_000
-"""When the account of a plain story is on the log."""
+"""Time at which the account of ``plain_story`` is appended to the log."""
 
 
 class Books:
-    """What a tracer reads of a plain story: its account, and the receipt of its client."""
+    """The events about one request that the tracer reads: the ``Account``, and the client's receipt (``Detached``)."""
 
     def __init__(self, story=None):
         story = story or plain_story()
@@ -38,7 +38,7 @@ def record(event, at_us, number=0, traceparent=None):
 
 
 def feed(core, *events, at_us=CLOSED_US, number=0, traceparent=None):
-    """Give events to the core; return what it exports."""
+    """Let the core read events, all of them at the time ``at_us``. Return the traces that it exports."""
     return [effect for event in events for effect in core.read(record(event, at_us, number, traceparent), at_us, at_us)]
 
 

@@ -1,4 +1,4 @@
-"""Reused messages make no difference on the wire."""
+"""Test that encoded spans are the same with and without the cache of the encoder."""
 
 import pytest
 
@@ -40,7 +40,7 @@ def test_spans_are_the_same_with_and_without(restored):
 
 
 def _comparable(message):
-    """Without the ids of a story, which are made anew for each."""
+    """Return service, name and attributes of each encoded span, without ids that differ between requests."""
     found = []
     for group in message.resource_spans:
         service = [str(each) for each in group.resource.attributes]

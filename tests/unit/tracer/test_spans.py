@@ -1,4 +1,4 @@
-"""The spans of a request: their sum is its account, their order is the log's, and no text is in them."""
+"""Test the spans of a request: they add up to the request's latency, and have no text of prompt or answer."""
 
 import pytest
 from hypothesis import given, settings
@@ -20,7 +20,10 @@ CLIENT = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 
 
 def trace_from(request_id, log, traceparent=None):
-    """The trace from what a tracer reads of this log: the router's account, and the receipts."""
+    """Return the trace that the tracer makes of this log; None if the request is not closed.
+
+    The tracer knows only the router's account and the receipts.
+    """
     account = router_account(request_id, log)
     if account is None:
         return None
@@ -206,4 +209,4 @@ def test_the_spans_of_any_history_equal_its_account(data, steps, ahead_ms, took_
     assert len({span.span_id for span in trace.spans}) == len(trace.spans)
     written = {value for span in trace.spans for value in map(str, span.attributes.values())}
     assert SECRET not in str(trace)
-    assert not any(ord(character) >= 0x10000 for value in written for character in value)  # the answers' alphabet
+    assert not any(ord(character) >= 0x10000 for value in written for character in value)  # no text of answers

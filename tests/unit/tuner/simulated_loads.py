@@ -1,4 +1,4 @@
-"""Rounds with known effects: noise of a machine, of a process, and of a request."""
+"""Simulate measurements of a change with a known effect, and with noise of the machine, processes and requests."""
 
 import math
 
@@ -10,7 +10,14 @@ CHANGE = SettingsChange(name="planted", settings={"RAILBUS_X": "1"}, item="batch
 
 
 def load(rng, *, factor, requests=16, noise=0.08, stall=0.0):
-    """One load; ``factor`` multiplies all times, ``stall`` is the probability of a request that waits."""
+    """Return the simulated measurements of some requests.
+
+    Args:
+        factor: Factor by which all times are multiplied.
+        requests: Number of requests.
+        noise: Relative standard deviation of the requests' times.
+        stall: Probability that a request takes three times as long.
+    """
     rows, wall = [], 0.0
     for _ in range(requests):
         pace = factor * math.exp(rng.gauss(0, noise)) * (3.0 if rng.random() < stall else 1.0)
@@ -21,7 +28,15 @@ def load(rng, *, factor, requests=16, noise=0.08, stall=0.0):
 
 
 def rounds(rng, count, *, effect=1.0, process=0.02, drift=0.05, stall=0.0):
-    """Rounds of A B B A. ``process`` is how much two equal processes differ, ``drift`` how much the machine wanders."""
+    """Return simulated rounds. Each has a load without the change, two with it, and another one without it.
+
+    Args:
+        count: Number of rounds.
+        effect: Factor by which the change multiplies all times.
+        process: Relative standard deviation of times between processes with the same settings.
+        drift: Relative standard deviation of the machine's speed from load to load.
+        stall: Probability that a request takes three times as long.
+    """
     found = []
     for _ in range(count):
         machine = [math.exp(rng.gauss(0, drift)) for _ in range(4)]

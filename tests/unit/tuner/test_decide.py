@@ -1,4 +1,4 @@
-"""The rule: planted changes that bring nothing are not kept, planted gains are found, bad ones are called worse."""
+"""Test that changes with a simulated gain are kept, and that changes without a gain or with a loss are not."""
 
 import random
 
@@ -17,7 +17,7 @@ seeds = st.integers(0, 10**6)
 
 
 def test_no_planted_change_without_a_gain_is_kept():
-    """120 of them, on a machine that wanders by 5 % and processes that differ by 2 %."""
+    """None of 120 changes without an effect is kept, though machine speed varies by 5 % and processes differ by 2 %."""
     rng = random.Random(11)
     kept = [decide(trial(rng, count=4), Rules()).kept for _ in range(60)]
     kept += [decide(trial(rng, count=8, stall=0.02), Rules()).kept for _ in range(60)]
@@ -25,7 +25,10 @@ def test_no_planted_change_without_a_gain_is_kept():
 
 
 def test_noise_alone_passes_less_often_than_the_confidence_says():
-    """Without the margin the interval's own error is left: 0.5 % on this side."""
+    """Without a margin, noise seldom looks like a gain: in at most 2 % of the cases.
+
+    In theory, the confidence interval of 99 % lies completely above 0 in 0.5 % of the cases.
+    """
     rng = random.Random(12)
     shown = sum(gain_is_shown(rounds(rng, 5), Rules(margin=0.0)) for _ in range(200))
     assert shown / 200 <= 0.02
@@ -62,7 +65,7 @@ def test_a_gain_below_the_margin_is_not_kept():
 
 
 def paid_by_the_first_token():
-    """A trial whose answers end earlier and begin 50 ms later."""
+    """Return a trial of a change with which answers end earlier, but begin 50 ms later."""
 
     def arm(first_ms, gap_ms):
         rows = tuple(

@@ -1,4 +1,7 @@
-"""The knee of known curves, and where limits break."""
+"""Test that ``find_batch`` finds the knee of a simulated machine, and where latencies exceed their limits.
+
+The knee is the batch size at which throughput stops growing.
+"""
 
 import random
 
@@ -11,7 +14,10 @@ from services.tuner.measurements import Load, RequestRow
 
 
 def load(batch, knee, rng, noise):
-    """A machine whose throughput grows with the batch up to the knee; beyond, every request takes longer."""
+    """Return a load of a simulated machine, whose throughput grows with the batch size up to ``knee``.
+
+    With a larger batch, each request takes longer.
+    """
     pace = max(1.0, batch / knee) * (1 + rng.uniform(-noise, noise))
     rows = tuple(RequestRow(steps=tuple((pace * (10.0 + 5 * at), 1) for at in range(6)), total_ms=35 * pace)
                  for _ in range(2 * batch))  # fmt: skip
@@ -40,7 +46,7 @@ def test_throughput_that_still_grows_is_said_to():
 
 
 def test_limits_break_where_they_do():
-    found = find_batch(rounds(8), slo_ttft_ms=25, slo_token_ms=1e9)  # 10 ms up to 8, 20 at 16, 40 at 32
+    found = find_batch(rounds(8), slo_ttft_ms=25, slo_token_ms=1e9)  # 10 ms up to size 8, 20 at 16, 40 at 32
     assert found.breaks_at == 32
     assert found.best == 8
     strict = find_batch(rounds(8), slo_ttft_ms=1, slo_token_ms=1e9)

@@ -1,4 +1,4 @@
-"""What is tried, in which order, and when it ends."""
+"""Test which changes the search of ``railbus tune`` tries, in which order, and when the search ends."""
 
 import random
 
@@ -28,7 +28,12 @@ def change(name, **settings):
 
 
 def run(search, effects, *, seconds=1.0, seed=1):
-    """Let the search run on a machine where the changes have these effects; return what it tried."""
+    """Run the search with simulated measurements. Return the names of the changes that were tried.
+
+    Args:
+        effects: Factor by which a change multiplies all times, by the name of the change. It is 1 for other changes.
+        seconds: How long each trial takes, in seconds.
+    """
     rng, elapsed, tried = random.Random(seed), 0.0, []
     while (found := search.next(elapsed)) is not None:
         effect = effects.get(found.name, 1.0)

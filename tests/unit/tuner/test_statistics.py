@@ -1,4 +1,4 @@
-"""Quantiles against tables, and intervals with the promised coverage."""
+"""Test quantiles against published tables, and that confidence intervals contain the true value often enough."""
 
 import math
 import random

@@ -1,4 +1,4 @@
-"""Google's errors become engine errors; retries wait as long as the server asks."""
+"""Test which engine errors Google's errors become, and that retries wait as long as the server asks."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The mapping between our types and the JSON of Vertex AI."""
+"""Test the conversion between Railbus's types and the JSON of Vertex AI."""
 
 import json
 

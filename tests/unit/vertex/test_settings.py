@@ -1,4 +1,4 @@
-"""Which addresses may receive prompts, and which need credentials."""
+"""Test to which addresses the Vertex AI worker may send prompts, and for which it needs credentials."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Requests and tickets for the worker's tests."""
+"""Make requests and tickets for tests of the worker."""
 
 from schemas.requests import Deadlines, Delivery, Message, Request
 from services.worker.scheduler import Ticket
@@ -24,6 +24,9 @@ def request(number=0, *, text="Tell me about rivers.", at_us=T0_US, total_ms=60_
 
 
 def ticket(number=0, *, run=None, batch=False, now_us=T0_US, at_us=T0_US, **changes):
-    """Return a ticket of a request that was received at ``at_us`` by the worker's clock."""
+    """Return the ticket of a request that was received at ``at_us`` and accepted at ``now_us``.
+
+    ``changes`` are passed to ``request``.
+    """
     asked = request(number, at_us=at_us, **changes)
     return Ticket(asked, run or f"run-{number}", None, batch, now_us, at_us)

@@ -1,4 +1,4 @@
-"""Chunks carry the engine's text exactly: no gap, no overlap, none empty, every token counted."""
+"""Test that the chunks have exactly the engine's text, without gaps, overlaps or empty chunks, and count all tokens."""
 
 from itertools import pairwise
 

@@ -1,4 +1,4 @@
-"""The scheduler starts requests in order, never more than its slots, and never one that was cancelled."""
+"""Test that the scheduler starts requests in order, never more than it has slots, and never a cancelled one."""
 
 from dataclasses import replace
 
@@ -223,7 +223,10 @@ def test_a_batch_execution_that_ends_makes_room_for_the_next():
 
 
 def test_a_refused_or_cancelled_request_is_unacknowledged_at_first():
-    """So no partition moves to another worker before."""
+    """Refused, cancelled and running requests are unacknowledged until ``acknowledged`` is called.
+
+    Until then, the worker does not give up their partitions.
+    """
     it = scheduler(slots=1)
     refused, runs, waits = ticket(0, model="large"), ticket(1), ticket(2)
     assert isinstance(it.accept(refused, T0_US), Refusal)
@@ -238,7 +241,10 @@ def test_a_refused_or_cancelled_request_is_unacknowledged_at_first():
 
 
 def test_batch_can_be_held_back_while_interactive_starts():
-    """As while the group of the batch lane may have given its partitions to another worker."""
+    """The caller can hold back batch requests alone.
+
+    It does so while the batch consumer group has not confirmed that this worker still owns its partitions.
+    """
     it = scheduler(slots=4)
     batch, interactive = ticket(0, batch=True), ticket(1)
     for each in (batch, interactive):
@@ -290,7 +296,7 @@ def test_only_so_much_is_remembered():
 
 
 class SchedulerMachine(RuleBasedStateMachine):
-    """Any order of requests, repetitions, cancels, starts and ends."""
+    """A Hypothesis state machine: accepts, repeats, cancels, hands back, starts and ends requests in any order."""
 
     def __init__(self):
         super().__init__()

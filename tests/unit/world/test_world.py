@@ -1,4 +1,4 @@
-"""The simulated tree: seeds without a violation, one schedule for one seed, and planted defects that are found."""
+"""Tests of the simulator: new seeds find no violation, a seed always gives the same run, planted defects are found."""
 
 import os
 import re
@@ -28,12 +28,12 @@ FAILED_SEEDS = tuple(
         32_216_562, 32_247_892, 32_264_643, 37_124_355,
     )
 )  # fmt: skip
-"""Seeds of this version of the world that have failed once, and their kinds of fault. A seed of another version has
-another schedule: what it found then is kept as a planted defect."""
+"""Seeds that once found a violation with this version of the simulator, and their kinds of fault. In another version, a
+seed gives another simulation. So what was found with older versions is kept as planted defects."""
 
 NEW_SEEDS = 200
 NEW_SEEDS_CPU_S = 60
-"""At most so many seconds of CPU for the new seeds: a busy machine looks at fewer."""
+"""Maximum CPU time for the new seeds, in seconds. A slow machine tries fewer seeds."""
 
 FOUND_BY = {mutant.name: seed_that_finds(known_counts(), mutant.name) for mutant in MUTANTS}
 
@@ -45,7 +45,7 @@ def simulate(*options: object, hash_seed: str = "0") -> subprocess.CompletedProc
 
 
 def schedule(seeds: int, *options: object, hash_seed: str = "0") -> str:
-    """Return the hash of some seeds' schedules."""
+    """Simulate ``seeds`` seeds in a new process. Return a hash of everything that happened in the simulations."""
     said = simulate("--seed", 7, "--runs", seeds, *options, hash_seed=hash_seed).stdout
     found = re.search(r"schedule ([0-9a-f]{16})", said)
     assert found is not None
@@ -62,7 +62,7 @@ def test_a_run_has_enough_requests_and_faults() -> None:
 
 
 def test_new_seeds_break_no_promise() -> None:
-    """Other seeds every day; RAILBUS_TEST_SEED repeats those of another day."""
+    """Simulations find no violation. Each day has other seeds. RAILBUS_TEST_SEED repeats the seeds of another day."""
     first = int(os.environ.get("RAILBUS_TEST_SEED", int(time.time() / 86_400) * 10_000))
     done = simulate("--seed", first, "--runs", NEW_SEEDS, "--seconds", NEW_SEEDS_CPU_S)
     print(f"first seed {first}: {done.stdout}")
@@ -76,7 +76,7 @@ def test_a_seed_that_failed_once_does_not_fail_again(seed: int, kinds: tuple[str
 
 
 def test_a_seed_has_one_schedule_in_every_process() -> None:
-    """RAILBUS_TEST_SEEDS=1000 for many."""
+    """The same seeds give the same simulations in every process. RAILBUS_TEST_SEEDS sets the number of seeds."""
     seeds = int(os.environ.get("RAILBUS_TEST_SEEDS", "50"))
     assert schedule(seeds, hash_seed="1") == schedule(seeds, hash_seed="2")
 
@@ -97,7 +97,7 @@ def test_a_kind_of_fault_by_itself_breaks_no_promise(kind: str) -> None:
 
 
 def test_every_defect_is_found_from_the_first_seed_on() -> None:
-    """Not only by some seed: within ``SEEDS`` from 0 on."""
+    """The recorded survey has found every defect with the seeds from 0 to ``SEEDS`` - 1."""
     counts = known_counts()
     assert [mutant.name for mutant in MUTANTS if not 0 < next(iter(counts[mutant.name]), 0) <= SEEDS] == []
     assert len(MUTANTS) >= 50

@@ -1,6 +1,7 @@
-"""Count the function calls of a service: from one SIGUSR1 to the next, into a file. For ``tests.bench.calls``.
+"""Count the function calls of a service, for ``tests.bench.calls``.
 
-Python imports this module at its start where its folder is on the path.
+The signal SIGUSR1 starts the counting. The next SIGUSR1 ends it, and the counts are written to a file in the folder
+``RAILBUS_CALLS_DIR``. Python imports this module when it starts, if the module's folder is on ``PYTHONPATH``.
 """
 
 import cProfile

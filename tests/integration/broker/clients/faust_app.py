@@ -1,4 +1,4 @@
-"""Count words in a table, and write each count: ``faust_app.py BROKER ID DATA_DIR worker --without-web``."""
+"""Count words in a Faust table, and write each count: ``faust_app.py BROKER ID DATA_DIR worker --without-web``."""
 
 import sys
 
