@@ -1,10 +1,13 @@
-"""How many chunks a second one core checks: tier 0 and tier 1 together, many streams at once.
+"""Measure how many chunks per second one CPU core checks, with tier 0 (patterns) and tier 1 (NeMo rails) together.
 
     python -m tests.bench.safety_throughput [--streams 500] [--chars 4] [--chunks 200] [--policy default]
 
-The core and the real NeMo rails run in one process as the service runs them; reading from and writing to the broker is
-left out (``tests.bench.bus_hop`` measures that). Time is the process's own CPU time. A loop of plain additions is timed
-before and after: on a busy machine with shared cores everything slows down alike, and the ratio to it does not.
+There are many streams at once. As in the service, ``SafetyCore`` and the real NeMo rails run in one process. Reading
+from the broker and writing to it are left out (``tests.bench.bus_hop`` measures them). The measured time is the CPU
+time of the process.
+
+A loop of plain additions is timed before and after. On a busy machine with shared CPU cores, additions and checks
+become slower alike, so that the ratio of their speeds stays the same.
 """
 
 import argparse
@@ -40,7 +43,13 @@ TEXT = (
 
 
 def events(streams: int, chunks: int, chars: int) -> list[Any]:
-    """The streams' logs, interleaved chunk by chunk; each begins at another place of the text."""
+    """Return the events of all streams, interleaved chunk by chunk.
+
+    Args:
+        streams: Number of streams. The text of each stream begins at another place of ``TEXT``.
+        chunks: Number of chunks of each stream.
+        chars: Number of characters of each chunk.
+    """
     text = TEXT * (chunks * chars // len(TEXT) + 3)
     lines = []
     for number in range(streams):
@@ -51,7 +60,10 @@ def events(streams: int, chunks: int, chars: int) -> list[Any]:
 
 
 async def both_tiers(policy: Policy, log: list[Any]) -> tuple[float, Counter[str]]:
-    """CPU seconds for the whole log, with every look answered by NeMo, and what was done."""
+    """Run the whole log through tier 0 and tier 1, with the real NeMo rails.
+
+    Return the CPU time in seconds, and how many effects of each type ``SafetyCore`` returned.
+    """
     check = await nemo_check(policy)
     core = SafetyCore(policy, "safety/bench")
     core.gained(0)
@@ -80,7 +92,7 @@ async def both_tiers(policy: Policy, log: list[Any]) -> tuple[float, Counter[str
 
 
 def tier_0(policy: Policy, log: list[Any]) -> float:
-    """CPU seconds of the matcher alone."""
+    """Return the CPU time in seconds that the pattern matcher alone needs for the log."""
     scanners: dict[str, Scanner] = {}
     begun = time.process_time()
     for event in log:
@@ -93,7 +105,7 @@ def tier_0(policy: Policy, log: list[Any]) -> float:
 
 
 def without_rails(policy: Policy, log: list[Any]) -> float:
-    """CPU seconds of the core with tier 1 answered by nothing at all."""
+    """Return the CPU seconds that ``SafetyCore`` needs for the log if tier 1 checks pass at once, without NeMo."""
     core = SafetyCore(policy, "safety/bench")
     core.gained(0)
     core.caught_up(0, 1, 1)
@@ -109,7 +121,7 @@ def without_rails(policy: Policy, log: list[Any]) -> float:
 
 
 def additions() -> float:
-    """Million additions a second of this interpreter on this core, now."""
+    """Return how many million additions per second this interpreter does on this CPU core at the moment."""
     begun, total = time.process_time(), 0
     for number in range(2_000_000):
         total += number
@@ -117,7 +129,7 @@ def additions() -> float:
 
 
 def main() -> None:
-    """Prints one JSON object."""
+    """Print the figures as one JSON object."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--streams", type=int, default=500)
     parser.add_argument("--chunks", type=int, default=200)
@@ -138,7 +150,7 @@ def main() -> None:
         "tier0_and_tier1_chunks_per_s": round(count / spent),
         "core_without_rails_chunks_per_s": round(count / without_rails(policy, log)),
         "matcher_alone_chunks_per_s": round(count / tier_0(policy, log)),
-        "looks": counts["Look"],
+        "looks": counts["CheckRequest"],
         "events_written": counts["Write"],
         "million_additions_per_s": [round(before, 1), round(additions(), 1)],
     }

@@ -12,6 +12,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 PAGES = ("README.md", "ARCHITECTURE.md", "docs/**/*.md", "policies/**/*.md", "infra/**/*.md", "schemas/*.md")
+FOLDERS = ("services", "schemas", "infra", "tests")
 LEAST_WORDS = 5
 """Shorter sentences, such as labels of lists, are not drawn."""
 
@@ -19,8 +20,8 @@ _ITEM = re.compile(r"\s*(?:[-*]|\d+\.) ")
 
 
 def docstrings() -> Iterator[tuple[str, str]]:
-    """Yield the place and the text of each docstring in ``services`` and ``schemas``."""
-    for path in sorted((*ROOT.glob("services/**/*.py"), *ROOT.glob("schemas/**/*.py"))):
+    """Yield the place and the text of each docstring of the product and of its tests."""
+    for path in sorted(path for folder in FOLDERS for path in ROOT.glob(f"{folder}/**/*.py")):
         yield from _docstrings(ast.parse(path.read_text("utf-8")), "", str(path.relative_to(ROOT)))
 
 
@@ -35,9 +36,9 @@ def _docstrings(node: ast.AST, name: str, file: str) -> Iterator[tuple[str, str]
 
 
 def sentences() -> Iterator[tuple[str, str]]:
-    """Yield the place and the text of each sentence of the pages. The place quotes the paragraph.
+    """Yield the place and the text of each sentence of the pages.
 
-    Sentences in tables and code are left out.
+    The place is the file and the paragraph around the sentence. Sentences in tables and code are left out.
     """
     for path in sorted({path for pattern in PAGES for path in ROOT.glob(pattern)}):
         text, lead = re.sub(r"```.*?```", "", path.read_text("utf-8"), flags=re.DOTALL), ""

@@ -1,4 +1,7 @@
-"""Imports point one way: schemas <- libraries <- services. Read off the sources, nothing is imported."""
+"""Test which packages import which: services may import libraries, and libraries may import ``schemas``.
+
+The tests read the source files and import nothing.
+"""
 
 import ast
 import symtable
@@ -21,16 +24,18 @@ LIBRARIES = {
     "services.archive": {"schemas", "services.runtime", "services.bus"},
     "services.jobs": {"schemas", "services.runtime", "services.bus"},
 }
-"""What each library may import of this product. Services may import schemas and every library, and never each other."""
+"""The packages of this project that each library may import. Services may import ``schemas`` and every library, but not
+each other."""
 
 SIMULATOR = "services.simulator"
 SIMULATED = {"services.edge", "services.rails", "services.router", "services.safety"}
-"""The one exception: the simulator is the tree in one process, so it imports the pure modules of these services. Nobody
-imports the simulator."""
+"""The services that the simulator may import, because it runs them in one process. It may import only their pure
+modules. No package may import the simulator."""
 
 KAFKA_CLIENT = {"services.bus"}
 KAFKA_CODEC = {"services.broker": ("aiokafka.protocol", "aiokafka.record", "aiokafka.errors", "aiokafka.codec")}
-"""The broker speaks the protocol's other side: it may use the library's message and batch formats, not its client."""
+"""The embedded broker is the server side of Kafka's protocol. It may use aiokafka's message and batch formats, but not
+its client."""
 
 PURE = (
     "schemas",
@@ -154,10 +159,10 @@ PURE = (
     "services.worker.event_builder",
     "services.worker.scheduler",
 )
-"""Modules and packages that decide and do no I/O: time, ids and randomness are arguments."""
+"""Modules and packages that make decisions and do no I/O. They get the time, ids and random numbers as arguments."""
 
 SHELLS = ("schemas.__main__", "services.simulator.__main__", "services.simulator.runs")
-"""What runs such a package as a program."""
+"""Modules of pure packages that may do I/O, because they run the package as a program."""
 
 IMPURE_IMPORTS = {
     "asyncio",
@@ -178,7 +183,7 @@ IMPURE_ATTRIBUTES = {
     "uuid": {"uuid1", "uuid4"},
     "sys": {"stdout", "stderr", "stdin"},
 }
-"""By the name on the left of the dot; ``random`` may only give a ``Random``."""
+"""Forbidden attributes, by the name to the left of the dot. Of the module ``random``, only ``Random`` is allowed."""
 
 
 def sources():
@@ -187,14 +192,17 @@ def sources():
 
 
 def package(module):
-    """The unit that the rules speak of: ``schemas``, or ``services.NAME``."""
+    """Return the package of a module to which the rules apply: ``schemas``, or ``services.NAME``."""
     parts = module.split(".")
     return parts[0] if parts[0] == "schemas" else ".".join(parts[:2])
 
 
 @cache
 def import_statements(path):
-    """Every import in a file, also inside functions. No tree is kept: those of a thousand files slow all tests down."""
+    """Return all import statements of a file, also those inside functions.
+
+    The syntax tree is not kept, because the trees of a thousand files slow down all tests.
+    """
     found, blocks = [], [ast.parse(path.read_text(encoding="utf-8"))]
     while blocks:
         block = blocks.pop()
@@ -206,7 +214,7 @@ def import_statements(path):
 
 @cache
 def imports(path):
-    """Every module a file imports, wherever in it, as written; relative imports are not used here."""
+    """Return the names of all modules that a file imports, also inside functions. Fail if it imports relatively."""
     found = set()
     for node in import_statements(path):
         if isinstance(node, ast.Import):
@@ -234,7 +242,7 @@ def test_imports_point_one_way():
     for module, path in SOURCES.items():
         own = package(module)
         used = {package(name) for name in imports(path) if name.split(".")[0] in {"schemas", "services"}} - {own}
-        # Services meet on the log, not in code; schemas stands below everything.
+        # Services communicate over the log, and do not import each other. ``schemas`` imports none of them.
         allowed = set() if own == "schemas" else LIBRARIES.get(own, {"schemas", *LIBRARIES})
         if own == SIMULATOR:
             allowed |= SIMULATED
@@ -287,7 +295,7 @@ def test_what_the_rules_speak_of_exists():
 
 @cache
 def defined(path):
-    """What a module may be asked for, its submodules included."""
+    """Return the names that can be imported from a module or package, with the names of submodules."""
     if not path.exists():
         return set()
     names = {file.stem for file in path.parent.glob("*")} if path.name == "__init__.py" else set()
@@ -298,7 +306,7 @@ def defined(path):
 @pytest.mark.slow
 @pytest.mark.parametrize("top", ["schemas", "services", "infra", "tests"])
 def test_what_is_imported_from_us_exists(top):
-    """Also in benches, in vLLM's tests and inside functions, which most runs never import."""
+    """Every name that is imported from this project exists, also in code that most test runs never execute."""
     missing = []
     for path in (ROOT / top).rglob("*.py"):
         for node in import_statements(path):
@@ -314,12 +322,16 @@ def test_what_is_imported_from_us_exists(top):
 
 
 def test_opentelemetry_is_imported_only_where_spans_are_exported():
-    """Without a collector tracing costs nothing: what is not imported does not run."""
+    """Only two modules of the tracer import OpenTelemetry, and they do so only inside functions.
+
+    So tracing costs nothing without a collector.
+    """
     users = {module for module, path in SOURCES.items() if any(is_within(n, ("opentelemetry",)) for n in imports(path))}
     assert users == {"services.tracer.exporter", "services.tracer.encoder_cache"}
     at_start = [
         name
-        for node in ast.parse(SOURCES["services.tracer.exporter"].read_text(encoding="utf-8")).body
+        for user in users
+        for node in ast.parse(SOURCES[user].read_text(encoding="utf-8")).body
         if isinstance(node, ast.Import | ast.ImportFrom)
         for name in ([node.module or ""] if isinstance(node, ast.ImportFrom) else [a.name for a in node.names])
     ]

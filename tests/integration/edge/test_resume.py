@@ -1,6 +1,7 @@
-"""An answer can be resumed at every op, on any edge, while it is written or later."""
+"""Test that an answer can be resumed at every op and on any edge, while the answer is being written or later."""
 
 import asyncio
+from itertools import count
 
 import pytest
 
@@ -13,7 +14,7 @@ from services.edge.log.lookup import LogLookup
 from services.edge.requests import request_service
 from services.runtime.clock import now_ms
 from tests.integration.edge.lab import PARTITIONS, PATIENCE_S, SseReader, chunks, deltas
-from tests.support.edge_answers import ClientScreen, sse_events
+from tests.support.edge_answers import ClientScreen, plain_answer, sse_events
 
 TEXTS = ("Hel", "lo ", "w\u00f6r", "ld \U0001f600", "\n")
 
@@ -26,7 +27,7 @@ async def get(lab, url, after=None, status=200):
 
 
 def blocks(data):
-    """Split a stream into events: the id and the bytes of each."""
+    """Split a stream of server-sent events into pairs: the id of each event (or None) and the event's bytes."""
     parts = [block + b"\n\n" for block in data.split(b"\n\n") if block]
     return [(dict(line.split(b": ", 1) for line in part.strip().split(b"\n")).get(b"id"), part) for part in parts]
 
@@ -75,7 +76,7 @@ async def test_a_running_answer_is_resumed_on_another_edge(lab):
 
 
 async def test_the_edge_that_saw_an_answer_reads_only_its_records_again(lab, monkeypatch):
-    """However long the log has become; and events that come later, such as a recall, are among them."""
+    """To send an answer again, the edge that streamed it reads only that answer's part of the log and later recalls."""
     reads = []
     history = LogLookup.history
 
@@ -87,13 +88,17 @@ async def test_the_edge_that_saw_an_answer_reads_only_its_records_again(lab, mon
     first, second = await lab.edge(), await lab.edge()
     async with lab.open_stream(first) as client:
         writer = await lab.next_writer(checked=True)
+        number = partition_for(writer.request_id, PARTITIONS)
+        neighbour = next(each for n in count() if partition_for(each := uuid7(0, n), PARTITIONS) == number)
+        before = plain_answer(neighbour, ["of another request"], tenant="local")
+        await lab.write(*before)
         await lab.write(writer.started(), writer.allowed(), writer.chunk("call "), writer.chunk("555-0100"))
         await lab.write(writer.finished(), writer.cleared(), writer.closed())
         ids = [event["id"].decode() for event in sse_events(await client.rest()) if "id" in event]
     path = f"/v1/requests/{writer.request_id}/events"
     offsets = [int(op_id.split(":")[1]) for op_id in ids]
     assert b"555-0100" in await get(lab, first + path)
-    assert reads[-1][0] <= offsets[0]
+    assert len(before) <= reads[-1][0] <= offsets[0]
     assert reads[-1][1] <= offsets[-1] + 2  # the close follows the last op of the answer
     assert b"555-0100" in await get(lab, second + path)
     assert reads[-1][0] is None  # it has not seen the answer: it looks from the request's time on
@@ -107,7 +112,7 @@ async def test_the_edge_that_saw_an_answer_reads_only_its_records_again(lab, mon
 
 @pytest.mark.parametrize("kind", ["Recall", "Verdict", "Cutover"])
 async def test_what_may_take_text_back_and_cannot_be_read_ends_the_stream(lab, kind):
-    """An older edge that skipped a newer recall would go on showing the text."""
+    """An edge ends the stream at a recall, verdict or cutover that it cannot read, because that may take text back."""
     url = await lab.edge()
     async with lab.open_stream(url) as client:
         writer = await lab.next_writer()
@@ -140,7 +145,7 @@ async def test_resumes_are_limited_per_tenant(lab):
 
 
 async def test_many_join_one_answer_while_it_is_written(lab):
-    """Every reader gets every op once, however much is on the log when it starts."""
+    """Every client that joins an answer while the answer is written gets every op exactly once."""
     urls = [await lab.edge(), await lab.edge()]
     asking = asyncio.create_task(lab.ask(urls[0], ()))
     writer = await lab.next_writer()
@@ -205,7 +210,7 @@ async def test_the_whole_answer_can_be_read_later(lab):
 
 
 async def test_the_header_counts_more_than_the_address(lab):
-    """A browser that reconnects keeps the address, and names in the header what it has by now."""
+    """The header ``Last-Event-ID`` overrides the URL's ``after``: a browser that reconnects repeats the old URL."""
     url = await lab.edge(resume_ms=0)  # the answer can be read until its total deadline
     request, _ = await lab.ask(url, TEXTS)
     path = f"{url}/v1/requests/{request.request_id}/events"

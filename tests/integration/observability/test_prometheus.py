@@ -1,4 +1,4 @@
-"""A real Prometheus scrapes a real tree: rules load, and every panel of every dashboard finds its series."""
+"""Test that a real Prometheus scrapes every service, loads every rule, and finds data for every dashboard panel."""
 
 import asyncio
 import json
@@ -18,14 +18,17 @@ CONFIGURATION = ROOT / "infra" / "observability" / "prometheus-tree.yml"
 
 TEXT = "Lentil soup needs little: boil the water first. Write to anna.berg@example.org if it does not work. "
 BAD = TEXT + "And now: how to build a pipe bomb. "
-"""The default policy replaces the first one's address, and takes all of the second back."""
+"""The default policy redacts the email address in ``TEXT``, and withdraws the whole answer ``BAD``."""
 
 pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
 def scraped(tmp_path_factory):
-    """A governed tree that has answered, redacted, recalled and denied, and the Prometheus that scrapes it."""
+    """Yield a running `railbus up` with rails and safety, and a Prometheus that scrapes its services.
+
+    Before, one answer was redacted, one was withdrawn and one prompt was denied, each twice.
+    """
     program("prometheus")
     folder = tmp_path_factory.mktemp("observed")
     with (
@@ -36,7 +39,7 @@ def scraped(tmp_path_factory):
         jobs = [{"job_name": "railbus", "file_sd_configs": [discovery]}]
         (folder / "prometheus").mkdir()
         with running_prometheus(CONFIGURATION, folder / "prometheus", scrape_configs=jobs) as prometheus:
-            # The labels of a few series come from the policy: they must be there twice before there is a rate.
+            # Some series have labels from the policy, so they begin with the first answers. A rate needs later ones.
             ask_all(tree, speaker)
             seen = 'count(railbus_safety_recalls_total{action="redact"}) and count(railbus_rails_rail_ms_count)'
             wait_until(lambda: prometheus.query(seen), "the first answers are scraped", 60)
@@ -94,9 +97,7 @@ def test_a_panel_finds_its_series(scraped, expression):
     _, prometheus = scraped
     query = expression.replace("$__rate_interval", "10m")
 
-    found = wait_until(lambda: prometheus.query(query), f"{query} has series")
-
-    assert all(each["value"][1] for each in found)
+    wait_until(lambda: prometheus.query(query), f"{query} has series")
 
 
 async def test_what_a_client_was_shown_too_early_is_measured(scraped):

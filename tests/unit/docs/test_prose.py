@@ -1,4 +1,4 @@
-"""What is drawn for a stranger to read: real docstrings and sentences, none from a table or a block of code."""
+"""Test that the prose check draws real docstrings and sentences, but nothing from a table or a code block."""
 
 from tests.eval import prose
 
@@ -6,6 +6,7 @@ from tests.eval import prose
 def test_docstrings_and_sentences_of_the_project_are_found():
     places = dict(prose.docstrings())
     assert places["services/stream/screen.py Screen"]
+    assert places["tests/eval/prose.py docstrings()"]
     texts = [text for _, text in prose.sentences()]
     assert "An application sends a prompt as one event." in texts
     assert not [text for text in texts if text.lstrip().startswith(("|", "```"))]

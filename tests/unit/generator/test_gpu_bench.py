@@ -1,6 +1,7 @@
-"""`tests/bench/gpu`: what it runs, that it goes on where it was, and that each arm fills rows."""
+"""Test `tests/bench/gpu`: which arms it runs, that it continues an interrupted run, and that each arm fills rows."""
 
 import json
+import sys
 
 import pytest
 
@@ -38,7 +39,7 @@ def found(pair, lines):
 
 
 def measured(pair, run, arm):
-    """What the arm would write on a machine that follows the law."""
+    """Yield the lines that ``arm`` would write on a machine whose times are exactly the predicted ones."""
     context = FULL.prompt + FULL.tokens // 2
     about = {
         "run": run, "model": arm.model, "gamma": arm.gamma, "alpha": arm.alpha, "runner": arm.runner, "kv": arm.kv,
@@ -116,6 +117,7 @@ def test_a_stage_that_does_not_exist_is_refused_by_name(monkeypatch, capsys):
 
 
 def test_a_report_is_written_without_vllm(monkeypatch, capsys, tmp_path):
+    monkeypatch.setitem(sys.modules, "vllm", None)
     monkeypatch.setattr("sys.argv", ["gpu", "--stage", "report", "--folder", str(tmp_path), "--gpu", "a100-80"])
     main()
     assert "a100-80, bf16: 0 of" in capsys.readouterr().out

@@ -1,4 +1,7 @@
-"""A ``Closed`` that the log overtook is void: the router decides again, at once, by what came before it."""
+"""Test that a ``Closed`` is void if events before it on the log contradict it.
+
+The router then decides again at once.
+"""
 
 import pytest
 
@@ -33,7 +36,7 @@ HERE = partition_for(RID, PARTITIONS)
 
 HOLD = RouterConfig(input_gate="hold")
 OVERTAKEN = [
-    # what decided, when, what came before it on the log, how the request ends then
+    # configuration, time of the decision, events before it, events that overtake it, outcomes
     pytest.param(
         HOLD, 1_000, [request(), started(input_gate="hold")],
         [verdict(at_ms=999), chunk(0, at_ms=999), finished(0, at_ms=999)], ["failed", "completed"], id="no_verdict",
@@ -91,7 +94,14 @@ def test_overtaken_closed_is_void_and_the_router_decides_again_at_once(
 
 
 def overtaken(policy: RouterConfig, at_ms: int, before: list[AnyEvent], cause: str) -> tuple[World, list[Write]]:
-    """A world in which a router has decided to close, and what it decided is on its way to the log."""
+    """Return a world whose router has decided to close a request, and the ``Closed``, which is not on the log yet.
+
+    Args:
+        policy: The configuration of the router.
+        at_ms: When the router decides, in milliseconds after the request.
+        before: The events on the log before the decision.
+        cause: The expected cause of the ``Closed``.
+    """
     world = World(policy).put(*before[:-1] if cause == "recalled" else before).until(at_ms - 1)
     world.now_us = T0 + at_ms * MS
     (router,) = world.routers
@@ -106,7 +116,7 @@ def overtaken(policy: RouterConfig, at_ms: int, before: list[AnyEvent], cause: s
 
 @pytest.mark.parametrize("word", [started(), verdict("deny")])
 def test_overtaken_rejection_is_void_only_where_another_end_can_come(word: AnyEvent) -> None:
-    """Nobody here can read the question, but a newer worker or newer rails could."""
+    """The router's rejection of an unreadable request is void if a newer worker or newer rails can read the request."""
     world = World()
     unread = UnreadableRecord(REQUESTS.name, HERE, 7, 0, RID.encode(), b"{", (), NewerVersion("v2"))
     (late, letter) = world.routers[0].read(unread, world.now_us, world.now_us)
@@ -115,6 +125,16 @@ def test_overtaken_rejection_is_void_only_where_another_end_can_come(word: AnyEv
     expected = "denied" if isinstance(word, Verdict) else "expired"
     assert world.until(120_000).endings() == ["rejected", expected]
     assert world.account().outcome == expected
+
+
+def test_overtaken_rejection_holds_if_no_other_end_can_come() -> None:
+    world = World()
+    unread = UnreadableRecord(REQUESTS.name, HERE, 7, 0, RID.encode(), b"{", (), NewerVersion("v2"))
+    (late, letter) = world.routers[0].read(unread, world.now_us, world.now_us)
+    world.append(STREAMS, verdict("allow"))
+    world.write([late, letter])
+    assert world.until(120_000).endings() == ["rejected"]
+    assert world.account().outcome == "rejected"
 
 
 def test_limit_of_open_requests_holds_even_if_another_event_is_read_first():

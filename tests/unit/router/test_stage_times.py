@@ -1,4 +1,4 @@
-"""The account's times: the same law as ``railbus audit show`` has, on the same log."""
+"""Test that the times in an ``Account`` are those that ``railbus audit show`` computes from the same log."""
 
 import pytest
 from hypothesis import given, settings
@@ -29,7 +29,7 @@ from tests.unit.stream.histories import REQUEST_ID, grow
 
 
 def logged(world: World) -> list[LogEvent]:
-    """Return the world's log as the broker would have stamped it: by the writers' times, which are in order here."""
+    """Return the log's events, each with an append time. Append times are the writers' times, but never decrease."""
     newest, found = 0, []
     for _, event in world.log:
         newest = max(newest, event.at // 1_000)  # type: ignore[attr-defined]
@@ -86,8 +86,9 @@ def test_a_refused_request_has_no_route() -> None:
 
 def test_a_recalled_answer_has_the_policy_that_recalled_it() -> None:
     world = World().put(request(), started(output_check="on"), chunk(0), recall(at_ms=70), cleared(0))
-    world.until(3_000)  # its worker was stopped: the account waits for what it used
-    assert (world.account().outcome, world.account().recalls) == ("recalled", 1)
+    world.until(3_000)  # the account waits for the token counts of the stopped worker
+    account = world.account()
+    assert (account.outcome, account.recalls, account.policy_version) == ("recalled", 1, "p1")
 
 
 @settings(max_examples=examples(400))

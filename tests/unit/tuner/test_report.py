@@ -1,7 +1,8 @@
-"""The report: the guide's checklist, forms that need nothing else, settings that a shell reads."""
+"""Tests of the report of ``railbus tune``: its checklist, its forms, and the settings, which a shell can read."""
 
 import random
 import re
+import shlex
 import subprocess
 from html.parser import HTMLParser
 from typing import get_args
@@ -44,7 +45,11 @@ def quality(loss=0.01):
 
 
 def searched():
-    """A search with a gain, a change that brings nothing, a failed one, one that was not tried, and a lossy one."""
+    """Return a finished search that has tried, or skipped, five changes.
+
+    Two of them are gains, one of which is lossy. One has no effect, one failed, and one was skipped because time was
+    up.
+    """
     rng, size = random.Random(7), Size(rounds=6, load=16)
     changes = [
         SettingsChange(name="cache", settings={"A": "1"}, item="prefix-cache"),
@@ -80,7 +85,7 @@ def test_the_checklist_ticks_what_is_kept_and_says_why_the_rest_is_not():
 
 
 class _Loads(HTMLParser):
-    """Everything that a browser would fetch, and tags that are not closed."""
+    """Collects what a browser would fetch for a page, and the tags that are not closed yet."""
 
     def __init__(self):
         super().__init__()
@@ -156,8 +161,8 @@ def test_without_a_measurement_there_is_a_report():
                        max_size=4))  # fmt: skip
 def test_the_settings_survive_a_file(settings):
     text = env_file(settings, dict.fromkeys(settings, "a reason"), "railbus tune")
-    for name in settings:
-        assert f"\n{name}=" in text
+    lines = [line for line in text.splitlines() if not line.startswith("#")]
+    assert [shlex.split(line) for line in lines] == [[f"{name}={value}"] for name, value in settings.items()]
     assert text.count("\n") == 2 + 2 * len(settings)
 
 
