@@ -116,6 +116,7 @@ def _takes(action: argparse.Action) -> str:
 def _help(parser: argparse.ArgumentParser, action: argparse.Action) -> str:
     text = parser._get_formatter()._expand_help(action) if action.help else ""  # noqa: SLF001
     default = f"{action.default:g}" if isinstance(action.default, float) else action.default
-    if isinstance(default, int | str) and default not in {"", False, argparse.SUPPRESS} and str(default) not in text:
-        text += f" (default: {default})"
+    if isinstance(default, int | str) and not isinstance(default, bool):
+        told = default in {"", 0, argparse.SUPPRESS} or str(default) in text
+        text += "" if told else f" (default: {default})"
     return sentence(text.replace(f"{ROOT}/", ""))

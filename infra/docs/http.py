@@ -157,10 +157,10 @@ def _paths(node: ast.expr, scope: ast.AST, tree: ast.Module) -> list[str]:
 
 
 def _sources_of(node: ast.expr, scope: ast.AST) -> set[str]:
-    """Return the name of the variable ``node``.
+    """Return the names of the variables that hold the values of the variable ``node``.
 
-    If a comprehension in ``scope`` sets the variable, return the name of the collection over which the comprehension
-    iterates.
+    In ``[f(x) for x in PATHS]``, the variable ``PATHS`` holds the values of ``x``. If no comprehension in ``scope``
+    sets ``node``, the result is its own name.
     """
     name = getattr(node, "id", "")
     loops = [each for each in ast.walk(scope) if isinstance(each, ast.comprehension)]

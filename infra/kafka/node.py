@@ -184,7 +184,7 @@ class Node:
         """Wait until the broker answers and knows at least `brokers` brokers, including itself.
 
         Raises:
-            KafkaError: If the broker ends, or does not serve within 90 s.
+            KafkaError: The broker ended, or did not serve within 90 s.
         """
         assert self._jvm is not None
         deadline = time.monotonic() + START_LIMIT_S

@@ -83,16 +83,27 @@ def _serve_cluster(java: str, lib: Path, data_dir: Path, options: argparse.Names
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Run Apache Kafka on loopback, for tests.")
-    parser.add_argument("--port", type=int, default=9092, help="0 takes a free one (default: 9092)")
     parser.add_argument(
-        "--nodes", type=int, default=1, help=f"1 to {MOST_NODES}; they take the ports from --port on (default: 1)"
+        "--port", type=int, default=9092, help="port to listen on; 0 means any free port (default: 9092)"
     )
-    parser.add_argument("--restart", action="store_true", help="of several nodes, start one that ends again at once")
-    parser.add_argument("--data-dir", type=Path, help="kept after the end (default: a temporary one, removed)")
     parser.add_argument(
-        "--settings", type=Path, help="a file of more settings, which outrank those of server.properties"
+        "--nodes",
+        type=int,
+        default=1,
+        help=f"number of nodes, 1 to {MOST_NODES}; they take consecutive ports from --port on (default: 1)",
     )
-    parser.add_argument("--fetch-only", action="store_true", help="fetch the jars and end")
+    parser.add_argument(
+        "--restart", action="store_true", help="with several nodes: if a node ends, start it again at once"
+    )
+    parser.add_argument(
+        "--data-dir",
+        type=Path,
+        help="folder for the data, kept after the end (default: a temporary folder, which is removed)",
+    )
+    parser.add_argument(
+        "--settings", type=Path, help="file with further settings, which override those of server.properties"
+    )
+    parser.add_argument("--fetch-only", action="store_true", help="download Kafka's jars, start nothing, and exit")
     options = parser.parse_args()
     if not 0 <= options.port <= 65536 - options.nodes:
         parser.error(f"--port {options.port}: a port is a number from 0 to 65535")

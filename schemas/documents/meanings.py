@@ -5,17 +5,19 @@ from typing import Final
 
 MEANINGS: Final[Mapping[str, Mapping[str, str]]] = {
     "Lane": {
-        "interactive": "A person waits. Goes before the batch.",
-        "batch": "Runs when no interactive request waits. It has no deadline for its first token.",
+        "interactive": "A person waits for the answer. Interactive requests are served before batch requests.",
+        "batch": "The request runs when no interactive request waits. There is no deadline for its first token.",
     },
     "DeliveryMode": {
         "optimistic": "Text is shown at once and checked while it streams. What a check finds is taken back.",
-        "windowed": "The newest text waits, by count or by age, until it is checked.",
+        "windowed": "The newest text is hidden until it is checked, or until it is older than `hold_ms` and at least "
+        "`hold_tokens` tokens follow it.",
         "gated": "Only checked text is shown. Nothing has to be taken back.",
     },
     "Fallback": {
-        "cancel": "Attempt 1 is cancelled and the cloud is asked.",
-        "race": "The cloud is asked as well. The attempt whose first chunk is first on the log answers.",
+        "cancel": "If the first token is late, attempt 1 is cancelled and the cloud is asked.",
+        "race": "If the first token is late, the cloud is asked as well. The attempt whose first chunk is first on the "
+        "log answers.",
         "off": "The cloud is not asked. Retries on the self-hosted engines do not depend on this.",
     },
     "Egress": {
@@ -25,14 +27,14 @@ MEANINGS: Final[Mapping[str, Mapping[str, str]]] = {
     "VerdictDecision": {
         "allow": "The prompt passed. Answer text may be shown.",
         "deny": "The prompt is refused. The client is shown a refusal and the request ends.",
-        "mask": "The prompt held personal data. The first answer is dropped and the masked prompt is asked.",
+        "mask": "The prompt contained personal data. The first answer is dropped, and the masked prompt is answered.",
     },
     "RailResult": {
         "passed": "The rail found nothing.",
         "blocked": "The rail refuses the prompt.",
         "masked": "The rail replaced personal data in the prompt.",
-        "broke": "The rail failed. That is not a pass: the policy says what follows.",
-        "timeout": "The rail was not done by its deadline. That is not a pass either.",
+        "broke": "The rail failed. This does not count as passed: the policy says what follows.",
+        "timeout": "The rail missed its deadline. This does not count as passed: the policy says what follows.",
         "cancelled": "Another rail had already refused the prompt.",
     },
     "FinishReason": {
@@ -42,18 +44,20 @@ MEANINGS: Final[Mapping[str, Mapping[str, str]]] = {
     "ErrorClass": {
         "unavailable": "The engine cannot be reached, or answered with a server error.",
         "overloaded": "The engine takes no more requests now.",
-        "timeout": "The engine was too slow, or the worker ran out of the request's time.",
-        "bad_request": "The request is at fault: its prompt is too long, its model is not served.",
+        "timeout": "The engine was too slow, or the request's total deadline passed in the worker.",
+        "bad_request": "The request is wrong, for example because its prompt is too long or its model is not served.",
         "auth": "The engine refused the worker's key or credentials.",
-        "safety_block": "The cloud model's own filter refused.",
-        "engine_dead": "The engine or its worker ended before the answer did. Another self-hosted attempt helps.",
-        "cancelled": "A `Cancel` stopped the execution.",
-        "internal": "A fault of the worker or the engine that fits none of the others.",
+        "safety_block": "A safety filter of Vertex AI or of the upstream server refused the prompt or the answer.",
+        "engine_dead": "The engine or its worker died before the answer was complete. A retry on the self-hosted "
+        "engines can succeed.",
+        "cancelled": "A `Cancel` event stopped the run.",
+        "internal": "A fault of the worker or the engine that fits none of the other classes.",
     },
     "Trigger": {
-        "ttft": "The first token was not on the log by its deadline. A retry waits for the stall deadline as well.",
+        "ttft": "The first token was not on the log by its deadline. A retry on the self-hosted engines starts "
+        "`stall_ms` later than that.",
         "hard_error": "Every attempt so far has failed.",
-        "stall": "The answer was silent for longer than its stall deadline.",
+        "stall": "No new chunk of the answer came for longer than the stall deadline.",
         "mask": "The policy wants the masked prompt to be answered.",
     },
     "CutoverMode": {
@@ -62,32 +66,34 @@ MEANINGS: Final[Mapping[str, Mapping[str, str]]] = {
     },
     "RecallAction": {
         "stop": "The whole answer is withdrawn and replaced by one sentence.",
-        "redact": "The span is replaced. The rest of the answer stays.",
+        "redact": "A span of the answer is replaced. The rest of the answer stays.",
     },
     "Outcome": {
         "completed": "The answer is complete.",
         "recalled": "The answer was withdrawn as a whole.",
         "denied": "The prompt was refused.",
-        "failed": "No attempt gave an answer.",
-        "cancelled": "The client had gone, or an operator stopped the request.",
+        "failed": "The request could not be answered.",
+        "cancelled": "The client was gone for too long, or an operator stopped the request.",
         "expired": "The total deadline passed before the answer was complete.",
         "rejected": "The `Request` record could not be read.",
     },
     "Cause": {
-        "answered": "The answer came to its own end.",
+        "answered": "The answer is complete.",
         "denied": "The verdict refused the prompt.",
         "recalled": "A recall withdrew the whole answer.",
         "deadline": "The total deadline has passed.",
         "client_gone": "The client was gone for longer than `RAILBUS_CLIENT_GRACE_MS`.",
-        "no_verdict": "No verdict was on the log by the verdict deadline. Void if one stands before it.",
-        "no_first_token": "No first token by its deadline, and no further attempt. Void if a chunk stands before it.",
-        "stalled": "The answer stopped, and no further attempt. Void if a chunk after `seen_seq` stands before it.",
-        "attempts_failed": "Every attempt failed. Void if a further attempt was opened.",
-        "cannot_begin": "The next attempt cannot be started. Void if it has started.",
-        "no_masked_prompt": "The policy wants a masked prompt, and the verdict holds none.",
-        "too_many_open": "The router has as many open requests in that partition as `RAILBUS_ROUTER_MAX_OPEN` allows; "
-        "of the batch lane as `RAILBUS_ROUTER_MAX_BATCH_OPEN` allows.",
-        "unreadable": "The `Request` record could not be read. Void if an execution has started.",
+        "no_verdict": "No verdict was on the log by the verdict deadline. Void if a verdict is earlier on the log.",
+        "no_first_token": "The first token was not on the log by its deadline, and no further attempt was possible. "
+        "Void if a chunk is earlier on the log.",
+        "stalled": "No new chunk came for too long, and no further attempt was possible. Void if a chunk after "
+        "`seen_seq` is earlier on the log.",
+        "attempts_failed": "Every attempt failed. Void if a further attempt is earlier on the log.",
+        "cannot_begin": "The next attempt cannot be started. Void if its start is earlier on the log.",
+        "no_masked_prompt": "The policy wants a masked prompt, but the verdict contains none.",
+        "too_many_open": "The partition had the maximum number of open requests: `RAILBUS_ROUTER_MAX_OPEN` in the "
+        "interactive lane, `RAILBUS_ROUTER_MAX_BATCH_OPEN` in the batch lane.",
+        "unreadable": "The `Request` record could not be read. Void if the start of a run is earlier on the log.",
     },
     "InputGate": {
         "hold": "No text is shown before the verdict.",
@@ -100,12 +106,12 @@ MEANINGS: Final[Mapping[str, Mapping[str, str]]] = {
     "Transport": {
         "websocket": "A websocket at the edge.",
         "sse": "Server-sent events at the edge.",
-        "http": "An HTTP response in one piece.",
+        "http": "One HTTP response with the whole answer.",
         "client": "A program that reads the log itself.",
     },
     "DetachReason": {
         "complete": "Everything up to the request's end was sent.",
-        "gone": "The client left.",
+        "gone": "The client disconnected or ended the delivery.",
         "slow": "The client read too slowly and was disconnected.",
         "shutdown": "The edge was stopped.",
         "error": "The stream ended with an error.",
@@ -116,9 +122,9 @@ MEANINGS: Final[Mapping[str, Mapping[str, str]]] = {
         "cloud": "The cloud answered.",
     },
     "BreakerState": {
-        "closed": "New requests try the self-hosted path.",
+        "closed": "New requests go to the self-hosted engines.",
         "open": "New requests go to the cloud at once.",
-        "half_open": "A few requests probe the self-hosted path; the others go to the cloud.",
+        "half_open": "A few requests test the self-hosted engines. The others go to the cloud.",
     },
     "CancelReason": {
         "client_gone": "The client was gone for too long.",
@@ -126,23 +132,23 @@ MEANINGS: Final[Mapping[str, Mapping[str, str]]] = {
         "recalled": "The whole answer was withdrawn.",
         "cutover": "The next attempt has taken over.",
         "expired": "The total deadline has passed.",
-        "operator": "An operator stopped it.",
-        "lost_race": "The other attempt's chunk was first on the log.",
+        "operator": "An operator stopped the request, or its batch job was cancelled or expired.",
+        "lost_race": "The other attempt in the race had the first chunk on the log.",
     },
     "BatchAction": {
-        "pause": "No further line is submitted; open ones are answered.",
+        "pause": "No further line is submitted. Requests that are open are still answered.",
         "resume": "Lines are submitted again.",
-        "cancel": "The job ends: open requests are cancelled, lines that were not submitted are not.",
+        "cancel": "The job ends: open requests are cancelled, and no further line is submitted.",
     },
     "BatchOutcome": {
         "completed": "Every line has an answer or an error.",
         "failed": "No line was run: the input is at fault.",
-        "cancelled": "Somebody ended the job. Lines without an answer have the error `batch_cancelled`.",
-        "expired": "The job's time was over. Lines without an answer have the error `batch_expired`.",
+        "cancelled": "The job was cancelled. Lines without an answer have the error `batch_cancelled`.",
+        "expired": "The job's time limit has passed. Lines without an answer have the error `batch_expired`.",
     },
     "BadLines": {
-        "report": "A line that is no request gets an error of its own. The others run.",
-        "refuse": "One line that is no request ends the job before anything runs.",
+        "report": "A line that is not a valid request gets an error. The other lines run.",
+        "refuse": "One line that is not a valid request ends the job before any line runs.",
     },
 }
 """For each enumeration, by its name: what each of its values means."""

@@ -48,7 +48,7 @@ def begin_archive(store: Store, public_pem: bytes) -> bool:
 
 
 class UnreadableFile(UserError):
-    """A file of an archive is damaged, or the store does not give it."""
+    """A file of an archive is damaged, or cannot be read from the store."""
 
     def __init__(self, where: str, error: Exception) -> None:
         reason = " ".join(str(error)[:300].split())

@@ -86,12 +86,24 @@ class Traffic:
 
 
 def add_traffic_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--policy", type=Path, required=True, help="folder of the policy to judge by")
-    parser.add_argument("--archive", help="the archive; without it the topics of --kafka are read")
-    parser.add_argument("--keys", type=Path, help="the archiver's key store, where texts are sealed")
-    parser.add_argument("--kafka", help="the broker, HOST:PORT")
-    parser.add_argument("--from-ms", type=int, default=0, help="requests from this time on, milliseconds since 1970")
-    parser.add_argument("--to-ms", type=int, default=2**47, help="requests before this time")
+    parser.add_argument(
+        "--policy", type=Path, required=True, help="folder of the policy that judges the recorded traffic"
+    )
+    parser.add_argument("--archive", help="archive to read (default: read the topics of --kafka)")
+    parser.add_argument("--keys", type=Path, help="file of the archiver's keys, if texts in the archive are encrypted")
+    parser.add_argument("--kafka", help="address of the broker, HOST:PORT")
+    parser.add_argument(
+        "--from-ms",
+        type=int,
+        default=0,
+        help="only requests whose id has this time or a later one, in ms since 1970 (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--to-ms",
+        type=int,
+        default=2**47,
+        help="only requests whose id has an earlier time than this, in ms since 1970 (default: no limit)",
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
 
 

@@ -1,4 +1,4 @@
-"""Detect changes of an archive: edited, dropped, inserted or reordered records, or records missing at the end."""
+"""Detect changes to an archive: edited, dropped, inserted or reordered records, or records missing at the end."""
 
 import hashlib
 from collections import defaultdict

@@ -23,15 +23,26 @@ class Settings:
 
     archive: str | None = setting(None, "folder of the archive, or a URI such as s3://bucket/path")
     audit_key: Path = field(
-        default=Path("audit-key.pem"), metadata={"help": "PEM file of the key that signs; made if missing"}
+        default=Path("audit-key.pem"),
+        metadata={"help": "PEM file of the key that signs checkpoints; created if missing"},
     )
     audit_anchors: Path | None = field(
-        default=None, metadata={"help": "file for the newest checkpoints, on another host than the archive"}
+        default=None,
+        metadata={"help": "file for each partition's newest checkpoint; keep it on another host than the archive"},
     )
     audit_seal_keys: Path | None = field(
-        default=None, metadata={"help": "SQLite file of the requests' keys: texts are encrypted"}
+        default=None,
+        metadata={"help": "SQLite file with an encryption key for each request; if not set, texts are not encrypted"},
     )
-    audit_flush_ms: int = setting(60_000, "longest wait of a record for its file", ge=50, le=86_400_000)
-    audit_file_mb: int = setting(32, "size at which a file is written, before compression", ge=1, le=1_024)
-    audit_buffer_mb: int = setting(128, "most that waits for all files", ge=2, le=16_384)
-    audit_instance: str | None = setting(None, "name of this process, unique: a restart then causes no rebalance")
+    audit_flush_ms: int = setting(
+        60_000, "maximum time that a record is buffered before it is written to a file", ge=50, le=86_400_000
+    )
+    audit_file_mb: int = setting(
+        32, "size in MiB, before compression, at which a partition's records are written to a file", ge=1, le=1_024
+    )
+    audit_buffer_mb: int = setting(
+        128, "maximum size in MiB of all records that wait to be written to files", ge=2, le=16_384
+    )
+    audit_instance: str | None = setting(
+        None, "unique name of this archiver, so that a quick restart causes no rebalance"
+    )

@@ -80,7 +80,7 @@ class JobFiles:
     def sync(self) -> None:
         """Write the appended results to the disk. After an error, the next call continues where this one ended.
 
-        After ``close``, do nothing. This method runs in a thread.
+        A call after ``close`` does nothing. The batch service calls this method in a thread.
         """
         with self._syncing:
             if self._file.closed:

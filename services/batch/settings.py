@@ -27,14 +27,28 @@ class Settings:
     batch_dir: Path = field(
         default=Path(".railbus/batch"), metadata={"help": "folder of the files of batch jobs, shared with the edge"}
     )
-    batch_instance: str | None = setting(None, "name of this process, unique: a restart then causes no rebalance")
-    batch_total_ms: int = setting(DAY_MS, "total deadline that a job's requests ask for", ge=1_000, le=DAY_MS)
-    batch_stall_ms: int = setting(60_000, "silence after which an answer of a job is begun again", ge=10_000, le=DAY_MS)
-    batch_line_timeout_ms: int = setting(
-        90_000_000, "after which a request that nobody closes is given up", ge=1_000, le=7 * DAY_MS
+    batch_instance: str | None = setting(
+        None, "unique name of this batch service, so that a quick restart causes no rebalance"
     )
-    input_gate: Literal["hold", "off"] = setting("hold", "whether text waits for a verdict")
-    output_check: Literal["on", "off"] = setting("on", "whether a safety service checks")
+    batch_total_ms: int = setting(
+        DAY_MS, "total deadline of each request of a job; the policy may shorten it", ge=1_000, le=DAY_MS
+    )
+    batch_stall_ms: int = setting(
+        60_000,
+        "time without a new chunk after which the router starts another attempt of a job's request",
+        ge=10_000,
+        le=DAY_MS,
+    )
+    batch_line_timeout_ms: int = setting(
+        90_000_000,
+        "time after its submission at which a request that is not closed gets an error",
+        ge=1_000,
+        le=7 * DAY_MS,
+    )
+    input_gate: Literal["hold", "off"] = setting(
+        "hold", "hold = an answer counts only with a verdict on its prompt, off = no rails service runs"
+    )
+    output_check: Literal["on", "off"] = setting("on", "whether a safety service checks answers")
 
     @property
     def deadlines(self) -> Deadlines:

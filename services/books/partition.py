@@ -137,7 +137,7 @@ class PartitionBooks:
         self._orphans = dict.fromkeys(sorted(self._orphans, key=lambda each: self.entries[each].read_ms))
 
     def dirty(self, max_windows: int) -> Iterator[Window]:
-        """Yield windows that have changed since they were last yielded. ``max_windows`` is their maximum number."""
+        """Yield at most ``max_windows`` windows that have changed since they were last yielded."""
         for start_s, cell in list(self._dirty)[:max_windows]:
             del self._dirty[start_s, cell]
             totals = self.windows.get(start_s, {}).get(cell)

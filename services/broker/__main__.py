@@ -23,20 +23,37 @@ def arguments(argv: Sequence[str] | None = None) -> BrokerSettings:
         prog="python -m services.broker",
         description="The embedded Kafka-protocol broker, for development, tests and demos. Loopback only.",
     )
-    parser.add_argument("--host", default=default.host, help="loopback address to listen on (%(default)s)")
-    parser.add_argument("--port", type=int, default=default.port, help="0 picks a free one (%(default)s)")
-    parser.add_argument("--data-dir", type=Path, help="keep everything here and survive a restart (default: memory)")
-    parser.add_argument("--partitions", type=int, default=default.partitions,
-                        help="of a topic that is created by its first use (%(default)s)")  # fmt: skip
-    parser.add_argument("--no-auto-create-topics", action="store_true", help="a topic must be created before its use")
-    parser.add_argument("--retention-bytes", type=int,
-                        help="kept per partition unless the topic says otherwise; -1: no limit (default: "
-                             f"{DISK_RETENTION_BYTES} with --data-dir, else {MEMORY_RETENTION_BYTES})")  # fmt: skip
-    parser.add_argument("--memory-bytes", type=int, default=default.memory_bytes,
-                        help="kept by all partitions together without --data-dir (%(default)s)")  # fmt: skip
-    parser.add_argument("--max-connections", type=int, default=default.max_connections, help="(%(default)s)")
-    parser.add_argument("--min-session-ms", type=int, default=default.min_session_ms,
-                        help="shortest session timeout of a group's member (%(default)s)")  # fmt: skip
+    parser.add_argument("--host", default=default.host, help="loopback address to listen on (default: %(default)s)")
+    parser.add_argument(
+        "--port", type=int, default=default.port, help="port to listen on; 0 means any free port (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--data-dir", type=Path, help="folder that keeps the log across restarts (default: only memory)"
+    )
+    parser.add_argument(
+        "--partitions", type=int, default=default.partitions,
+        help="number of partitions of a topic that is created at its first use (default: %(default)s)",
+    )  # fmt: skip
+    parser.add_argument("--no-auto-create-topics", action="store_true", help="do not create a topic at its first use")
+    parser.add_argument(
+        "--retention-bytes", type=int,
+        help="maximum number of bytes kept per partition, unless the topic has its own limit; -1 means no limit"
+        f" (default: {DISK_RETENTION_BYTES} with --data-dir, else {MEMORY_RETENTION_BYTES})",
+    )  # fmt: skip
+    parser.add_argument(
+        "--memory-bytes", type=int, default=default.memory_bytes,
+        help="without --data-dir: maximum number of bytes kept by all partitions together (default: %(default)s)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--max-connections",
+        type=int,
+        default=default.max_connections,
+        help="maximum number of connections (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--min-session-ms", type=int, default=default.min_session_ms,
+        help="minimum session timeout of a consumer group's member, in ms (default: %(default)s)",
+    )  # fmt: skip
     given = parser.parse_args(argv)
     return BrokerSettings(
         host=given.host,

@@ -29,8 +29,8 @@ class FetchedPartition:
     Attributes:
         topic: Topic name, encoded as UTF-8.
         log: None if the partition does not exist.
-        told_end: Log end offset in the last response; -1 if the client must be told again.
-        told_start: Log start offset in the last response; -1 if the client must be told again.
+        told_end: Log end offset in the last response for this partition; -1 if there was none, or it had an error.
+        told_start: Log start offset in the last response for this partition; -1 in the same cases.
     """
 
     __slots__ = ("log", "max_bytes", "offset", "partition", "told_end", "told_start", "topic")

@@ -37,32 +37,57 @@ class BusSettings:
     """
 
     bootstrap: str = setting(
-        "127.0.0.1:9092", "broker as HOST:PORT, several with commas", env="RAILBUS_KAFKA_BOOTSTRAP"
+        "127.0.0.1:9092",
+        "brokers to connect to first, as HOST:PORT, separated by commas",
+        env="RAILBUS_KAFKA_BOOTSTRAP",
     )
-    partitions: int = setting(DEFAULT_PARTITIONS, "partitions of the request topics", ge=1, le=10_000)
-    replication: int = setting(0, "copies of each partition, 0 = 3 on three brokers", ge=0, le=32)
-    min_insync_replicas: int = setting(0, "copies that must have a record, 0 = 2 of three", ge=0, le=32)
+    partitions: int = setting(
+        DEFAULT_PARTITIONS, "number of partitions of each topic that is partitioned by request id", ge=1, le=10_000
+    )
+    replication: int = setting(
+        0, "number of replicas of each partition, 0 = 3, with fewer brokers one on each", ge=0, le=32
+    )
+    min_insync_replicas: int = setting(
+        0,
+        "number of replicas that must have a record before it is acknowledged, 0 = 2 of 3 or more, else 1",
+        ge=0,
+        le=32,
+    )
     linger_ms: float = setting(
-        10.0, "longest wait of a chunk for company", env="RAILBUS_KAFKA_LINGER_MS", ge=0, le=1_000
+        10.0,
+        "maximum time for which chunks of an answer are collected into one batch",
+        env="RAILBUS_KAFKA_LINGER_MS",
+        ge=0,
+        le=1_000,
     )
     session_timeout_ms: int = setting(
         10_000,
-        "silence after which a group member is out",
+        "time without a heartbeat after which a group member loses its partitions",
         env="RAILBUS_KAFKA_SESSION_TIMEOUT_MS",
         ge=1_000,
         le=300_000,
     )
-    security_protocol: SecurityProtocol = setting("PLAINTEXT", "as in Kafka", env="RAILBUS_KAFKA_SECURITY_PROTOCOL")
-    sasl_mechanism: SaslMechanism = setting("PLAIN", "as in Kafka", env="RAILBUS_KAFKA_SASL_MECHANISM")
-    sasl_username: str | None = setting(None, "for SASL", env="RAILBUS_KAFKA_SASL_USERNAME")
+    security_protocol: SecurityProtocol = setting(
+        "PLAINTEXT",
+        "protocol of the connections to Kafka, as in Kafka's security.protocol",
+        env="RAILBUS_KAFKA_SECURITY_PROTOCOL",
+    )
+    sasl_mechanism: SaslMechanism = setting(
+        "PLAIN", "SASL mechanism, as in Kafka's sasl.mechanism", env="RAILBUS_KAFKA_SASL_MECHANISM"
+    )
+    sasl_username: str | None = setting(None, "user name for SASL", env="RAILBUS_KAFKA_SASL_USERNAME")
     sasl_password: str | None = field(
         default=None,
         repr=False,
-        metadata={"env": "RAILBUS_KAFKA_SASL_PASSWORD", "help": "for SASL", "secret": True},
+        metadata={"env": "RAILBUS_KAFKA_SASL_PASSWORD", "help": "password for SASL", "secret": True},
     )
-    ssl_cafile: Path | None = setting(None, "PEM file of trusted authorities", env="RAILBUS_KAFKA_SSL_CAFILE")
+    ssl_cafile: Path | None = setting(
+        None, "PEM file of the trusted certificate authorities", env="RAILBUS_KAFKA_SSL_CAFILE"
+    )
     ssl_certfile: Path | None = setting(None, "PEM file of the client's certificate", env="RAILBUS_KAFKA_SSL_CERTFILE")
-    ssl_keyfile: Path | None = setting(None, "PEM file of the client's key", env="RAILBUS_KAFKA_SSL_KEYFILE")
+    ssl_keyfile: Path | None = setting(
+        None, "PEM file of the client's private key, without a password", env="RAILBUS_KAFKA_SSL_KEYFILE"
+    )
 
     def __post_init__(self) -> None:
         _check_addresses(self.bootstrap)

@@ -45,7 +45,7 @@ def run_coroutine(main: Coroutine[Any, Any, int]) -> int:
 
 
 def text(given: str) -> str:
-    """Check an argument whose text is sent to a service. For ``type`` of argparse.
+    """Check an argument whose text is sent to a service. For the parameter ``type`` of ``add_argument``.
 
     Raises:
         argparse.ArgumentTypeError: The argument is not UTF-8.
@@ -56,10 +56,10 @@ def text(given: str) -> str:
 
 
 def whole_number(given: str) -> int:
-    """Parse a whole number that is sent to a service. For ``type`` of argparse.
+    """Parse a whole number that is sent to a service. For the parameter ``type`` of ``add_argument``.
 
     Raises:
-        argparse.ArgumentTypeError: The argument is no whole number, or does not fit into 64 bits.
+        argparse.ArgumentTypeError: The argument is not a whole number, or does not fit into 64 bits.
     """
     try:
         value = int(given)
@@ -71,10 +71,10 @@ def whole_number(given: str) -> int:
 
 
 def number(given: str) -> float:
-    """Parse a number that is sent to a service. For ``type`` of argparse.
+    """Parse a number that is sent to a service. For the parameter ``type`` of ``add_argument``.
 
     Raises:
-        argparse.ArgumentTypeError: The argument is no finite number.
+        argparse.ArgumentTypeError: The argument is not a finite number.
     """
     try:
         value = float(given)
@@ -89,7 +89,8 @@ def add_kafka_option(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--kafka",
         metavar="HOST:PORT",
-        help="the broker (default: that of the tree running here, else RAILBUS_KAFKA_BOOTSTRAP, else 127.0.0.1:9092)",
+        help="address of the broker (default: that of the running `railbus up`, else $RAILBUS_KAFKA_BOOTSTRAP, else"
+        " 127.0.0.1:9092)",
     )
 
 

@@ -94,31 +94,46 @@ class Settings:
     """
 
     edge_host: str = setting("127.0.0.1", "address to listen on")
-    edge_port: int = setting(8080, "port to listen on, 0 = any free one", ge=0, le=65_535)
+    edge_port: int = setting(8080, "port to listen on, 0 = any free port", ge=0, le=65_535)
     edge_tls_cert: Path | None = field(default=None, metadata={"help": "PEM file of the certificate for HTTPS"})
-    edge_tls_key: Path | None = field(default=None, metadata={"help": "PEM file of the certificate's key"})
-    edge_instance: str | None = setting(None, "unique name of this edge: a restart then causes no rebalance")
-    api_keys_file: str | None = setting(None, "TOML or JSON file of SHA-256 hashes and tenants; none = no key needed")
-    metrics_tenants: str = setting("", "tenants that may read /metrics, separated by commas")
-    input_gate: Literal["hold", "off"] = setting("hold", "whether text waits for a verdict")
-    output_check: Literal["on", "off"] = setting("on", "whether a safety service checks")
+    edge_tls_key: Path | None = field(default=None, metadata={"help": "PEM file of the certificate's private key"})
+    edge_instance: str | None = setting(None, "unique name of this edge, so that a quick restart causes no rebalance")
+    api_keys_file: str | None = setting(
+        None, "TOML or JSON file with the SHA-256 and the tenant of each API key; if not set, no key is needed"
+    )
+    metrics_tenants: str = setting("", "tenants that may read /metrics, separated by commas; if not set, all may")
+    input_gate: Literal["hold", "off"] = setting(
+        "hold", "hold = no text is shown before a rails service's verdict, off = no rails service runs"
+    )
+    output_check: Literal["on", "off"] = setting("on", "whether a safety service checks answers")
     policy: Path = field(default=DEFAULT_POLICY, metadata={"help": "folder of the policy"})
-    redis_url: str | None = setting(None, "redis://HOST:PORT for limits shared among edges", secret=True)
-    allowed_origins: str = setting("", "further web origins, separated by commas")
-    client_buffer_bytes: int = setting(262_144, "most unread bytes of a client", ge=4_096, le=1_073_741_824)
-    max_streams: int = setting(1_024, "most streams open at once", ge=1, le=1_000_000)
+    redis_url: str | None = setting(
+        None, "redis://HOST:PORT of the Redis in which edges share rate limits and idempotency keys", secret=True
+    )
+    allowed_origins: str = setting(
+        "", "web origins whose pages may use the edge, besides its own page, separated by commas"
+    )
+    client_buffer_bytes: int = setting(
+        262_144, "maximum number of bytes that wait for one client to read them", ge=4_096, le=1_073_741_824
+    )
+    max_streams: int = setting(1_024, "maximum number of open streams", ge=1, le=1_000_000)
     max_tenant_streams: int = setting(
-        0, "most streams of a tenant open at once, 0 = no limit of its own", ge=0, le=1_000_000
+        0, "maximum number of open streams of a tenant, 0 = limited only by RAILBUS_MAX_STREAMS", ge=0, le=1_000_000
     )
-    max_socket_streams: int = setting(16, "most requests on one websocket at once", ge=1, le=10_000)
-    max_connections: int = setting(4_096, "most connections open at once", ge=1, le=1_000_000)
-    max_address_connections: int = setting(1_024, "most connections of one client address at once", ge=1, le=1_000_000)
+    max_socket_streams: int = setting(16, "maximum number of open requests on one websocket", ge=1, le=10_000)
+    max_connections: int = setting(4_096, "maximum number of open connections", ge=1, le=1_000_000)
+    max_address_connections: int = setting(
+        1_024, "maximum number of open connections of one client address", ge=1, le=1_000_000
+    )
     body_memory_mb: int = setting(
-        12, "most MiB of bodies and messages on their way from clients to the log", ge=8, le=1_000_000
+        12,
+        "maximum total size in MiB of request bodies and websocket messages that are not on the log yet",
+        ge=8,
+        le=1_000_000,
     )
-    trusted_proxies: str = setting("", "addresses or networks of proxies, separated by commas")
+    trusted_proxies: str = setting("", "addresses or networks of the proxies in front of the edge, separated by commas")
     proxy_header: Literal["X-Forwarded-For", "Forwarded"] = setting(
-        "X-Forwarded-For", "where proxies name their client"
+        "X-Forwarded-For", "header to which proxies append the address of their client"
     )
     request_timeout_ms: int = setting(
         30_000, "how long a client may take to send a request's head or body", ge=100, le=3_600_000
@@ -129,26 +144,35 @@ class Settings:
     idle_timeout_ms: int = setting(
         75_000, "how long a connection may stay open between two requests", ge=100, le=3_600_000
     )
-    rate_per_minute: int = setting(0, "most requests of a tenant in a minute, 0 = no limit", ge=0, le=60_000_000)
-    rate_burst: int = setting(10, "most requests of a tenant at once", ge=1, le=1_000_000)
-    tokens_per_minute: int = setting(0, "most tokens of a tenant in a minute, 0 = no limit", ge=0, le=1_000_000_000)
-    tokens_burst: int = setting(100_000, "most tokens of a tenant at once", ge=1, le=1_000_000_000)
-    resumes_per_minute: int = setting(
-        0, "how often a tenant may resume a stream in a minute, 0 = no limit", ge=0, le=60_000_000
+    rate_per_minute: int = setting(
+        0, "maximum number of requests of a tenant per minute, 0 = no limit", ge=0, le=60_000_000
     )
-    resume_burst: int = setting(100, "how often a tenant may resume a stream at once", ge=1, le=1_000_000)
+    rate_burst: int = setting(10, "maximum number of requests of a tenant in a burst", ge=1, le=1_000_000)
+    tokens_per_minute: int = setting(
+        0, "maximum number of tokens of a tenant per minute, 0 = no limit", ge=0, le=1_000_000_000
+    )
+    tokens_burst: int = setting(100_000, "maximum number of tokens of a tenant in a burst", ge=1, le=1_000_000_000)
+    resumes_per_minute: int = setting(
+        0, "maximum number of times per minute that a tenant may resume a stream, 0 = no limit", ge=0, le=60_000_000
+    )
+    resume_burst: int = setting(
+        100, "maximum number of times that a tenant may resume a stream in a burst", ge=1, le=1_000_000
+    )
     resume_ms: int = setting(
-        3_600_000, "how long after its deadline an answer can be read again", ge=0, le=7 * 86_400_000
+        3_600_000,
+        "time after a request's total deadline during which its answer can be read again",
+        ge=0,
+        le=7 * 86_400_000,
     )
     batch_dir: Path | None = field(
-        default=None, metadata={"help": "folder of the files of batch jobs, shared with the edge"}
+        default=None, metadata={"help": "folder of the files of batch jobs, shared with the batch service"}
     )
-    batch_file_mb: int = setting(200, "largest file that may be uploaded, in MiB", ge=1, le=100_000)
-    batch_tenant_files: int = setting(1_000, "most files of a tenant", ge=1, le=1_000_000)
-    batch_tenant_jobs: int = setting(16, "most jobs of a tenant that have not ended", ge=1, le=10_000)
-    edge_notice: str = setting("", "a sentence at the top of the page")
+    batch_file_mb: int = setting(200, "maximum size of an uploaded file, in MiB", ge=1, le=100_000)
+    batch_tenant_files: int = setting(1_000, "maximum number of files of a tenant", ge=1, le=1_000_000)
+    batch_tenant_jobs: int = setting(16, "maximum number of unfinished jobs of a tenant", ge=1, le=10_000)
+    edge_notice: str = setting("", "sentence at the top of the edge's web pages")
     operator_page: bool = setting(
-        default=False, help_text="whether the page keeps text that was taken back, struck through"
+        default=False, help_text="whether the web page still shows text that was taken back, struck through"
     )
     edge_drain_ms: int = setting(1_000, "how long open streams may continue when the process stops", ge=0, le=15_000)
     bus: BusSettings = field(default_factory=BusSettings)

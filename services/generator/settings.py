@@ -29,27 +29,38 @@ class GeneratorSettings:
             runs. ``off`` has no effect on edges and routers whose own setting is ``on``.
     """
 
-    engine: EngineName = field(default="llama", metadata={"help": "engine that generates"})
+    engine: EngineName = field(default="llama", metadata={"help": "engine that generates the answers"})
     generator_slots: int = field(
         default=0,
-        metadata={"help": "maximum number of concurrent executions, 0 = the engine's capacity", "ge": 0, "le": 10_000},
+        metadata={"help": "maximum number of concurrent answers, 0 = the engine's capacity", "ge": 0, "le": 10_000},
     )
     generator_batch_slots: int = field(
-        default=0, metadata={"help": "most executions of the batch lane, 0 = three quarters", "ge": 0, "le": 10_000}
+        default=0,
+        metadata={
+            "help": "maximum number of slots for the batch lane, 0 = three quarters of the slots",
+            "ge": 0,
+            "le": 10_000,
+        },
     )
     generator_queue: int = field(
-        default=256, metadata={"help": "accepted requests that may wait for a slot", "ge": 1, "le": 100_000}
+        default=256,
+        metadata={"help": "maximum number of accepted requests that wait for a slot", "ge": 1, "le": 100_000},
     )
     generator_drain_ms: int = field(
         default=20_000,
-        metadata={"help": "how long answers may take to finish when it stops", "ge": 0, "le": 20_000},
+        metadata={"help": "how long answers may take to finish when the generator stops", "ge": 0, "le": 20_000},
     )
     generator_instance: str | None = field(
-        default=None, metadata={"help": "static member id, unique among generators: a restart causes no rebalance"}
+        default=None, metadata={"help": "unique name of this generator, so that a quick restart causes no rebalance"}
     )
-    generator_cores: str = field(default="", metadata={"help": "cores it may run on, such as 0-3,8"})
-    input_gate: Literal["hold", "off"] = field(default="hold", metadata={"help": "whether text waits for a verdict"})
-    output_check: Literal["on", "off"] = field(default="on", metadata={"help": "whether a safety service checks"})
+    generator_cores: str = field(default="", metadata={"help": "CPU cores that the generator may use, such as 0-3,8"})
+    input_gate: Literal["hold", "off"] = field(
+        default="hold",
+        metadata={"help": "hold = no text is shown before a rails service's verdict, off = no rails service runs"},
+    )
+    output_check: Literal["on", "off"] = field(
+        default="on", metadata={"help": "whether a safety service checks answers"}
+    )
 
     def worker_config(self) -> WorkerConfig:
         return WorkerConfig(

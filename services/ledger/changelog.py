@@ -53,7 +53,10 @@ class Changelog:
         self._awake_us = steady_us()
 
     def restored(self) -> None:
-        """Record that the table has just been restored, so that the time until now does not count as a pause."""
+        """Count pauses of this process only from now on. The ledger calls this when the table has been restored.
+
+        Restoring a large table blocks the event loop for long. That is not a pause.
+        """
         self._awake_us = steady_us()
 
     async def add(self, event: Any, partition: int, changes: Sequence[TableChange], read: TableChange) -> None:

@@ -29,18 +29,39 @@ class Settings:
         ledger_data_dir: Folder for Faust's own files, which may be deleted; by default a temporary folder.
     """
 
-    ledger_group: str = setting("ledger", "consumer group and prefix of the ledger's own topic")
+    ledger_group: str = setting("ledger", "consumer group, and prefix of the name of the ledger's state topic")
     ledger_window_s: int = setting(60, "width of a window in seconds", ge=1, le=86_400)
     # The ledger remembers each request, with about 1 KB, until this time after its window's end.
-    ledger_keep_s: int = setting(600, "how long a window takes late events, in seconds", ge=1, le=86_400)
-    ledger_show_s: int = setting(86_400, "how long a window is shown, in seconds", ge=60, le=30 * 86_400)
+    ledger_keep_s: int = setting(
+        600,
+        "time after a window's end during which late accounts and receipts still count, in seconds",
+        ge=1,
+        le=86_400,
+    )
+    ledger_show_s: int = setting(86_400, "how long GET /ledger shows a window, in seconds", ge=60, le=30 * 86_400)
     policy: Path = field(default=DEFAULT_POLICY, metadata={"help": "folder of the policy"})
-    ledger_slo_first_ms: float | None = setting(None, "objective for the first text of a chat", ge=1, le=3_600_000)
-    ledger_slo_total_ms: float | None = setting(None, "objective for the whole answer of a chat", ge=1, le=86_400_000)
-    ledger_plain_token_ms: str = setting("", "time between two tokens without speculation, by model")
-    ledger_usd_per_engine_s: float = setting(0.0, "US dollars for a request's second on an engine", ge=0, le=1_000)
-    ledger_instance: str | None = setting(None, "name of this ledger, unique: a restart then causes no rebalance")
-    ledger_data_dir: Path | None = field(default=None, metadata={"help": "folder for Faust's own files"})
+    ledger_slo_first_ms: float | None = setting(
+        None, "objective for the time to first text in the class chat, instead of the policy's", ge=1, le=3_600_000
+    )
+    ledger_slo_total_ms: float | None = setting(
+        None,
+        "objective for the time of the whole answer in the class chat, instead of the policy's",
+        ge=1,
+        le=86_400_000,
+    )
+    ledger_plain_token_ms: str = setting(
+        "", "milliseconds between two tokens without speculation: 8.5 for all models, or A=8.5,B=4"
+    )
+    ledger_usd_per_engine_s: float = setting(
+        0.0, "price in US dollars of one second of one request on a self-hosted engine", ge=0, le=1_000
+    )
+    ledger_instance: str | None = setting(
+        None, "unique name of this ledger, so that a quick restart causes no rebalance"
+    )
+    ledger_data_dir: Path | None = field(
+        default=None,
+        metadata={"help": "folder for Faust's own files, which may be deleted; if not set, a temporary folder"},
+    )
     bus: BusSettings = field(default_factory=BusSettings)
     health: HealthSettings = field(default_factory=HealthSettings)
 

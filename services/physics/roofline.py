@@ -219,10 +219,8 @@ def require_fit(
 def largest_batch(model: Model, gpu: Gpu, precision: Precision, context: int, *, headroom: float = 0.9) -> int:
     """Return the maximum number of sequences that fit into memory together with the weights.
 
-    ``context`` is the number of tokens of each sequence.
-
-
-    ``headroom`` is the share of the memory that weights and KV caches may take.
+    ``context`` is the number of tokens of each sequence. ``headroom`` is the share of the memory that weights and KV
+    caches may take.
     """
     positive("headroom", headroom)
     free = gpu.memory_bytes * headroom - weight_bytes(model, precision)

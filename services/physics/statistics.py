@@ -28,7 +28,6 @@ def percentile(values: Sequence[float], share: float) -> float:
 
     Interpolate linearly between the two nearest values.
 
-
     Raises:
         ValueError: There are no values.
     """

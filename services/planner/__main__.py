@@ -11,16 +11,19 @@ from services.runtime.process import EXIT_USER
 
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
-        prog="railbus plan", description="Plan latency budgets, and report on bench results."
+        prog="railbus plan",
+        description="Plan latency, batches and serving, and report on results of `railbus bench engine`.",
     )
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    about = "plan the latency of one kind of request: budget, speculation, deadline, governance"
+    about = (
+        "predict the latency of one kind of request: time of each part, gain by speculation, deadline, delay by rails"
+    )
     latency.add(commands.add_parser("latency", help=about, description=about))
-    about = "plan a batch: every way to answer many prompts, with hours, money and quality"
+    about = "plan a batch: time, cost and quality of each way to answer many prompts"
     batch.add(commands.add_parser("batch", help=about, description=about))
-    about = "plan serving: how many GPUs of which kind for so many people, within a class's limits"
+    about = "plan serving: how many GPUs of each kind a given number of users needs, within limits of latency"
     serve.add(commands.add_parser("serve", help=about, description=about))
-    about = "report on a result of `railbus bench engine`: tables, drawings, predictions against measurements"
+    about = "report on a result of `railbus bench engine`: tables, drawings, predicted and measured times"
     bench.add(commands.add_parser("bench", help=about, description=about))
     args = parser.parse_args(argv)
     try:

@@ -71,7 +71,7 @@ class Policy:
         return self._ask(ADMISSION, msgspec.to_builtins(request), read_admission)
 
     def rule_on(self, finding: Finding) -> Ruling:
-        """Return the answer of ``findings.rego``. Answers are cached.
+        """Return the ruling of ``findings.rego`` on a finding. Rulings are cached.
 
         Raises:
             RulingError: There is no usable answer. The caller must fail closed.

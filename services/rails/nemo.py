@@ -27,7 +27,7 @@ class NemoRails:
         """Run a flow on all messages as one text.
 
         Raises:
-            RailFailed: The flow raised an error, or rewrites the prompt.
+            RailFailed: The flow raised an error, or rewrote the prompt.
         """
         text = "\n".join(message.content for message in messages)
         result = await self._engine.rails_manager.is_input_safe([{"role": "user", "content": text}], enabled=[flow])

@@ -48,7 +48,7 @@ class PatternRail:
         self._folded: FoldedWords | None = None if pii else policy.folded
 
     async def evaluate(self, tenant: str, messages: tuple[Message, ...], *, batch: bool = False) -> RailAnswer:
-        """Search all messages for the rail's patterns. The policy's Rego decides the answer.
+        """Search all messages for the rail's patterns. The policy's Rego decides what to do about each finding.
 
         Raises:
             RulingError: Rego gave no usable answer.

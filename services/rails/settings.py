@@ -32,12 +32,27 @@ class Settings:
     """
 
     policy: Path = setting(DEFAULT_POLICY, "folder of the policy")
-    rails_room: int = setting(256, "most requests evaluated at once", ge=1, le=100_000)
-    rails_classifiers: int = setting(2, "processes of the classifier, one core and 240 MB each", ge=1, le=64)
-    rails_batch_classifiers: int = setting(2, "the same for batch requests, once there are any", ge=1, le=64)
-    rails_instance: str | None = setting(None, "name of this process, unique: a restart then causes no rebalance")
-    opa_url: str | None = setting(None, "http://HOST:PORT of an OPA server; none = in the process")
-    decision_log: Path | None = setting(
-        None, "file for one line per decision of the Rego in the process, as OPA writes them"
+    rails_room: int = setting(
+        256, "maximum number of interactive requests that are judged at the same time", ge=1, le=100_000
     )
-    redis_url: str | None = setting(None, "redis://HOST:PORT where answers are cached", secret=True)
+    rails_classifiers: int = setting(
+        2, "number of processes of the jailbreak classifier, each with one core and 240 MB of memory", ge=1, le=64
+    )
+    rails_batch_classifiers: int = setting(
+        2,
+        "number of processes of the jailbreak classifier for batch requests, started at the first of them",
+        ge=1,
+        le=64,
+    )
+    rails_instance: str | None = setting(
+        None, "unique name of this process, so that a quick restart causes no rebalance"
+    )
+    opa_url: str | None = setting(
+        None, "http://HOST:PORT of an Open Policy Agent server; if not set, the policy's Rego runs in the process"
+    )
+    decision_log: Path | None = setting(
+        None, "file for decisions of Rego that runs in the process, one JSON line each, as in OPA's decision log"
+    )
+    redis_url: str | None = setting(
+        None, "redis://HOST:PORT of the Redis in which results of rails are cached", secret=True
+    )

@@ -48,7 +48,7 @@ class _Done(NamedTuple):
     """A finished request.
 
     Attributes:
-        until_us: The request can be forgotten when the log was read up to this time.
+        until_us: The request can be forgotten when the log has been read up to this time.
         lane: Lane of the request; None if unknown.
         uncounted_usd: Cost of the request's attempts in the cloud, in US dollars; 0 if the budget has counted this
             cost. The budget counts it when a ``Cutover`` that starts such an attempt is read.

@@ -58,32 +58,70 @@ class Settings:
         vertex_usd_per_m_output: Price of a million answer tokens, in US dollars.
     """
 
-    input_gate: Literal["hold", "off"] = setting("hold", "whether text waits for a verdict")
-    output_check: Literal["on", "off"] = setting("on", "whether a safety service checks")
-    client_grace_ms: int = setting(5_000, "how long a client may be disconnected", ge=0, le=3_600_000)
+    input_gate: Literal["hold", "off"] = setting(
+        "hold", "hold = a request without a verdict in time is closed, off = no rails service runs"
+    )
+    output_check: Literal["on", "off"] = setting("on", "whether a safety service checks answers")
+    client_grace_ms: int = setting(
+        5_000, "how long a request stays open after its last client has disconnected", ge=0, le=3_600_000
+    )
     policy: Path = field(default=DEFAULT_POLICY, metadata={"help": "folder of the policy"})
-    total_max_ms: int | None = setting(None, "longest total deadline of an interactive request", ge=1_000, le=DAY_MS)
-    router_max_open: int = setting(25_000, "most open interactive requests in one partition", ge=1, le=10_000_000)
-    router_max_batch_open: int = setting(100_000, "most open batch requests in one partition", ge=1, le=10_000_000)
-    router_instance: str | None = setting(None, "name of this router, unique: a restart then causes no rebalance")
-    fallback: Literal["off", "vertex"] = setting("off", "where late and failed requests go")
-    fallback_attempts: int = setting(1, "most attempts of one request in the cloud", ge=1, le=10)
-    fallback_ratio: float = setting(0.25, "most fallbacks per request, within a minute", ge=0, le=1)
-    fallback_free: int = setting(20, "fallbacks allowed a minute, however few requests there are", ge=0, le=1_000_000)
-    fallback_usd_per_hour: float = setting(0.0, "most US dollars an hour for fallbacks, 0 = no limit", ge=0, le=1e9)
-    retries: int = setting(2, "most further attempts of one request on the self-hosted engines", ge=0, le=10)
-    batch_retries: int = setting(5, "the same for a batch request", ge=0, le=100)
-    retry_ratio: float = setting(1.0, "most of these attempts per request, within a minute", ge=0, le=10)
-    retry_free: int = setting(100, "such attempts allowed a minute, however few requests there are", ge=0, le=1_000_000)
-    breaker_trip: int = setting(5, "late ones of ten requests that send new ones to the cloud, 0 = off", ge=0, le=10)
-    fallback_spent: Literal["wait", "close"] = setting("wait", "what happens to late requests when the budget is spent")
-    ttft_min_ms: int = setting(1, "shortest first-token deadline a request may ask for", ge=1, le=DAY_MS)
-    ttft_max_ms: int = setting(600_000, "longest first-token deadline a request may ask for", ge=1, le=DAY_MS)
-    ttft_ms_per_1000_chars: float = setting(0.0, "added to it for each 1,000 characters of prompt", ge=0, le=60_000)
-    stall_min_ms: int = setting(1, "shortest stall deadline a request may ask for", ge=1, le=DAY_MS)
-    stall_max_ms: int = setting(600_000, "longest stall deadline a request may ask for", ge=1, le=DAY_MS)
-    vertex_usd_per_m_input: float = setting(0.30, "US dollars for a million prompt tokens", ge=0, le=1e6)
-    vertex_usd_per_m_output: float = setting(2.50, "US dollars for a million answer tokens", ge=0, le=1e6)
+    total_max_ms: int | None = setting(
+        None, "longest total deadline of an interactive request; if not set, the policy's", ge=1_000, le=DAY_MS
+    )
+    router_max_open: int = setting(
+        25_000, "maximum number of open interactive requests in one partition", ge=1, le=10_000_000
+    )
+    router_max_batch_open: int = setting(
+        100_000, "maximum number of open batch requests in one partition", ge=1, le=10_000_000
+    )
+    router_instance: str | None = setting(
+        None, "unique name of this router, so that a quick restart causes no rebalance"
+    )
+    fallback: Literal["off", "vertex"] = setting(
+        "off", "where a request goes if the self-hosted engines cannot serve it in time"
+    )
+    fallback_attempts: int = setting(1, "maximum number of attempts of one request in the cloud", ge=1, le=10)
+    fallback_ratio: float = setting(0.25, "maximum ratio of fallbacks to requests, within a minute", ge=0, le=1)
+    fallback_free: int = setting(
+        20, "number of fallbacks allowed per minute even if RAILBUS_FALLBACK_RATIO allows fewer", ge=0, le=1_000_000
+    )
+    fallback_usd_per_hour: float = setting(
+        0.0, "maximum cost of fallbacks in US dollars per hour, 0 = no limit", ge=0, le=1e9
+    )
+    retries: int = setting(
+        2, "maximum number of retries of one interactive request on the self-hosted engines", ge=0, le=10
+    )
+    batch_retries: int = setting(5, "maximum number of retries of one batch request", ge=0, le=100)
+    retry_ratio: float = setting(1.0, "maximum ratio of retries to interactive requests, within a minute", ge=0, le=10)
+    retry_free: int = setting(
+        100,
+        "number of retries of interactive requests allowed per minute even if RAILBUS_RETRY_RATIO allows fewer",
+        ge=0,
+        le=1_000_000,
+    )
+    breaker_trip: int = setting(
+        5,
+        "number of late or failed requests among the last ten at which new ones go to the cloud, 0 = off",
+        ge=0,
+        le=10,
+    )
+    fallback_spent: Literal["wait", "close"] = setting(
+        "wait", "what happens to a late or stalled request if the budget for its next attempt is spent"
+    )
+    ttft_min_ms: int = setting(1, "minimum first-token deadline of an interactive request", ge=1, le=DAY_MS)
+    ttft_max_ms: int = setting(600_000, "maximum first-token deadline of an interactive request", ge=1, le=DAY_MS)
+    ttft_ms_per_1000_chars: float = setting(
+        0.0, "time added to the first-token deadline for each 1,000 characters of prompt", ge=0, le=60_000
+    )
+    stall_min_ms: int = setting(1, "minimum stall deadline of an interactive request", ge=1, le=DAY_MS)
+    stall_max_ms: int = setting(600_000, "maximum stall deadline of an interactive request", ge=1, le=DAY_MS)
+    vertex_usd_per_m_input: float = setting(
+        0.30, "price of a million prompt tokens on Vertex AI, in US dollars", ge=0, le=1e6
+    )
+    vertex_usd_per_m_output: float = setting(
+        2.50, "price of a million answer tokens on Vertex AI, in US dollars", ge=0, le=1e6
+    )
     bus: BusSettings = field(default_factory=BusSettings)
     health: HealthSettings = field(default_factory=HealthSettings)
 

@@ -25,9 +25,18 @@ class HealthSettings:
         port: Port to listen on. 0 turns the server off.
     """
 
-    host: str = field(default="127.0.0.1", metadata={"env": "RAILBUS_HEALTH_HOST", "help": "address of /healthz"})
+    host: str = field(
+        default="127.0.0.1",
+        metadata={"env": "RAILBUS_HEALTH_HOST", "help": "address to listen on for /healthz, /readyz and /metrics"},
+    )
     port: int = field(
-        default=0, metadata={"env": "RAILBUS_HEALTH_PORT", "help": "port of /healthz, 0 = off", "ge": 0, "le": 65_535}
+        default=0,
+        metadata={
+            "env": "RAILBUS_HEALTH_PORT",
+            "help": "port to listen on for /healthz, /readyz and /metrics, 0 = off",
+            "ge": 0,
+            "le": 65_535,
+        },
     )
 
 

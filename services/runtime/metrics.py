@@ -19,7 +19,8 @@ PRODUCED: Final = Counter("railbus_bus_produced", "Events that the broker acknow
 UNACKED: Final = Gauge("railbus_bus_unacked", "Events handed to the producer and not acknowledged yet.")
 RECORDS_REFUSED: Final = Counter(
     "railbus_bus_refused",
-    "Events that the broker refused for good, by topic: too large, or not authorised. Each is logged.",
+    "Events that the broker refused permanently, by topic, for example because they are too large or not authorised. "
+    "Every refusal is logged.",
     ["topic"],
 )
 RESENT: Final = Counter(
@@ -27,14 +28,15 @@ RESENT: Final = Counter(
 )
 UNSENT: Final = Counter(
     "railbus_bus_unsent",
-    "Events that were still not acknowledged when the process ended, by topic. Each topic is logged.",
+    "Events that were still not acknowledged when the process ended, by topic. The process logs their partitions.",
     ["topic"],
 )
 
 # Bus: records read.
 CONSUMED: Final = Counter(
     "railbus_bus_consumed",
-    "Records handed to their reader, by topic. Every record counts as consumed, unwanted, skipped or malformed.",
+    "Records handed to their reader, by topic. Each record that was read counts in one of four metrics: consumed, "
+    "unwanted, skipped or malformed.",
     ["topic"],
 )
 UNWANTED: Final = Counter(
@@ -44,7 +46,7 @@ UNWANTED: Final = Counter(
 )
 SKIPPED: Final = Counter(
     "railbus_bus_skipped",
-    "Records written for a newer reader, by topic; reason is UnknownKind or NewerVersion.",
+    "Records that only a newer version of the reader can decode, by topic; reason is UnknownKind or NewerVersion.",
     ["topic", "reason"],
 )
 MALFORMED: Final = Counter(
@@ -73,36 +75,45 @@ REPLAYED: Final = Counter(
 )
 EVENT_AGE: Final = Histogram(
     "railbus_processor_event_age_ms",
-    "From a record's append to its reading, in milliseconds, by consumer group; the newest record of each batch.",
+    "Time from a record's append to its reading, in milliseconds, by consumer group. Only the last record of each "
+    "batch is observed.",
     ["group"],
     buckets=_MS_BUCKETS,
 )
 CLOCK_SKEW: Final = Gauge(
     "railbus_processor_clock_skew_ms",
-    "How far writers' clocks are ahead of the broker's, in milliseconds, by the writer's service (other: none of ours);"
-    " of each the one that is farthest off. Deadlines do not depend on it.",
+    "How far writers' clocks are ahead of the broker's, in milliseconds, by the writer's service (other: not a service "
+    "of Railbus). For each service, the process whose clock is farthest off counts. Deadlines do not depend on these "
+    "clocks.",
     ["writer"],  # not "service": Prometheus gives each series the label "service" of the process that reports it
 )
 READS_PAUSED: Final = Counter(
-    "railbus_bus_room_full", "Times that reading paused because the service had as much work as it may hold."
+    "railbus_bus_room_full",
+    "Number of times that reading paused because the service had reached its limit of unfinished work.",
 )
 BROKER_AWAY: Final = Gauge("railbus_bus_brokers_away", "Brokers that cannot be reached now.")
 
 # Generator.
-GENERATING: Final = Gauge("railbus_generator_running", "Executions that are running now.")
+GENERATING: Final = Gauge("railbus_generator_running", "Answers that are being generated now.")
 GENERATOR_WAITING: Final = Gauge("railbus_generator_waiting", "Accepted requests that wait for the engine.")
 EXECUTIONS: Final = Counter(
-    "railbus_generator_executions", "Executions that have ended; outcome is finished, failed or cancelled.", ["outcome"]
+    "railbus_generator_executions",
+    "Runs of attempts that have ended; outcome is finished, failed or cancelled.",
+    ["outcome"],
 )
 GENERATOR_FAILURES: Final = Counter(
-    "railbus_generator_failures", "Executions that failed, by the error class of their Failed event.", ["error_class"]
+    "railbus_generator_failures",
+    "Runs of attempts that failed, by the error class of their Failed event.",
+    ["error_class"],
 )
 CHUNKS: Final = Counter("railbus_generator_chunks", "Chunks published.")
 TOKENS: Final = Counter("railbus_generator_tokens", "Tokens published.")
-DRAFTED: Final = Counter("railbus_generator_drafted_tokens", "Tokens that the draft model proposed.")
+DRAFTED: Final = Counter(
+    "railbus_generator_drafted_tokens", "Tokens that the draft model, or another method of drafting, proposed."
+)
 ACCEPTED: Final = Counter(
     "railbus_generator_accepted_tokens",
-    "Drafted tokens that the target model accepted; divided by the drafted ones, the acceptance rate.",
+    "Drafted tokens that the target model accepted. The acceptance rate is this number divided by the drafted tokens.",
 )
 UPSTREAM_DRAFTED: Final = Gauge(
     "railbus_generator_upstream_drafted_tokens",
@@ -113,10 +124,10 @@ UPSTREAM_ACCEPTED: Final = Gauge(
 )
 GENERATOR_TTFT: Final = Histogram(
     "railbus_generator_ttft_ms",
-    "From accepting a request to publishing its first chunk, in milliseconds.",
+    "Time from accepting a request to publishing its first chunk, in milliseconds.",
     buckets=_MS_BUCKETS,
 )
-ABORTED: Final = Counter("railbus_generator_aborted", "Running executions that a Cancel event ended.")
+ABORTED: Final = Counter("railbus_generator_aborted", "Runs of attempts that a Cancel event stopped.")
 
 # Edge.
 STREAMS_ACTIVE: Final = Gauge(
@@ -124,11 +135,12 @@ STREAMS_ACTIVE: Final = Gauge(
 )
 TENANTS_ACTIVE: Final = Gauge("railbus_edge_tenants", "Tenants that have a stream open now.")
 TENANT_STREAMS_MOST: Final = Gauge(
-    "railbus_edge_tenant_streams_most", "Open streams of the tenant that has most of them now."
+    "railbus_edge_tenant_streams_most", "Number of open streams of the tenant that has the most open streams now."
 )
 EDGE_CONNECTIONS: Final = Gauge(
     "railbus_edge_connections",
-    "Open connections; kind is idle (no request), http, websocket, or refused (over a limit, health checks only).",
+    "Open connections; kind is idle (no request), http, websocket, or refused (over a limit: only health checks are "
+    "answered).",
     ["kind"],
 )
 DETACHED: Final = Counter(
@@ -149,72 +161,85 @@ QUOTA_REFUSED: Final = Counter(
 )
 EDGE_TTFT: Final = Histogram(
     "railbus_edge_ttft_ms",
-    "From the receipt of an interactive request to sending its first text, in milliseconds: what a person waits.",
+    "Time from the receipt of an interactive request to sending its first text, in milliseconds: how long a person "
+    "waits.",
     buckets=_MS_BUCKETS,
 )
 EXPOSED_TOKENS: Final = Histogram(
     "railbus_edge_exposed_tokens",
-    "Most tokens that a connection was shown beyond what was cleared, one observation for each connection.",
+    "Maximum number of tokens that were shown and not yet cleared, one observation for each connection.",
     buckets=(0, 1, 2, 4, 8, 16, 32, 64, 128, 256, 1_024),
 )
 EXPOSURE_MS: Final = Histogram(
     "railbus_edge_exposure_ms",
-    "How long text that was recalled later had been shown, in milliseconds: one observation for each connection that"
-    " was shown such text.",
+    "Longest time for which text was shown before it was recalled, in milliseconds, one observation for each "
+    "connection that was shown such text.",
     buckets=_MS_BUCKETS,
 )
-OPS_SENT: Final = Counter("railbus_edge_ops", "Ops sent to clients.")
+OPS_SENT: Final = Counter("railbus_edge_ops", "Ops (instructions to clients) that were sent.")
 SENDS_DROPPED: Final = Counter("railbus_edge_dropped", "Connections dropped because their client read too slowly.")
-RESUMES: Final = Counter("railbus_edge_resumes", "Streams resumed at a position.")
+RESUMES: Final = Counter(
+    "railbus_edge_resumes", "Streams that were resumed at a position or read again from their start."
+)
 
 # Router.
 ROUTER_OPEN: Final = Gauge("railbus_router_open", "Requests that are not closed yet.")
 REQUESTS_CLOSED: Final = Counter("railbus_router_closed", "Requests closed, by lane and outcome.", ["lane", "outcome"])
 CLOSED_CAUSES: Final = Counter(
     "railbus_router_closed_causes",
-    "Closed events written, by cause. One that has no effect, because another came first, counts too.",
+    "Closed events written, by cause. A Closed event that has no effect because another one came first counts, too.",
     ["cause"],
 )
 BREAKER_OPEN: Final = Gauge(
     "railbus_router_breaker_open",
-    "1 while the circuit breaker sends new requests straight to the cloud or probes the self-hosted path, otherwise 0.",
+    "1 while the circuit breaker sends new requests to the cloud or tests the self-hosted engines, otherwise 0.",
 )
 FALLBACK_USED: Final = Gauge(
     "railbus_router_fallback_used",
-    "Share of the last minute's fallback budget that is spent, in requests or in money, whichever is more. "
-    "1 also for a minute after the budget has refused an attempt.",
+    "Spent share of the last minute's fallback budget: of the allowed attempts or of the allowed money, whichever is "
+    "larger. At least 1 for a minute after the budget has refused an attempt.",
 )
-CUTOVERS: Final = Counter("railbus_router_cutovers", "Cutovers written, by trigger.", ["trigger"])
-CANCELS: Final = Counter("railbus_router_cancels", "Cancels written, by reason.", ["reason"])
+CUTOVERS: Final = Counter("railbus_router_cutovers", "Cutover events written, by trigger.", ["trigger"])
+CANCELS: Final = Counter("railbus_router_cancels", "Cancel events written, by reason.", ["reason"])
 DEAD_LETTERS: Final = Counter("railbus_router_dead_letters", "Dead letters written.")
 
 # Rails.
 JUDGING: Final = Gauge("railbus_rails_judging", "Requests whose prompts are being judged now.")
 VERDICTS: Final = Counter("railbus_rails_verdicts", "Verdicts written; decision is allow, deny or mask.", ["decision"])
 VERDICT_MS: Final = Histogram(
-    "railbus_rails_verdict_ms", "From taking up a request to its verdict, in milliseconds.", buckets=_MS_BUCKETS
+    "railbus_rails_verdict_ms",
+    "Time from when the rails service read a request until it decided, in milliseconds.",
+    buckets=_MS_BUCKETS,
 )
 RAIL_OUTCOMES: Final = Counter(
-    "railbus_rails_outcomes", "Rails run, by the policy's name of the rail and its result.", ["rail", "result"]
+    "railbus_rails_outcomes",
+    "Results of rails in verdicts, by the rail's name in the policy and by result.",
+    ["rail", "result"],
 )
 RAIL_MS: Final = Histogram(
-    "railbus_rails_rail_ms", "Time of one rail that was not cancelled, in milliseconds.", ["rail"], buckets=_MS_BUCKETS
+    "railbus_rails_rail_ms",
+    "Duration of a rail, in milliseconds. Cancelled rails do not count.",
+    ["rail"],
+    buckets=_MS_BUCKETS,
 )
 VERDICT_CACHE: Final = Counter(
     "railbus_rails_cache",
-    "Look-ups of an earlier result, in the process and in Redis; outcome is hit or miss.",
+    "Look-ups of cached results of rails, in the process and in Redis; outcome is hit or miss.",
     ["outcome"],
 )
 
 # Safety.
 SAFETY_OPEN: Final = Gauge("railbus_safety_open", "Requests whose answers are being checked now.")
 RECALLS: Final = Counter(
-    "railbus_safety_recalls", "Recalls written, by action (stop or redact) and category.", ["action", "category"]
+    "railbus_safety_recalls",
+    "Recall events written, by action (stop or redact) and by category of the rule.",
+    ["action", "category"],
 )
-CLEARED: Final = Counter("railbus_safety_cleared", "Clearances written.")
+CLEARED: Final = Counter("railbus_safety_cleared", "Cleared events written.")
 LOOKS: Final = Counter(
     "railbus_safety_looks",
-    "Windows of text given to a check, by tier; outcome is seen, or unchecked when the check failed.",
+    "Windows of text given to a check, by tier (1: NeMo rails, 2: classifiers); outcome is seen, or unchecked if the "
+    "check failed.",
     ["tier", "outcome"],
 )
 LOOKS_OPEN: Final = Gauge("railbus_safety_looks_open", "Windows of text that wait for their check.")
@@ -228,22 +253,22 @@ TRACER_OPEN: Final = Gauge("railbus_tracer_open", "Requests that have no trace y
 TRACER_WAITING: Final = Gauge("railbus_tracer_waiting_spans", "Spans that wait for the collector.")
 TRACER_SPANS: Final = Counter(
     "railbus_tracer_spans",
-    "Spans of closed requests; outcome is exported, dropped (too many waited) or failed (the collector did not take"
-    " them).",
+    "Spans of closed requests; outcome is exported, dropped (too many spans waited, or the process ended) or failed "
+    "(the collector did not accept them).",
     ["outcome"],
 )
 TRACER_UNTRACED: Final = Counter(
     "railbus_tracer_untraced",
-    "Requests without a trace; reason is unsampled (their client wants none), unclosed (a receipt whose account did not"
-    " come), crowded (too many requests were remembered) or incomplete (the account is an older router's, or its"
-    " Request was not read).",
+    "Requests without a trace; reason is unsampled (their traceparent is not sampled), unclosed (a receipt came, but "
+    "no account), crowded (too many requests were remembered) or incomplete (an older router wrote the account, or the "
+    "router had not read the Request).",
     ["reason"],
 )
 
 # Policy. Rails and safety load the whole policy, edge and router only its classes.
 POLICY_REFUSED: Final = Counter(
     "railbus_policy_refused",
-    "Edits of the policy that were refused while the service was running; the version before stays.",
+    "Edits of the policy that were refused while the service was running. The previous version stays in use.",
 )
 
 # Batch jobs. Every batch service knows all jobs from the log, but only one batch service runs them.
@@ -255,44 +280,55 @@ BATCH_JOBS: Final = Gauge(
 )
 BATCH_LINES_LEFT: Final = Gauge(
     "railbus_batch_lines_left",
-    "Lines of unfinished jobs that have no result yet, in every batch service; a job counts once its input was read.",
+    "Lines of unfinished jobs that have no result yet. A job counts after its input was read. Every batch service "
+    "reports the same number.",
 )
 BATCH_OLDEST_SECONDS: Final = Gauge(
-    "railbus_batch_oldest_job_seconds", "Age of the oldest unfinished job, in every batch service; 0 without one."
+    "railbus_batch_oldest_job_seconds",
+    "Age of the oldest unfinished job, in seconds; 0 if there is none. Every batch service reports the same age.",
 )
 BATCH_TIME_USED: Final = Gauge(
     "railbus_batch_time_used",
-    "Share of the time from submission to expiry that has passed, of the unfinished job where it is largest, in every"
-    " batch service; at 1 the job expires.",
+    "Share of a job's time from submission to expiry that has passed, for the unfinished job with the largest share. "
+    "At 1, the job expires. Every batch service reports the same share.",
 )
 BATCH_LINES_OPEN: Final = Gauge(
     "railbus_batch_lines_open",
-    "Lines that were submitted, or wait to be tried again, and have no result yet; in the batch service that runs the"
-    " jobs.",
+    "Lines that were submitted or wait for a retry, and have no result yet. Only the batch service that runs the jobs "
+    "counts them.",
 )
 BATCH_WINDOW: Final = Gauge(
     "railbus_batch_window",
-    "Requests that the running jobs may have open now; it shrinks when requests expire in a queue.",
+    "Maximum number of requests that the running jobs may have open now. It decreases when requests expire in a queue.",
 )
 BATCH_LINES: Final = Counter(
     "railbus_batch_lines",
-    "Lines that got their result; outcome is completed or failed. After a crash, the last second's may count again.",
+    "Lines that got their result; outcome is completed or failed. After a crash, lines of the last second may count "
+    "twice.",
     ["outcome"],
 )
-BATCH_RETRIES: Final = Counter("railbus_batch_retries", "Requests beyond the first one of a line.")
+BATCH_RETRIES: Final = Counter(
+    "railbus_batch_retries", "Requests that were submitted for a line after its first request."
+)
 
 # Ledger.
-LEDGER_READ: Final = Counter("railbus_ledger_read", "Records of accounts and receipts that the ledger has taken.")
+LEDGER_READ: Final = Counter(
+    "railbus_ledger_read", "Records on railbus.accounts and railbus.receipts that the ledger has processed."
+)
 LEDGER_LATE: Final = Counter(
     "railbus_ledger_late", "Accounts and receipts left out because they came after their window was sealed."
 )
 LEDGER_OPEN: Final = Gauge("railbus_ledger_open", "Requests that the ledger remembers: their windows may still change.")
-LEDGER_WINDOWS: Final = Counter("railbus_ledger_windows", "Windows published, each time that they had changed.")
+LEDGER_WINDOWS: Final = Counter(
+    "railbus_ledger_windows", "Windows published. A window that has changed is published, and counted, again."
+)
 
 # Archiver.
 ARCHIVED: Final = Counter("railbus_audit_archived", "Records written to the archive, by topic.", ["topic"])
 ARCHIVE_FILES: Final = Counter("railbus_audit_files", "Files written to the archive, by topic.", ["topic"])
-ARCHIVE_BUFFERED: Final = Gauge("railbus_audit_buffered_bytes", "Memory of records that wait for their file.")
+ARCHIVE_BUFFERED: Final = Gauge(
+    "railbus_audit_buffered_bytes", "Bytes of memory for records that wait to be written to a file."
+)
 ARCHIVE_CONFLICTS: Final = Counter(
     "railbus_audit_conflicts", "Files that another archiver had written first; nothing is archived twice."
 )

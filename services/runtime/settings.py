@@ -174,9 +174,9 @@ def without_login(url: str) -> str:
 
 @contextmanager
 def checked_redis_url(url: str) -> Iterator[None]:
-    """Check ``RAILBUS_REDIS_URL``. Create the Redis client in the ``with`` block.
+    """Check ``RAILBUS_REDIS_URL``. The caller must create the Redis client in the ``with`` block.
 
-    If the client finds an error in the URL, raise a ``UserError`` instead.
+    If the client raises a ``ValueError`` because of the URL, raise a ``UserError`` instead.
 
     Raises:
         UserError: The URL cannot be used. The message does not show it, because it may contain a password.

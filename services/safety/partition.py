@@ -1,6 +1,6 @@
 """The requests of one partition. No I/O.
 
-Until the partition was read to its end, the events to write and the checks to run are held back.
+Until the partition has been read to its end, the events to write and the checks to run are held back.
 """
 
 from collections import OrderedDict

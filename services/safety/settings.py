@@ -25,8 +25,10 @@ class Settings:
     """
 
     policy: Path = field(default=DEFAULT_POLICY, metadata={"help": "folder of the policy"})
-    safety_instance: str | None = setting(None, "name of this process, unique: a restart then causes no rebalance")
+    safety_instance: str | None = setting(
+        None, "unique name of this process, so that a quick restart causes no rebalance"
+    )
     total_max_ms: int = setting(
         LONGEST_TOTAL_MS, "longest total deadline of an interactive request", ge=1_000, le=DAY_MS
     )
-    safety_queue: int = setting(8_192, "most events read ahead of the checks", ge=500, le=1_000_000)
+    safety_queue: int = setting(8_192, "maximum number of events read ahead of the checks", ge=500, le=1_000_000)

@@ -38,11 +38,22 @@ def fault_kinds(text: str) -> tuple[str, ...]:
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="railbus simulate", description=__doc__)
-    parser.add_argument("--seed", type=int, default=0, help="the first seed")
-    parser.add_argument("--runs", type=int, default=1, help="how many seeds")
-    parser.add_argument("--seconds", type=float, default=0.0, help="end after so many seconds of CPU; 0 for never")
-    parser.add_argument("--workers", type=int, default=1, help="processes that run seeds at the same time")
-    parser.add_argument("--faults", default="", help="only these kinds of fault, separated by commas")
+    parser.add_argument(
+        "--seed", type=int, default=0, help="first seed; a seed always gives the same run (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--runs", type=int, default=1, help="number of runs, each with the next seed (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--seconds",
+        type=float,
+        default=0.0,
+        help="stop after this CPU time of all processes together, in seconds (default: 0, never)",
+    )
+    parser.add_argument(
+        "--workers", type=int, default=1, help="number of processes that run seeds in parallel (default: %(default)s)"
+    )
+    parser.add_argument("--faults", default="", help="only faults of these kinds, separated by commas (default: all)")
     return parser.parse_args()
 
 

@@ -89,7 +89,10 @@ class Simulation:
         self.events += done
 
     def note(self, lane: str, what: str) -> None:
-        """Record that ``what`` happens now: in the list ``schedule``, and in a lane of the timeline if one is kept."""
+        """Record that ``what`` happens now, in ``schedule`` and, if a timeline is kept, in the timeline.
+
+        ``lane`` is the column of the timeline, such as ``broker``.
+        """
         self.schedule.append((self.now_us, lane, what))
         self.trace(lane, what)
 

@@ -1,6 +1,6 @@
 """The ops: instructions to a client that shows an answer. They are sent as JSON objects.
 
-Offsets are code points in the text that is visible when the op is applied.
+Offsets count code points in the text that is visible before the op is applied.
 """
 
 from typing import Final, assert_never

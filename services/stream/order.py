@@ -27,7 +27,10 @@ class ChunkOrder:
         self._waiting: dict[int, Chunk] = {}
 
     def take(self, chunk: Chunk) -> bool:
-        """Accept a chunk if it is next and no other chunk waits. If the result is false, call ``add``."""
+        """Accept a chunk if it is the next one and no other chunk waits. Return whether it was accepted.
+
+        If the chunk was not accepted, pass it to ``add``.
+        """
         seq, start = chunk.seq, chunk.start
         if seq != self.next_seq or start != self.length or self._waiting:
             return False

@@ -19,8 +19,14 @@ class Settings:
     """
 
     endpoint: str | None = field(
-        default=None, metadata={"env": "OTEL_EXPORTER_OTLP_ENDPOINT", "help": "collector that takes OTLP over HTTP"}
+        default=None,
+        metadata={
+            "env": "OTEL_EXPORTER_OTLP_ENDPOINT",
+            "help": "URL of the collector for OTLP over HTTP, such as http://127.0.0.1:4318",
+        },
     )
     traces_ratio: float = setting(1.0, "share of requests that are traced", ge=0, le=1)
-    traces_queue: int = setting(20_000, "most spans that wait for the collector", ge=100, le=1_000_000)
-    tracer_instance: str | None = setting(None, "name of this tracer, unique: a restart then causes no rebalance")
+    traces_queue: int = setting(20_000, "maximum number of spans that wait for the collector", ge=100, le=1_000_000)
+    tracer_instance: str | None = setting(
+        None, "unique name of this tracer, so that a quick restart causes no rebalance"
+    )

@@ -125,7 +125,7 @@ class Size:
     """The number of rounds and requests of a comparison.
 
     Attributes:
-        rounds: In each round, four groups of requests are sent: two without and two with the change.
+        rounds: Number of rounds. In each round, four groups of requests are sent: two without and two with the change.
         reason: Why the comparison has fewer than ``MIN_REQUESTS`` requests; empty if it has enough.
     """
 

@@ -33,16 +33,22 @@ class VertexSettings:
     """
 
     vertex_project: str | None = setting(None, "Google Cloud project; default: the credentials' project")
-    vertex_location: str = setting("global", "region, such as europe-west4, or global")
-    vertex_model: str = setting("gemini-2.5-flash", "the model that answers")
-    vertex_thinking_tokens: int = setting(0, "token budget for thinking, -1 = the model's choice", ge=-1, le=65_536)
-    vertex_url: str | None = setting(None, "address to use instead of Google's")
-    vertex_instance: str | None = setting(None, "static member id, unique among Vertex workers")
+    vertex_location: str = setting("global", "Google Cloud region, such as europe-west4, or global")
+    vertex_model: str = setting("gemini-2.5-flash", "name of the model that answers")
+    vertex_thinking_tokens: int = setting(
+        0, "maximum number of tokens for reasoning before the answer, -1 = the model chooses", ge=-1, le=65_536
+    )
+    vertex_url: str | None = setting(None, "URL of a private endpoint or of the emulator, instead of Google's")
+    vertex_instance: str | None = setting(
+        None, "unique name of this Vertex worker, so that a quick restart causes no rebalance"
+    )
     vertex_slots: int = setting(64, "maximum number of concurrent answers", ge=1, le=10_000)
-    vertex_queue: int = setting(256, "accepted requests that may wait for a slot", ge=1, le=100_000)
-    vertex_drain_ms: int = setting(20_000, "how long answers may take to finish when it stops", ge=0, le=20_000)
-    input_gate: Literal["hold", "off"] = setting("hold", "whether text waits for a verdict")
-    output_check: Literal["on", "off"] = setting("on", "whether a safety service checks")
+    vertex_queue: int = setting(256, "maximum number of accepted requests that wait for a slot", ge=1, le=100_000)
+    vertex_drain_ms: int = setting(20_000, "how long answers may take to finish when the worker stops", ge=0, le=20_000)
+    input_gate: Literal["hold", "off"] = setting(
+        "hold", "hold = no text is shown before a rails service's verdict, off = no rails service runs"
+    )
+    output_check: Literal["on", "off"] = setting("on", "whether a safety service checks answers")
 
     def __post_init__(self) -> None:
         if self.vertex_url is not None:

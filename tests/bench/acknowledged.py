@@ -6,8 +6,8 @@ The edge says ``accepted`` only after the broker's acknowledgement. To see what 
 older checkout, whose edge does not wait for the acknowledgement. The checkouts run one at a time, in the order A B B A.
 
 Each checkout runs its own ``railbus up`` with the simulated engine, and answers the same requests on a websocket and
-over server-sent events. Each time starts when the request is sent. It ends at ``accepted`` (on a websocket) or at the
-response's headers (with server-sent events), and at the first text.
+over server-sent events. Both times start when the request is sent. The first time ends at ``accepted`` (on a websocket)
+or at the response's headers (with server-sent events). The second time ends at the first text.
 """
 
 import argparse
@@ -76,11 +76,21 @@ def main() -> None:
         prog="python -m tests.bench.acknowledged", description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )  # fmt: skip
-    parser.add_argument("--other", type=Path, required=True, help="the checkout to compare with")
-    parser.add_argument("--requests", type=int, default=200, help="a run, each way")
-    parser.add_argument("--rounds", type=int, default=2, help="of A B B A")
+    parser.add_argument("--other", type=Path, required=True, help="path of the checkout to compare with")
+    parser.add_argument(
+        "--requests",
+        type=int,
+        default=200,
+        help="requests per run, over websocket and over server-sent events each (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--rounds",
+        type=int,
+        default=2,
+        help="number of rounds, each with four runs in the order A B B A (default: %(default)s)",
+    )
     parser.add_argument("--streams", type=int, default=1)
-    parser.add_argument("--port", type=int, default=18080, help="of the edge")
+    parser.add_argument("--port", type=int, default=18080, help="port of the edge (default: %(default)s)")
     given = parser.parse_args()
     both = {"other": given.other.resolve(), "this": ROOT}
     times: dict[str, Times] = {name: defaultdict(list) for name in both}

@@ -1,4 +1,6 @@
-"""Compare drafting no tokens, always 6 tokens, and the number of tokens that pays at the current load and acceptance.
+"""Compare three draft lengths: no tokens, 6 tokens, and an adaptive length.
+
+The adaptive length is at most 6 tokens. It is chosen for each step from the load and the measured acceptance.
 
 ``python -m tests.bench.adaptive_speculation`` takes 15 seconds. The figures are in the simulated machine's own time, so
 the speed of the real machine does not change them.

@@ -116,10 +116,12 @@ def main() -> None:
     parser.add_argument("--streams", default="1,16,64")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--prompts", choices=("same", "distinct"), default="same")
-    parser.add_argument("--governed", action="store_true", help="with rails and safety")
-    parser.add_argument("--option", action="append", default=[], help="another option for railbus up")
-    parser.add_argument("--port", type=int, default=18080, help="of the edge")
-    parser.add_argument("--checkout", type=Path, default=ROOT, help="whose services are started (this one's)")
+    parser.add_argument("--governed", action="store_true", help="run with rails and safety")
+    parser.add_argument("--option", action="append", default=[], help="further option of `railbus up`; repeatable")
+    parser.add_argument("--port", type=int, default=18080, help="port of the edge (default: %(default)s)")
+    parser.add_argument(
+        "--checkout", type=Path, default=ROOT, help="checkout whose services are started (default: this one)"
+    )
     given = parser.parse_args()
     governed = "--governed" if given.governed else "--no-governed"
     with upstream() as server:

@@ -5,8 +5,9 @@
 
 Each pair has one burst for each checkout. The order is A B B A: the checkout that was second goes first in the next
 pair. A machine's fast and slow phases last minutes, but the two bursts of a pair are only seconds apart. While one
-checkout is measured, the other is idle. It then uses less than a tenth of a core, and only ``others' cores`` includes
-this. Both checkouts are started ``--starts`` times.
+checkout is measured, the other is idle and uses less than a tenth of a core. This use is counted only in the figure
+``others' cores``: the cores that all processes except the measured checkout and the client use. Both checkouts are
+started ``--starts`` times.
 
 For each figure, the table has its mean over all pairs, for the other checkout and for this one (``ours``). It also has
 the median of the ratio ours / other, with a 95 % confidence interval. The interval comes from order statistics, so it
@@ -92,13 +93,19 @@ def main() -> None:
         prog="python -m tests.bench.alternating", description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )  # fmt: skip
-    parser.add_argument("other", type=Path, help="another checkout")
+    parser.add_argument("other", type=Path, help="path of the other checkout")
     parser.add_argument("--streams", default="1,16,64")
-    parser.add_argument("--pairs", type=int, default=16, help="pairs of bursts a start (%(default)s)")
-    parser.add_argument("--starts", type=int, default=2, help="how often both trees are started (%(default)s)")
-    parser.add_argument("--governed", action="store_true", help="with rails and safety")
-    parser.add_argument("--theirs", action="append", default=[], help="an option for the other's railbus up")
-    parser.add_argument("--ours", action="append", default=[], help="an option for ours")
+    parser.add_argument("--pairs", type=int, default=16, help="pairs of bursts after each start (default: %(default)s)")
+    parser.add_argument(
+        "--starts", type=int, default=2, help="number of times that both checkouts are started (default: %(default)s)"
+    )
+    parser.add_argument("--governed", action="store_true", help="run with rails and safety")
+    parser.add_argument(
+        "--theirs", action="append", default=[], help="option of the other checkout's `railbus up`; repeatable"
+    )
+    parser.add_argument(
+        "--ours", action="append", default=[], help="option of this checkout's `railbus up`; repeatable"
+    )
     given = parser.parse_args()
     streams = [int(count) for count in given.streams.split(",")]
     governed = "--governed" if given.governed else "--no-governed"

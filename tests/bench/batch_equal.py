@@ -114,9 +114,10 @@ def run_job(args: argparse.Namespace, kills: int) -> Outcome:
 async def read_log(kafka: str, left: set[int]) -> tuple[int, int, dict[int, list[str]]]:
     """Count ``Started`` and ``Finished`` events on the log, and collect the events of the lines in ``left``.
 
-    ``left`` has the numbers of the lines that were cancelled at the time limit. The first line of the file has number
-    0. The log has only requests of this job. The request's id tells a line's position in the order of submission. If
-    the prompts are short, this is the order of the file.
+    ``left`` has the numbers, from 0, of the lines that were cancelled at the time limit. The log has only requests of
+    this job. Each request id contains the position of its line in the order of submission. This position is used as
+    the line's number, because prompts as short as these are submitted in the order of the file. (If the hashes of two
+    prompts collide, some positions are slightly off.)
 
     Returns:
         The two counts, and the names of the events of each line in ``left``.
@@ -161,15 +162,30 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.bench.batch_equal", description=__doc__)
     parser.add_argument("--engine", choices=("llama", "simulated"), default="llama")
     parser.add_argument("--lines", type=int, default=1_000)
-    parser.add_argument("--tokens", type=int, default=4, help="of each answer, at most (%(default)s)")
-    parser.add_argument("--window", type=int, default=64, help="most requests open at once (%(default)s)")
+    parser.add_argument(
+        "--tokens", type=int, default=4, help="maximum number of tokens of an answer (default: %(default)s)"
+    )
+    parser.add_argument("--window", type=int, default=64, help="maximum number of open requests (default: %(default)s)")
     parser.add_argument("--generators", type=int, default=2)
     parser.add_argument("--governed", action="store_true")
-    parser.add_argument("--kills", type=int, default=1, help="of each of --strike (%(default)s)")
-    parser.add_argument("--strike", default=STRUCK, help="what to kill (%(default)s)")
-    parser.add_argument("--only", choices=("killed", "both"), default="both", help="leave the undisturbed job out")
-    parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="a variable of both trees")
-    parser.add_argument("--limit-s", type=float, default=3_000.0, help="cancel a job then (%(default)s)")
+    parser.add_argument("--kills", type=int, default=1, help="kills of each service in --strike (default: %(default)s)")
+    parser.add_argument("--strike", default=STRUCK, help="services to kill (default: %(default)s)")
+    parser.add_argument(
+        "--only",
+        choices=("killed", "both"),
+        default="both",
+        help="run only the job with kills, or both jobs (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="environment variable of both runs of `railbus up`; repeatable",
+    )
+    parser.add_argument(
+        "--limit-s", type=float, default=3_000.0, help="seconds after which a job is cancelled (default: 3000)"
+    )
     args = parser.parse_args()
     if not 1 <= args.lines <= len(WORDS) ** 3:
         parser.error(f"--lines {args.lines}: at most {len(WORDS) ** 3}, so that all prompts differ")

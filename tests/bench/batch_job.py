@@ -54,16 +54,35 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.bench.batch_job", description=__doc__)
     parser.add_argument("--engine", choices=("simulated", "llama"), default="simulated")
     parser.add_argument("--lines", type=int, default=3_000)
-    parser.add_argument("--shared", type=int, default=1_000, help="characters that a group of prompts shares")
-    parser.add_argument("--tokens", type=int, default=20, help="of each answer, at most (%(default)s)")
-    parser.add_argument("--window", type=int, default=256, help="most requests open at once (%(default)s)")
-    parser.add_argument("--kills", type=int, default=1, help="of each service (%(default)s)")
-    parser.add_argument("--strike", default=STRUCK, help="what to kill (%(default)s)")
-    parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="a variable of the tree")
+    parser.add_argument(
+        "--shared",
+        type=int,
+        default=1_000,
+        help="length of the prefix that a group of prompts shares, in characters (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--tokens", type=int, default=20, help="maximum number of tokens of an answer (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--window", type=int, default=256, help="maximum number of open requests (default: %(default)s)"
+    )
+    parser.add_argument("--kills", type=int, default=1, help="kills of each part in --strike (default: %(default)s)")
+    parser.add_argument(
+        "--strike", default=STRUCK, help="services to kill, and `command` for the command itself (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="environment variable of `railbus up`; repeatable",
+    )
     parser.add_argument("--governed", action="store_true")
-    parser.add_argument("--keep", type=Path, metavar="FILE", help="write the answers here")
-    parser.add_argument("--against", type=Path, metavar="FILE", help="compare with these answers")
-    parser.add_argument("--limit-s", type=float, default=450.0, help="cancel the job then (%(default)s)")
+    parser.add_argument("--keep", type=Path, metavar="FILE", help="write the answers to this file")
+    parser.add_argument("--against", type=Path, metavar="FILE", help="compare with the answers in this file")
+    parser.add_argument(
+        "--limit-s", type=float, default=450.0, help="seconds after which the job is cancelled (default: 450)"
+    )
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)

@@ -6,8 +6,8 @@ The program writes ``Request`` events of the batch lane, as the batch service do
 of the class ``batch``, except the stall deadline. The program reads the stream log, and submits the next request when
 one is closed. After SIGTERM, it submits nothing more and waits for the open requests. It prints one JSON object.
 
-Exit code 1 means that a request has neither a whole answer nor a denial by a rail that has judged the prompt. Some
-denials are normal: the default policy takes about one of these prompts in two hundred for an attack.
+Exit code 1 means that a request was neither answered completely nor denied because a rail blocked its prompt. Some
+denials are normal: the default policy takes about one in two hundred of these prompts for an attack.
 """
 
 import argparse
@@ -146,9 +146,13 @@ async def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.bench.batch_load", description=__doc__)
     parser.add_argument("--kafka", required=True, metavar="HOST:PORT")
     parser.add_argument("--requests", type=int, default=1_000)
-    parser.add_argument("--window", type=int, default=200, help="most requests open at once (%(default)s)")
-    parser.add_argument("--tokens", type=int, default=40, help="of each answer (%(default)s)")
-    parser.add_argument("--stall-ms", type=int, default=10_000, help="their stall deadline (%(default)s)")
+    parser.add_argument(
+        "--window", type=int, default=200, help="maximum number of open requests (default: %(default)s)"
+    )
+    parser.add_argument("--tokens", type=int, default=40, help="tokens of each answer (default: %(default)s)")
+    parser.add_argument(
+        "--stall-ms", type=int, default=10_000, help="stall deadline of the requests, in ms (default: %(default)s)"
+    )
     options = parser.parse_args()
     load = BatchLoad(
         BusSettings(bootstrap=options.kafka), requests=options.requests, window=options.window, tokens=options.tokens,

@@ -4,19 +4,20 @@
 
 ENV is a virtual environment with ``pip install 'litellm==1.109.1'``. LiteLLM's ``/v1/batches`` passes a file to a
 provider that has a batch API, and runs no lines itself. So this benchmark uses ``litellm.batch_completion``, which runs
-lines on threads. A small program calls this function, appends the answers to a file, and when started again leaves out
-the lines whose answers are in the file. ``litellm`` is this program with one call for the whole file.
-``litellm-hundreds`` is this program with one call for each hundred lines.
+lines on threads. A small program calls this function and appends the answers to a file. If the program is started
+again, it leaves out the lines whose answers are in the file. The row ``litellm`` of the table is this program with one
+call for the whole file. The row ``litellm-hundreds`` is this program with one call for each hundred lines.
 
 Railbus runs the same lines with the engine ``openai``, three times. In the first run the batch service is killed, in
 the second the generator, and in the third the command. ``kill -9`` is sent when half of the lines are answered. Then
 this benchmark starts LiteLLM's program or Railbus's command again, with the same arguments. Railbus's supervisor starts
 a killed service again.
 
-Each run has a model server that is asked 32 lines at a time. It counts the requests, and the answers that it sent to
-the end.
+Each run has its own model server, which is asked at most 32 lines at a time. The server counts the requests, and the
+answers that it has sent completely.
 
-Exit code 1 means that a line of Railbus is missing, is there twice, or was answered twice without need.
+Exit code 1 means that Railbus's results do not have exactly one answer for each line, or that the model server answered
+more lines twice than the kill explains.
 """
 
 import argparse
@@ -73,7 +74,7 @@ class CountingServer:
 
     Attributes:
         asked: Number of requests for each line.
-        answered: Number of answers to each line whose last byte was sent.
+        answered: Number of completely sent answers to each line.
     """
 
     def __init__(self) -> None:
@@ -190,8 +191,9 @@ def ours(what: str, folder: Path, prompts: list[str]) -> tuple[str, bool]:
     """Run Railbus and kill ``what`` half way: ``batch``, ``generator`` or ``command``.
 
     Returns:
-        The cells of a row of the table, and whether each line has exactly one answer and no line was answered twice
-        without need. If the generator is killed, up to 32 lines may be answered twice.
+        The cells of a row of the table, and whether Railbus passed. It passed if its results have exactly one answer
+        for each line, and the model server answered no line twice. If the generator is killed, the model server may
+        answer up to 32 lines twice.
     """
     with (
         counting_server() as server,
@@ -247,7 +249,7 @@ def row(server: CountingServer, prompts: list[str], before: int, kept: str, *, o
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.bench.batch_peers", description=__doc__)
-    parser.add_argument("--python", help="interpreter of an environment with LiteLLM")
+    parser.add_argument("--python", help="Python interpreter of an environment with LiteLLM")
     parser.add_argument("--lines", type=int, default=400)
     args = parser.parse_args()
     prompts = [f"Line {number} of the job." for number in range(args.lines)]

@@ -56,7 +56,7 @@ class Usage:
         self._before = dict(self._by_pid)  # what the start of the tree has cost
 
     def look(self) -> None:
-        """Record CPU time and memory now. CPU time that a process uses after its last record is not counted."""
+        """Record CPU time and memory now. CPU time that a process uses after the last call is not counted."""
         rss: dict[str, float] = {}
         for service, pid in self._tree.state["pids"].items():
             try:
@@ -164,12 +164,24 @@ def soak(options: argparse.Namespace, tree: Tree) -> tuple[dict, Usage, dict[str
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.bench.batch_soak", description=__doc__)
     parser.add_argument("--requests", type=int, default=2_000)
-    parser.add_argument("--window", type=int, default=200, help="most requests open at once (%(default)s)")
-    parser.add_argument("--tokens", type=int, default=40, help="of each answer (%(default)s)")
-    parser.add_argument("--slots", type=int, default=64, help="answers of the engine at once (%(default)s)")
-    parser.add_argument("--scale", type=float, default=1, help="factor on the time of a step of an H100 (%(default)s)")
-    parser.add_argument("--kills", type=int, default=0, help="of each service (%(default)s)")
-    parser.add_argument("--strike", default=STRUCK, help="services to kill (%(default)s)")
+    parser.add_argument(
+        "--window", type=int, default=200, help="maximum number of open requests (default: %(default)s)"
+    )
+    parser.add_argument("--tokens", type=int, default=40, help="tokens of each answer (default: %(default)s)")
+    parser.add_argument(
+        "--slots",
+        type=int,
+        default=64,
+        help="number of answers that the engine generates at once (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--scale",
+        type=float,
+        default=1,
+        help="factor by which the engine is slower than an H100 (default: %(default)s)",
+    )
+    parser.add_argument("--kills", type=int, default=0, help="kills of each service in --strike (default: %(default)s)")
+    parser.add_argument("--strike", default=STRUCK, help="services to kill (default: %(default)s)")
     parser.add_argument("--limit-s", type=float, default=PATIENCE_S)
     options = parser.parse_args()
     engine = SimulatedSettings(sim_batch=options.slots, sim_time_scale=options.scale)

@@ -4,7 +4,8 @@
     python -m tests.bench.batch_vllm kill [--strike batch,generator,command]
 
 Both run a small Gemma 3 with random weights on the CPU, with greedy decoding and 16 lines at once. Railbus's generator
-has 17 slots, and the job may use 16 of them (by default three quarters). One slot stays free for interactive requests.
+has 17 slots. Batch requests may use 16 of them, instead of the default of three quarters. One slot stays free for
+interactive requests.
 
 ``time`` runs run-batch, Railbus twice, and run-batch again. In both cases the engine is ready when the time starts, and
 the time ends with the last result on disk. Railbus's time includes the start of the command ``railbus``.
@@ -200,7 +201,10 @@ def railbus(python: str, folder: Path) -> Iterator[Tree]:
 
 
 def compare_times(args: argparse.Namespace, folder: Path) -> bool:
-    """Run both programs in turn and print their times. Return whether answers are equal and Railbus is fast enough."""
+    """Run both programs in turn and print their times.
+
+    Return whether the answers are equal and Railbus is fast enough.
+    """
     took: dict[str, list[float]] = {"run-batch": [], "railbus": []}
     theirs: Answers = {}
     ours: list[Answers] = []
@@ -327,12 +331,23 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.bench.batch_vllm", description=__doc__)
     parser.add_argument("what", choices=("time", "kill"))
     parser.add_argument(
-        "--python", default=str(Path(sys.prefix).parent / ".venv-vllm" / "bin" / "python"), help="one that has vLLM"
+        "--python",
+        default=str(Path(sys.prefix).parent / ".venv-vllm" / "bin" / "python"),
+        help="Python interpreter of an environment with vLLM",
     )
     parser.add_argument("--lines", type=int, default=200)
-    parser.add_argument("--tokens", type=int, default=96, help="of an answer, at most (%(default)s)")
-    parser.add_argument("--rounds", type=int, default=1, help="of run-batch, Railbus twice, run-batch (%(default)s)")
-    parser.add_argument("--strike", default="batch,generator,command", help="what to kill (%(default)s)")
+    parser.add_argument(
+        "--tokens", type=int, default=96, help="maximum number of tokens of an answer (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--rounds",
+        type=int,
+        default=1,
+        help="number of rounds: run-batch, Railbus twice, run-batch (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--strike", default="batch,generator,command", help="parts of Railbus to kill (default: %(default)s)"
+    )
     args = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="batch-vllm-") as name:
         folder = Path(name)

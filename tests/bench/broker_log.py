@@ -232,10 +232,20 @@ def answered(folder: Path, answers: int) -> Iterator[dict[str, Any]]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.bench.broker_log", description=__doc__)
-    parser.add_argument("--chunks", type=int, default=10_000_000, help="(%(default)s)")
-    parser.add_argument("--against", type=Path, help="a checkout whose broker is measured beside this one's")
-    parser.add_argument("--answers", type=int, help="ask a whole tree so often, and say what its log takes")
-    parser.add_argument("--rounds", type=int, default=4, help="with --against: of 1,000 hops each (%(default)s)")
+    parser.add_argument(
+        "--chunks", type=int, default=10_000_000, help="number of chunks to write (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--against", type=Path, help="path of another checkout, whose broker is measured beside this one's"
+    )
+    parser.add_argument(
+        "--answers",
+        type=int,
+        help="instead, ask this number of questions to a whole tree, and print the size of its log",
+    )
+    parser.add_argument(
+        "--rounds", type=int, default=4, help="with --against: number of rounds of 1,000 hops (default: %(default)s)"
+    )
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         if args.answers is not None:

@@ -202,11 +202,18 @@ def _brokers(args: argparse.Namespace) -> Iterator[list[tuple[str, str, int | No
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.bench.bus_hop", description=__doc__)
-    parser.add_argument("--bootstrap", help="a running broker as HOST:PORT")
-    parser.add_argument("--broker-pid", type=int, help="its process, to measure its CPU")
-    parser.add_argument("--load", choices=LOADS, action="append", help="default: all")
+    parser.add_argument("--bootstrap", help="HOST:PORT of a running broker to use")
+    parser.add_argument(
+        "--broker-pid", type=int, help="process id of the broker of --bootstrap, to measure its CPU time"
+    )
+    parser.add_argument("--load", choices=LOADS, action="append", help="load to measure; repeatable (default: all)")
     parser.add_argument("--seconds", type=float, default=5.0)
-    parser.add_argument("--linger-ms", type=float, default=BusSettings().linger_ms, help="default: %(default)s")
+    parser.add_argument(
+        "--linger-ms",
+        type=float,
+        default=BusSettings().linger_ms,
+        help="linger time of the producer, in ms (default: %(default)s)",
+    )
     parser.add_argument("--role", choices=("produce", "dry", "consume"), help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.role:

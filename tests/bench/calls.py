@@ -42,7 +42,7 @@ Calls = Counter[str]
 
 
 def count(checkout: Path, given: argparse.Namespace, options: list[str]) -> dict[str, Calls]:
-    """Run a checkout, and return the calls per request of each service.
+    """Run the services of a checkout. Return for each service how many function calls a request costs, by package.
 
     Args:
         checkout: Folder of the checkout.
@@ -73,16 +73,17 @@ def _service(process: psutil.Process) -> str | None:
 
 
 async def ask(url: str, streams: int, bursts: int, tokens: int, services: list[psutil.Process]) -> str | None:
-    """Send bursts of requests. Services count calls from the end of the warm-up until the last receipts are written.
+    """Send bursts of requests, and let the services count the function calls that the bursts cause.
 
-    Return None, or the response that came instead of an answer.
+    The counting begins after a warm-up, and ends ``SETTLE_S`` seconds after the last answer, so that it includes the
+    receipts. Return None, or the response that came instead of an answer.
 
     Args:
         url: Address of the edge's chat completions.
         streams: Number of requests in a burst.
         bursts: Number of bursts after the warm-up.
         tokens: Tokens of each answer.
-        services: Processes that count.
+        services: Processes of the services.
     """
 
     async def one(client: aiohttp.ClientSession, number: int) -> str | None:
@@ -122,7 +123,10 @@ def _switch(services: list[psutil.Process]) -> None:
 
 
 def by_package(profile: Path, requests: int) -> Calls:
-    """Read the file of a profile of ``requests`` requests, and return the calls per request."""
+    """Read a profile from a file. Return, for each package, the number of calls per request.
+
+    ``requests`` is the number of requests that were answered while the profile was recorded.
+    """
     found: Counter[str] = Counter()
     for (file, _, _), (_, calls, *_rest) in pstats.Stats(str(profile)).stats.items():  # type: ignore[attr-defined]
         found[_package(file)] += calls / requests
@@ -152,13 +156,15 @@ def show(names: list[str], rows: dict[str, list[float]]) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--against", type=Path, metavar="DIR", help="another checkout")
-    parser.add_argument("--by", choices=SERVICES, help="one service, by package")
-    parser.add_argument("--streams", type=int, default=16, help="requests of a burst (%(default)s)")
+    parser.add_argument("--against", type=Path, metavar="DIR", help="another checkout to compare with")
+    parser.add_argument("--by", choices=SERVICES, help="show only this service, with a row per package")
+    parser.add_argument("--streams", type=int, default=16, help="requests per burst (default: %(default)s)")
     parser.add_argument("--bursts", type=int, default=20)
-    parser.add_argument("--tokens", type=int, default=5, help="of an answer (%(default)s)")
-    parser.add_argument("--option", action="append", default=[], help="another option of railbus up, here only")
-    parser.add_argument("--port", type=int, default=18090, help="of the edge")
+    parser.add_argument("--tokens", type=int, default=5, help="tokens of an answer (default: %(default)s)")
+    parser.add_argument(
+        "--option", action="append", default=[], help="further option of this checkout's `railbus up`; repeatable"
+    )
+    parser.add_argument("--port", type=int, default=18090, help="port of the edge (default: %(default)s)")
     given = parser.parse_args()
     found = [count(ROOT, given, given.option)]
     names = ["here"]

@@ -149,7 +149,7 @@ async def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=6)
     parser.add_argument("--sockets", type=int, default=500)
-    parser.add_argument("--one-edge", action="store_true", help="all floods strike the same edge")
+    parser.add_argument("--one-edge", action="store_true", help="send all floods to the same edge")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         broker = Broker("embedded", Path(folder) / "data", in_memory=True)

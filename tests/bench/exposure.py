@@ -2,9 +2,9 @@
 
     python -m tests.bench.exposure [--clients 12] [--answers 120] [--tokens-per-s 120] [--step 8] [--modes gated,...]
 
-A whole governed tree uses a model server that says given texts. Each text is prose with one violation at a random
-place. The violations are examples from the policy's own patterns. A token is four characters. There are three sets of
-violations:
+The benchmark starts a whole tree, with rails and safety, and a test model server that answers with given texts. Each
+text is prose with one violation at a random place. The violations are examples from the policy's own patterns. A token
+is four characters. There are three sets of violations:
 
 - ``short``: examples of one to three tokens. Comparable products are measured with such violations.
 - ``corpus``: all examples. The longest have over 20 tokens, and cannot be recognised before they are complete.
@@ -129,7 +129,7 @@ class ViolationCase:
 def cases(samples: list[str], count: int, tokens: int, seed: int, prefix: str) -> list[ViolationCase]:
     """Return ``count`` answers of about ``tokens`` tokens, each with one of the samples at a random place.
 
-    ``prefix`` is the beginning of the model names that select the answers on the model server.
+    Answer number N is for the model ``PREFIX-N``. The test model server chooses an answer by the name of the model.
     """
     rng = random.Random(seed)
     made = []
@@ -214,7 +214,7 @@ async def measure(
     Args:
         url: Address of the edge.
         watch: Reader of the recalls and receipts.
-        speaker: The model server that says the answers.
+        speaker: The model server that gives the answers.
         made: The answers.
         mode: Delivery mode, a key of ``MODES``.
         args: Options of the command line.
@@ -267,7 +267,7 @@ def table(rows: list[dict[str, Any]]) -> None:
 
 
 async def run(args: Any) -> None:
-    """Start the tree, measure every set of violations in every delivery mode, and print the table."""
+    """Start the tree, measure each chosen set of violations in each chosen delivery mode, and print the table."""
     policy = load(ROOT / "policies" / "default")
     every = violations(policy)
     sets = {
@@ -299,10 +299,19 @@ async def run(args: Any) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--clients", type=int, default=12)
-    parser.add_argument("--answers", type=int, default=120, help="for each set and mode")
-    parser.add_argument("--tokens", type=int, default=120, help="about so many in an answer")
+    parser.add_argument(
+        "--answers", type=int, default=120, help="number of answers for each set and mode (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--tokens", type=int, default=120, help="approximate number of tokens of an answer (default: %(default)s)"
+    )
     parser.add_argument("--tokens-per-s", type=float, default=120.0)
-    parser.add_argument("--step", type=int, default=8, help="tokens that come together")
+    parser.add_argument(
+        "--step",
+        type=int,
+        default=8,
+        help="number of tokens that the model server sends at once (default: %(default)s)",
+    )
     parser.add_argument("--sets", default="short,corpus,disguised")
     parser.add_argument("--modes", default="optimistic,windowed,gated")
     uvloop.run(run(parser.parse_args()))

@@ -275,8 +275,8 @@ async def main() -> None:
     parser.add_argument("what", nargs="?", default="deadline", choices=["cases", "deadline", "race"])
     parser.add_argument("--count", type=int, default=10_000)
     parser.add_argument("--rounds", type=int, default=10)
-    parser.add_argument("--rate", type=float, default=60.0, help="requests a second")
-    parser.add_argument("--json", action="store_true", help="all that was found")
+    parser.add_argument("--rate", type=float, default=60.0, help="with race: requests per second (default: 60)")
+    parser.add_argument("--json", action="store_true", help="also print all figures, as JSON")
     given = parser.parse_args()
     async with RouterLab.opened() as lab:
         match given.what:

@@ -2,9 +2,9 @@
 
     python -m tests.bench.google_client [--calls 100] [--rounds 4]
 
-Railbus's engine uses the private methods below the typed method. The CPU time is that of this process. The emulator of
-Vertex AI, a separate process, answers each call with 20 frames at once. The two variants take turns. The figures are
-medians over the rounds.
+Railbus's engine calls private methods of Google's client instead of the typed method. The CPU time is that of this
+process. The emulator of Vertex AI, a separate process, answers each call with 20 frames at once. The two variants take
+turns. The figures are medians over the rounds.
 """
 
 import argparse

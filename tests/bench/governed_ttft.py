@@ -149,7 +149,9 @@ def report(arms, refused, rails, prefills):
 
 def main():
     parser = argparse.ArgumentParser(prog="python -m tests.bench.governed_ttft", description=__doc__)
-    parser.add_argument("--requests", type=int, default=60, help="of each arm")
+    parser.add_argument(
+        "--requests", type=int, default=60, help="number of requests of each arm (default: %(default)s)"
+    )
     parser.add_argument("--prefill-ms", type=int, default=40)
     arguments = parser.parse_args()
     model = f"fake-A-t{arguments.prefill_ms}-g10-n8"

@@ -109,13 +109,24 @@ def measure(options: argparse.Namespace, say: Callable[[str], None]) -> int:
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.bench.lanes", description=__doc__)
-    parser.add_argument("--seconds", type=float, default=60, help="of each of the four runs (%(default)s)")
-    parser.add_argument("--rate", type=float, default=4, help="interactive requests a second (%(default)s)")
-    parser.add_argument("--window", type=int, default=48, help="open requests of the job (%(default)s)")
-    parser.add_argument("--tokens", type=int, default=120, help="of the job's answers (%(default)s)")
-    parser.add_argument("--slots", type=int, default=16, help="answers of the engine at once (%(default)s)")
     parser.add_argument(
-        "--scale", type=float, default=2, help="how much slower the engine is than an H100 (%(default)s)"
+        "--seconds", type=float, default=60, help="duration of each of the four runs, in seconds (default: 60)"
+    )
+    parser.add_argument("--rate", type=float, default=4, help="interactive requests per second (default: 4)")
+    parser.add_argument(
+        "--window", type=int, default=48, help="maximum number of open requests of the job (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--tokens", type=int, default=120, help="tokens of each of the job's answers (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--slots",
+        type=int,
+        default=16,
+        help="number of answers that the engine generates at once (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--scale", type=float, default=2, help="factor by which the engine is slower than an H100 (default: 2)"
     )
     return measure(parser.parse_args(), lambda text: print(text, flush=True))
 

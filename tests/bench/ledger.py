@@ -8,8 +8,8 @@ changes to the log. It then checks that the total of the ledger has the right nu
 
 ``closes`` sends requests over HTTP with clients that use none of Railbus's code. For each answer, a client measures the
 time from sending the request until the kernel has the last byte. The books of a request close if the sum of its parts
-differs from this time by at most 1 % or 0.5 ms, whichever is more. With ``--cores-of-their-own``, edge and clients run
-before all other processes, as if each of them had its own core. This option needs root on Linux.
+differs from this time by at most 1 % or 0.5 ms, whichever is more. With ``--cores-of-their-own``, edge and clients
+have priority over all other processes, as if each of them had its own core. This option needs root on Linux.
 """
 
 import argparse
@@ -99,7 +99,7 @@ class Waited:
 async def closes(
     count: int, at_once: int, max_tokens: int, *, model: str, governed: bool, own_cores: bool
 ) -> dict[str, Any]:
-    """Measure the time of each answer at its client, and compare it with the sum of the request's parts.
+    """Measure how long clients wait for answers. Compare each time with the sum of its parts (prefill, decode, ...).
 
     Args:
         count: Number of requests.
@@ -107,7 +107,7 @@ async def closes(
         max_tokens: Maximum number of tokens of an answer.
         model: Name of the model to ask.
         governed: Whether rails and safety run.
-        own_cores: Whether edge and clients run before all other processes.
+        own_cores: Whether edge and clients have priority over all other processes.
     """
     with tempfile.TemporaryDirectory() as folder, running_tree(
         Path(folder), "--engine", "simulated", "--no-redis", governed=governed, start_s=300
@@ -161,9 +161,10 @@ def _outcome(entry: Entry) -> str:
 
 
 def _closing(waited: dict[str, Waited], gaps: dict[str, float]) -> dict[str, Any]:
-    """Return percentiles of the clients' times and of the gaps, and the share of requests whose gap is small enough.
+    """Return percentiles of the clients' times and of the gaps, and the share of requests whose books close.
 
-    A gap is the difference between a client's time and the sum of the request's parts.
+    A gap is the time that a client measured minus the sum of the request's parts. The books of a request close if its
+    gap is at most ``NEAR_SHARE`` of the client's time or ``NEAR_MS``, whichever is more.
     """
     known = [each for each in waited if each in gaps]
     near = sum(abs(gaps[each]) <= max(NEAR_SHARE * waited[each].ms, NEAR_MS) for each in known)
@@ -254,15 +255,17 @@ def main() -> None:
     """Run the measurement that the command line names, and print its figures as JSON."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     what = parser.add_subparsers(dest="what", required=True)
-    one = what.add_parser("rate", help="closed requests a second")
+    one = what.add_parser("rate", help="measure how many closed requests per second the ledger reads")
     one.add_argument("--requests", type=int, default=20_000)
-    two = what.add_parser("closes", help="parts against a client's wall time")
+    two = what.add_parser("closes", help="compare the sum of a request's parts with the time that its client measured")
     two.add_argument("--requests", type=int, default=1_000)
     two.add_argument("--at-once", type=int, default=4)
     two.add_argument("--max-tokens", type=int, default=32)
-    two.add_argument("--tokens", type=int, help="each answer has so many; without it their lengths are drawn")
-    two.add_argument("--no-governed", action="store_true", help="without rails and safety")
-    two.add_argument("--cores-of-their-own", action="store_true", help="edge and clients run before all others")
+    two.add_argument("--tokens", type=int, help="tokens of each answer (default: random, up to --max-tokens)")
+    two.add_argument("--no-governed", action="store_true", help="run without rails and safety")
+    two.add_argument(
+        "--cores-of-their-own", action="store_true", help="give edge and clients priority over all other processes"
+    )
     options = parser.parse_args()
     if options.what == "rate":
         print(json.dumps(uvloop.run(rate(options.requests))))

@@ -113,7 +113,7 @@ def serving(given, url):
 
 
 def row(streams, rounds, extra, server, peer):
-    """Measure runs directly to the model server and runs through LiteLLM or NeMo, in turns. Return the medians.
+    """Measure the model server directly and through LiteLLM or NeMo, in alternating runs. Return the medians.
 
     Args:
         streams: Number of concurrent requests.
@@ -156,7 +156,7 @@ def late(url):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("peer", choices=("litellm", "litellm-late", "nemo", "nemo-batch"))
-    parser.add_argument("--program", type=Path, required=True, help="its executable")
+    parser.add_argument("--program", type=Path, required=True, help="executable of LiteLLM or NeMo Guardrails")
     parser.add_argument("--rounds", type=int, default=2)
     given = parser.parse_args()
     extra = json.dumps({"guardrails": {"config_id": "bench"}} if given.peer.startswith("nemo") else {})

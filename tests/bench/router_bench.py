@@ -1,12 +1,12 @@
 """Measure the router's process with a real broker: how precise its deadlines are, and what kills and rebalances do.
 
-    python -m tests.bench.router_bench deadlines   5,000 open requests: deadline to ``Cutover`` read by another process
+    python -m tests.bench.router_bench deadlines   5,000 open requests: how late each ``Cutover`` is written and read
     python -m tests.bench.router_bench kills       killed with -9 twenty times under load: every request closes once
     python -m tests.bench.router_bench rebalance   a second router joins or leaves every 2 s for a minute
     python -m tests.bench.router_bench egress      10,000 requests, most of whose prompts must not go to the cloud
     python -m tests.bench.router_bench losers      first chunks of attempt 1 up to 20 ms before or after the deadline
-    python -m tests.bench.router_bench breaker     the self-hosted workers send nothing for ten seconds
-    python -m tests.bench.router_bench budget      every attempt 1 fails for 30 s, a tenth may fall back to the cloud
+    python -m tests.bench.router_bench breaker     the self-hosted workers send no text for ten seconds
+    python -m tests.bench.router_bench budget      every attempt 1 fails for 30 s, and a tenth may use the cloud
 
 Each measurement starts its own embedded broker, takes less than two minutes, and prints its row of RESULTS.md. With
 ``--json``, it also prints everything that it measured.
@@ -44,9 +44,10 @@ CLOUD = {
 
 
 async def deadlines(lab: RouterLab, count: int) -> dict[str, Any]:
-    """Measure how late after the first-token deadline the router writes a ``Cutover``, and another process reads it.
+    """Measure the time from the first-token deadline until a ``Cutover`` is written, and until it is read.
 
-    ``count`` requests are open at the same time. Their deadlines are spread over 20 seconds.
+    The router writes the ``Cutover``, and another process reads it. ``count`` requests are open at the same time. Their
+    deadlines are spread over 20 seconds.
     """
     router = await lab.run(**CLOUD, RAILBUS_BREAKER_TRIP="0")
     people: dict[str, RequestEvents] = {}
@@ -274,10 +275,10 @@ async def _answer(lab: RouterLab, person: RequestEvents) -> None:
 
 
 async def breaker(lab: RouterLab, rate: float) -> dict[str, Any]:
-    """Let the self-hosted workers answer for 5 s, send nothing for 10 s, and answer again for 8 s.
+    """Let the self-hosted workers answer for 5 s, send no text for 10 s, and answer again for 8 s.
 
-    ``rate`` requests arrive each second, at even intervals. Return when the circuit breaker opened and closed again,
-    and how the requests were closed.
+    ``rate`` requests arrive each second, at even intervals. Return how long the circuit breaker took to open and to
+    close again, and how the requests were closed.
     """
     await lab.run(**CLOUD)
     people: dict[str, RequestEvents] = {}
@@ -386,10 +387,12 @@ def judged(lab: RouterLab, people: dict[str, RequestEvents]) -> dict[str, Any]:
 async def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=["deadlines", "kills", "rebalance", "egress", "losers", "breaker", "budget"])
-    parser.add_argument("--count", type=int, help="requests, kills, or times each")
+    parser.add_argument(
+        "--count", type=int, help="number of requests (deadlines, egress), of kills (kills), or of repetitions (losers)"
+    )
     parser.add_argument("--seconds", type=float, default=60.0)
-    parser.add_argument("--rate", type=float, default=40.0, help="requests a second")
-    parser.add_argument("--json", action="store_true", help="all that was found")
+    parser.add_argument("--rate", type=float, default=40.0, help="requests per second (default: 40)")
+    parser.add_argument("--json", action="store_true", help="also print all figures, as JSON")
     given = parser.parse_args()
     async with RouterLab.opened() as lab:
         match given.what:

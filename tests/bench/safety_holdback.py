@@ -28,7 +28,10 @@ TENANT = "local"
 
 
 def held(policy: Policy) -> dict[str, float]:
-    """Return how many tokens are held back at the offsets of ordinary text, and how many the longest match has."""
+    """Return how many tokens the matcher holds back in ordinary text: mean, percentiles and maximum over all offsets.
+
+    For comparison, ``always_the_longest`` is the length of the longest possible match, in tokens.
+    """
     scanner, waits = Scanner(policy.automaton), []
     for char in TEXT * 10:
         scanner.feed(char)
@@ -41,10 +44,10 @@ def held(policy: Policy) -> dict[str, float]:
 
 
 def exposed(policy: Policy, step_tokens: int) -> dict[str, float]:
-    """Return how many tokens, from the beginning of an example on, are shown before its recall.
+    """Return how many tokens, counted from the beginning of an example, are shown before the example's recall.
 
-    The mean, percentiles and maximum are over all examples and all offsets of an example in an engine step. A step
-    makes ``step_tokens`` tokens.
+    An engine step makes ``step_tokens`` tokens. Each example is tried with its beginning at every position in a step.
+    The mean, percentiles and maximum are over all these trials.
     """
     size, seen = step_tokens * TOKEN_CHARS, []
     prompt = immediate_rules(policy, TENANT)

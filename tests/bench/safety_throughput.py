@@ -133,7 +133,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--streams", type=int, default=500)
     parser.add_argument("--chunks", type=int, default=200)
-    parser.add_argument("--chars", type=int, default=4, help="characters a chunk; 4 is about one token")
+    parser.add_argument(
+        "--chars", type=int, default=4, help="characters per chunk; 4 are about one token (default: %(default)s)"
+    )
     parser.add_argument("--policy", default="default")
     args = parser.parse_args()
     policy = load(ROOT / "policies" / args.policy)

@@ -1,17 +1,18 @@
 """Compare the plan of ``railbus plan batch --sample`` with real runs.
 
-``python -m tests.bench.sample_plan --engine simulated`` runs a sample of prompts on an engine, and predicts from it how
-long a job takes in six ways. A way is a number of concurrent requests and a number of tokens per answer. The benchmark
-also runs each way on the same engine, with other prompts, whose number follows from ``--requests`` (120). It prints the
-predicted and the measured hours, scaled to 200,000 requests.
+``python -m tests.bench.sample_plan --engine simulated`` runs a sample of prompts on an engine. From the sample, it
+predicts the duration of a job for each of six ways to run it. Here, a way is a number of concurrent requests and a
+number of tokens per answer. The benchmark also runs each way on the same engine, with other prompts. The number of
+these prompts grows with ``--requests`` (120). It prints the predicted and the measured hours, scaled to 200,000
+requests.
 
-Without ``--tree``, the prompts of the ways run in turns, half of the turns before the sample and half after it. So a
-machine that becomes slower or faster meanwhile affects all ways.
+Without ``--tree``, each way's prompts are divided into four parts. Two parts of every way run before the sample, and
+two parts run after it. So a machine that becomes slower or faster meanwhile affects all ways.
 
 With ``--tree``, the engine runs in a tree, as ``railbus up`` starts it. The sample is sent to the tree's edge, in the
 same way as ``--engine openai`` sends it to any server. Each way is a job of ``railbus batch run``, with the number of
 concurrent requests as its ``--window``. The job is run twice, the second time with three times as many prompts. The
-difference of the two times does not contain the start and the end of the command.
+measured time is the difference of the two durations. So it does not contain the start and the end of the command.
 """
 
 import argparse
@@ -47,10 +48,11 @@ def prompts(count: int, tokens: int, seed: int) -> list[str]:
 
 
 def ways(at_once: int, output: int) -> list[tuple[int, int]]:
-    """Return the number of concurrent requests and the number of tokens per answer of six ways.
+    """Return six ways, each as (number of concurrent requests, number of tokens per answer).
 
-    The numbers of requests are ``at_once``, 3/8 of ``at_once``, and 1. Half of ``at_once`` is not used, because half as
-    many requests with half as many tokens each would take as long as another way.
+    The numbers of requests are ``at_once``, 3/8 of ``at_once``, and 1. The numbers of tokens are ``output`` and half of
+    ``output``. The second number of requests is not 1/2 of ``at_once``, because two ways would then take about the same
+    time: the way with both full numbers, and the way with half of each.
     """
     fewer = max(2, 3 * at_once // 8)
     return [(each, tokens) for tokens in (output, output // 2) for each in (at_once, fewer, 1)]
@@ -64,7 +66,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--requests", type=int, default=120)
     parser.add_argument("--prompt", type=int, default=200)
     parser.add_argument("--output", type=int, default=40)
-    parser.add_argument("--tree", action="store_true", help="a tree serves; the ways are jobs")
+    parser.add_argument(
+        "--tree",
+        action="store_true",
+        help="run the engine in a tree of `railbus up`, and each way as a job of `railbus batch run`",
+    )
     args = parser.parse_args(arguments)
     if not args.tree:
         report(args, None)
@@ -104,7 +110,7 @@ def turn(engine: str, runs: Sequence[tuple[int, int, list[str]]], number: int) -
 
     Args:
         engine: Name of the engine.
-        runs: The number of concurrent requests, the number of tokens per answer and the prompts of each way.
+        runs: For each way, the number of concurrent requests, the number of tokens per answer, and the prompts.
         number: Number of the turn.
 
     Returns:

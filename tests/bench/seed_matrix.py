@@ -1,4 +1,4 @@
-"""Compare the batch plan of Railbus with the matrix of eleven rows in the document that asked for this plan.
+"""Compare the batch plan of Railbus with the eleven rows of the design document, which is not in this repository.
 
 ``python -m tests.bench.seed_matrix`` prints the figures of both, and the reasons for the differences.
 """
@@ -107,7 +107,7 @@ ROWS: Final = (
 
 @cache
 def plan() -> BatchPlan:
-    """Return the plan of Railbus for the document's job."""
+    """Return the batch plan of Railbus for the job that the design document describes."""
     job = BatchJob(
         work=BatchWork(requests=200_000, shared=2_400, own=600, output=300), model=model("gemma-3-12b"),
         gpu=gpu("rtx-4080"), smaller=(model("gemma-2-9b"), model("gemma-2-2b")), draft=model("gemma-3-1b"),
@@ -120,9 +120,10 @@ def way_of(row: SeedRow) -> Way:
 
 
 def judged(theirs: float, ours: Range, *, more: Verdict, less: Verdict) -> Verdict:
-    """Compare a figure of the document with the interval that Railbus predicts.
+    """Compare ``theirs``, a figure of the design document, with ``ours``, the interval that Railbus predicts.
 
     Return ``agrees`` if the figure is in the interval, ``more`` if the interval is above the figure, else ``less``.
+    Relative differences of up to ``ROUNDED`` do not count.
     """
     if ours.low > theirs * (1 + ROUNDED):
         return more

@@ -27,7 +27,7 @@ from services.planner.serve.queue import queue_times
 from services.worker.engine import EngineStep
 
 LOADS: Final = (0.2, 0.5, 0.7, 0.85)
-"""Shares of the highest rate of requests that the engine can serve according to the model."""
+"""Shares of the highest rate of requests that the engine can serve according to the queueing model."""
 
 COUNTED: Final = (0.5, 0.9)
 """Begin and end of the requests that count, as shares of all requests. The first requests do not count, because the
@@ -132,7 +132,7 @@ def simulated(case: QueueCase, rate: float, requests: int, seed: int) -> Latency
 
 
 def kind(case: QueueCase) -> EngineKind:
-    """Return the engine of the queueing model, with the same constants as the scheduler."""
+    """Describe the case's engine for the queueing model, with the same constants as in the simulated scheduler."""
     cost = cost_model(case)
     pair, flop = cost.pair, prefill_flop(cost.pair.target, case.prompt)
     demand = Demand(
@@ -168,11 +168,11 @@ def highest_rate(of: EngineKind, output: int) -> float:
 def errors(
     case: QueueCase, loads: Sequence[float], requests: int, seeds: int = 1
 ) -> list[tuple[float, LatencyFigures, LatencyFigures]]:
-    """Return the rate, the scheduler's latencies and the model's latencies at each load.
+    """Return, for each load, the rate, the scheduler's latencies, and the latencies that the queueing model predicts.
 
     Args:
         case: The engine and its requests.
-        loads: Shares of the highest rate that the engine can serve according to the model.
+        loads: Shares of the highest rate that the engine can serve according to the queueing model.
         requests: Number of requests at each load.
         seeds: Number of runs whose mean is returned as the scheduler's latencies.
     """

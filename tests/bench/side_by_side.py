@@ -24,7 +24,7 @@ RATES = {"per_s"}
 
 
 def run(tree: Path) -> dict[str, dict[str, float]]:
-    """Run ``bus_hop`` in a checkout. Return the figures by the name of their row, as a dictionary for each row."""
+    """Run ``bus_hop`` in a checkout. Return a dictionary from the name of each row to the figures of that row."""
     done = subprocess.run(
         [sys.executable, "-m", "tests.bench.bus_hop"], cwd=tree, env=os.environ | {"PYTHONPATH": str(tree)},
         stdout=subprocess.PIPE, text=True, check=True,
@@ -42,8 +42,10 @@ def parsed(line: str) -> tuple[str, dict[str, float]]:
 def main() -> None:
     """Run ``bus_hop`` in both checkouts in turns, and print the table."""
     parser = argparse.ArgumentParser(prog="python -m tests.bench.side_by_side", description=__doc__)
-    parser.add_argument("other", type=Path, help="another checkout")
-    parser.add_argument("--turns", type=int, default=1, help="how often A B B A (%(default)s)")
+    parser.add_argument("other", type=Path, help="path of the other checkout")
+    parser.add_argument(
+        "--turns", type=int, default=1, help="number of turns, each in the order A B B A (default: %(default)s)"
+    )
     options = parser.parse_args()
     found: dict[tuple[str, str], tuple[list[float], list[float]]] = defaultdict(lambda: ([], []))
     for index, tree in enumerate([options.other.resolve(), ROOT, ROOT, options.other.resolve()] * options.turns):

@@ -46,7 +46,7 @@ class Comparison:
     Attributes:
         requests: Number of requests that were sent.
         missing: Ids of the requests without a trace or without an account.
-        worst_part_ms: Largest difference between a part and its span.
+        worst_part_ms: Largest difference between a part of the time in an account and the span of this part.
         worst_sum_ms: Largest difference between the sum of a request's spans and the total of its account.
         worst_root_ms: Largest difference between a request's root span and the total of its account.
         client_ms: For each request, the time that the client measured minus the duration of the root span.
@@ -161,7 +161,7 @@ async def main() -> int:
     parser.add_argument("--requests", type=int, default=1_000)
     parser.add_argument("--clients", type=int, default=16)
     parser.add_argument("--tokens", type=int, default=40)
-    parser.add_argument("--ratio", type=float, default=1.0, help="share of the requests that are traced")
+    parser.add_argument("--ratio", type=float, default=1.0, help="share of the requests that are traced (default: 1)")
     parser.add_argument("--collector", action="store_true", help="send the spans through OpenTelemetry's collector")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as name, otlp_receiver() as receiver, contextlib.ExitStack() as stack:

@@ -197,7 +197,7 @@ def main() -> None:
     The exit code is 1 if a case had an unexpected trigger, did not complete, or did not show the text of one attempt.
     """
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--times", type=int, default=5, help="requests of each case")
+    parser.add_argument("--times", type=int, default=5, help="number of requests of each case (default: %(default)s)")
     parser.add_argument("--json", action="store_true")
     given = parser.parse_args()
     with upstream() as server, tempfile.TemporaryDirectory() as folder:

@@ -4,8 +4,8 @@ Each run puts one bad setting into the baseline and offers three changes: the re
 lossy change, which may alter answers. A run passes if the tuner keeps the remedy, does not keep the change without
 effect, and reports a confidence interval for the lossy change's rise in perplexity (not for engine ``simulated``).
 ``--minutes`` limits the time of each run's measurements (for ``llama``, 9 by default). If time is short, the tuner
-measures fewer requests and says why. Engine ``vllm`` runs in ``.venv-vllm``, with a model that has random weights and
-knows the words of the tuner's tasks.
+measures fewer requests and says why. Engine ``vllm`` needs the Python of ``.venv-vllm``. Its model has random weights,
+and its tokenizer has a token for each word of the tuner's tasks.
 """
 
 import argparse
@@ -67,9 +67,11 @@ def main():
     parser = argparse.ArgumentParser(prog="python -m tests.bench.tune_planted")
     parser.add_argument("engine", choices=tuple(PLANTED))
     parser.add_argument("--runs", type=int, default=3)
-    parser.add_argument("--first", type=int, default=0, help="number of the first run")
-    parser.add_argument("--minutes", type=float, help="budget of each run's measurements; quality takes its own time")
-    parser.add_argument("--model", type=Path, help="engine vllm: a folder for its model, or with it")
+    parser.add_argument("--first", type=int, default=0, help="number of the first run (default: %(default)s)")
+    parser.add_argument("--minutes", type=float, help="minutes for each run's measurements, without those of quality")
+    parser.add_argument(
+        "--model", type=Path, help="engine vllm: folder of the model; the model is made if it is not there"
+    )
     args = parser.parse_args()
     good = 0
     sys.stdout.reconfigure(line_buffering=True)

@@ -1,4 +1,4 @@
-"""Compare vLLM with drafting that depends on the batch size, and vLLM without drafting.
+"""Compare vLLM that drafts only in small batches with vLLM that never drafts.
 
     .venv-vllm/bin/python -m tests.bench.vllm_bands [ROUNDS] [--what bands|executor|rest]
 
@@ -7,10 +7,12 @@ affects all engines alike. ``off`` never drafts. ``off again`` is a second engin
 how far the times of two equal engines differ. In each round, every engine answers the same prompts at each batch size.
 15 rounds take four minutes.
 
-``bands``     n-gram drafting of 4 tokens up to batch size 4, and none above
-``executor``  the same at batch size 16: once with the executor of Railbus, which asks for drafts only after steps that
-              drafted, and once with vLLM's executor
-``rest``      a draft model with one small layer, which drafts nothing at batch size 16
+All engines that draft propose 4 tokens up to batch size 4, and none above. The comparisons are:
+
+``bands``     n-gram drafting, measured at batch sizes 1, 4 and 16
+``executor``  n-gram drafting, measured at batch size 16: one engine has the executor of Railbus, which asks for drafts
+              only after steps that drafted, and another has vLLM's executor
+``rest``      a draft model with one small layer, measured at batch size 16
 """
 
 import argparse
@@ -105,7 +107,10 @@ async def pace(on, run, content):
 
 
 def show(arms, batches):
-    """Print each engine's median milliseconds per token, and the quartiles of the ratio to ``off`` over the rounds."""
+    """Print each engine's median milliseconds per token, and how many times as long as ``off`` it takes.
+
+    The ratio to ``off`` is computed for each round. Its quartiles are printed.
+    """
     print(f"{'batch':>5}  {'arm':<15} {'ms a token':>10}   over off, p25 p50 p75")
     for batch in batches:
         base = arms["off"].paces[batch]

@@ -1,8 +1,9 @@
 """``.venv-vllm/bin/python -m tests.bench.vllm_overhead``: measure how much time Railbus adds to vLLM.
 
-One process runs the engine, the worker and the reader of the stream log. The broker is another process. Prompts of the
-same kind go in turns directly to ``AsyncLLM``, and through Railbus: request on Kafka, worker, stream log, reader. The
-models are tiny. The engine itself then takes little time, so the added time is visible.
+One process runs the engine, the worker and the reader of the stream log. The broker is another process. Half of the
+prompts go directly to ``AsyncLLM``. The other half, of the same kind, go through Railbus: request on Kafka, worker,
+stream log, reader. The two halves are interleaved. The models are tiny. The engine itself then takes little time, so
+the added time is visible.
 
 A second measurement cancels running requests. It measures how soon the engine's slot is free, and how soon the request
 that waited for the slot has its first token.
@@ -146,7 +147,10 @@ async def cancels(lab):
 
 
 async def said(lab, request_id):
-    """Wait until the request has a chunk or has ended. A randomly sampled answer may have no text."""
+    """Wait until the request has a chunk or has ended.
+
+    An answer that is sampled at random may end without a chunk.
+    """
     await lab.until(lambda: lab.chunks(request_id) or lab.events(request_id, Finished | Failed))
 
 

@@ -47,15 +47,34 @@ async def main():
 
 def _arguments():
     parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=__doc__)
-    parser.add_argument("--rounds", type=int, default=1, help="of each service and fault (%(default)s)")
-    parser.add_argument("--first", type=int, default=0, help="number of the first round: its dice (%(default)s)")
+    parser.add_argument(
+        "--rounds",
+        type=int,
+        default=1,
+        help="number of rounds, each with every chosen service and fault (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--first",
+        type=int,
+        default=0,
+        help="number of the first round; it seeds the random choices (default: %(default)s)",
+    )
     parser.add_argument("--broker", choices=["embedded", "kafka"], default="embedded")
     parser.add_argument("--service", choices=[*SERVICES, "all"], default="all")
     names = ", ".join(["none", *faults_of("router", full=True)])
-    parser.add_argument("--fault", default="all", help=f"one of: {names}")
-    parser.add_argument("--short", action="store_true", help="the short session timeout also for many rounds")
-    parser.add_argument("--decide-s", type=float, default=0.5, help="how soon a router decides on waking (%(default)s)")
-    parser.add_argument("--show", type=int, default=40, help="how many wrongs to name (%(default)s)")
+    parser.add_argument("--fault", default="all", help=f"all, or one of: {names}")
+    parser.add_argument(
+        "--short",
+        action="store_true",
+        help="with several rounds: still use the short session timeout and the short list of faults",
+    )
+    parser.add_argument(
+        "--decide-s",
+        type=float,
+        default=0.5,
+        help="seconds in which a router must decide after a pause (default: %(default)s)",
+    )
+    parser.add_argument("--show", type=int, default=40, help="maximum number of errors to print (default: %(default)s)")
     return parser.parse_args()
 
 

@@ -1,7 +1,7 @@
 """Check the router's deadlines on hosts whose wall clocks disagree: ``python -m tests.chaos.clocks --skew-s 2``.
 
-Of the two processes of each service, one clock is ahead by ``--skew-s`` seconds, and the other is behind by as much.
-The broker's clock is right.
+Each service has two processes. The clock of one is ahead by ``--skew-s`` seconds, and the clock of the other is behind
+by as much. The broker's clock is right.
 
 First, clients ask for answers that come at once. The deadline of the first token is 3 s, less than the 4 s between the
 clocks. Every cutover is wrong, unless the first token was really late by the broker's clock because the machine was
@@ -76,7 +76,11 @@ class Times:
         self.news.tell()
 
     def wrong(self):
-        """Count the wrong cutovers by trigger. A cutover at the deadline is not wrong if the first token was late."""
+        """Count the wrong cutovers by trigger.
+
+        A cutover is right only if its trigger is ``ttft``, and neither the cutover nor the first token came before the
+        deadline of the first token, by the broker's clock.
+        """
         return Counter(trigger for request_id, trigger in self.cutovers if not self._was_late(request_id, trigger))
 
     def _was_late(self, request_id, trigger):
@@ -98,10 +102,13 @@ async def ask(http, edge, number, model, ttft_ms):
 
 
 async def play(folder, *, skew_s, healthy, late, at_once):
-    """Run the tree, send both kinds of requests, and check that no process failed.
+    """Run the tree, send requests, and check that no process failed.
 
-    Return the broker's times, the ids of the ``healthy`` requests, which are answered at once, the ids of the ``late``
-    requests, whose first token never comes in time, and the number of wrong cutovers by trigger.
+    First, send ``healthy`` requests that are answered at once. Then send ``late`` requests whose first token does not
+    come before the deadline. ``at_once`` limits the number of requests that run at the same time.
+
+    Return the times of the events by the broker's clock, the ids of the healthy requests, the ids of the late requests,
+    and for each trigger the number of wrong cutovers of healthy requests.
     """
     (folder / "policy").mkdir()
     tree = SkewedTree(

@@ -1,4 +1,4 @@
-"""The fixture ``lab``: one broker and the members of one service, for all faults of a round."""
+"""The fixture ``lab``: one broker and the members of one service. All faults of a round are injected into one lab."""
 
 import os
 

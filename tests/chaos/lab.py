@@ -43,7 +43,7 @@ class ChaosLab:
         appended_ms: For each request id, when the broker appended each event of ``seen``.
         members: The running processes of the service.
         trouble: Descriptions of what members did wrong, such as ending by themselves.
-        lag: By how many seconds the test itself was delayed at most, because the machine was busy.
+        lag: The longest delay of the test's own event loop, in seconds, because the machine was busy.
     """
 
     def __init__(self, kind, service, folder, *, session_s, pause_s, env):
@@ -155,7 +155,7 @@ _STREAM = (Verdict, Started, Chunk, Finished, Failed, Cutover, Cleared, Recall, 
 
 @asynccontextmanager
 async def open_lab(kind, service, folder, *, full, **env):
-    """Within the ``async with`` block, run a broker and the members of a service that the test starts.
+    """Within the ``async with`` block, run a broker. Yield a lab that can start members of ``service``.
 
     With ``full``, the session timeout of the members is 10 s, as in production, instead of 3 s.
     """

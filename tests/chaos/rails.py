@@ -1,4 +1,4 @@
-"""Inject faults into the rails service. The test plays the app, and knows which prompts the default policy denies."""
+"""Inject faults into the rails service. The test writes requests, and knows which prompts the default policy denies."""
 
 import asyncio
 

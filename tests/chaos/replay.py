@@ -26,7 +26,10 @@ START_S = 180
 
 
 async def play(tree, archive: Path, *, requests: int, at_once: int, seed: int) -> Judged:
-    """Let clients ask and record, wait until the archive has all receipts, and compare. Return the result."""
+    """Let clients send requests and record what they receive. Compare the recordings with the archive.
+
+    The comparison starts when the archive has the receipts of all connections. Return its result.
+    """
     rng, left, recordings = random.Random(seed), iter(range(requests)), []
 
     async def person(http: aiohttp.ClientSession) -> None:

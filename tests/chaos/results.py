@@ -12,12 +12,13 @@ class RoundResult:
         unended: Number of answers without an end.
         visible: Number of answers whose forbidden text was not taken back.
         outcomes: Number of wrong decisions.
-        cut: Number of answers that were cut over or closed by a deadline although the test was in time.
+        cut: Number of answers that the router wrongly cut over, or wrongly closed as failed, expired or cancelled. The
+            test had written their events in time.
         late: Number of decisions that came too late, or not at all.
         duplicates: Number of events that came more than once.
-        excused: Number of answers for which the test itself was too slow.
+        excused: Number of answers that ended wrongly, but do not count, because the test or the broker was too slow.
         reactions: Times from an event on the log, or from the waking of a paused router, to the service's reaction.
-        wrong: Descriptions of everything that must never happen.
+        wrong: A description of each problem that was found.
     """
 
     service: str
@@ -61,7 +62,7 @@ def table(founds):
 
 
 def conclude(lab, found):
-    """Add what the lab's members did wrong to the result ``found``, print the result, and return it."""
+    """Move the lab's ``trouble`` into the result's list ``wrong``. Print the result, and return it."""
     found.wrong[:0] = lab.trouble  # first: it may explain the rest, and only the first lines are printed
     lab.trouble = []
     print(f"\n{table([found])}", *(f"  {line}" for line in found.wrong[:8]), sep="\n", flush=True)

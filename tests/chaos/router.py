@@ -102,13 +102,13 @@ class PlannedRequest(Talk):
         )
 
     def _appended_ms(self, kind):
-        """Return the times at which the broker appended the events of a kind that the test wrote for attempt 1."""
+        """Return when the broker appended each event of this kind. Leave out events of attempts 2 and later."""
         both = zip(self.lab.seen[self.id], self.lab.appended_ms[self.id], strict=True)
         return [at_ms for (_, event), at_ms in both if isinstance(event, kind) and getattr(event, "attempt", 1) == 1]
 
     @property
     def caused(self):
-        """Return when the test read the event because of which the router must close the request, or None."""
+        """Return the time at which the test read the event that obliges the router to close the request, or None."""
         return self.lab.when(self.id, self._closes)
 
     def _closes(self, event):
@@ -127,7 +127,10 @@ class PlannedRequest(Talk):
 
 
 async def round_of(lab, fault, rng):
-    """Cause one fault while the test writes the events of 32 answers with planned ends. Return the result."""
+    """Cause one fault while the test writes the events of 32 requests. Return the result.
+
+    Each request has a planned outcome, such as ``denied``.
+    """
     lab.watch = _cloud(lab)
     deadlines = PATIENT if fault.startswith("broker") else USUAL
     fates = ("completed", "completed", "denied", "completed", "recalled", "completed", "failed", "completed")
@@ -206,7 +209,7 @@ async def started_round(lab, burst, rng, *, on):
 
 
 async def _only(lab, count, *, on):
-    """Start and stop routers until ``count`` of them run, with or without a fallback."""
+    """Start and stop routers until ``count`` of them run. With ``on``, they have a fallback."""
     lab.watch = _cloud(lab)
     env = fallback(on=on)
     if lab.env != env:
@@ -240,7 +243,7 @@ def _cloud(lab):
 
 
 class Late(Talk):
-    """A request that needs a decision of the router, because something does not come or the client leaves.
+    """A request about which the router must decide: an expected event does not come, or the client leaves.
 
     Attributes:
         kind: ``verdict`` if no verdict comes, ``token`` if no first token comes, ``stall`` if no further chunk comes,
@@ -263,7 +266,10 @@ class Late(Talk):
             await self.post(self.detached())
 
     def decided(self, *, on):
-        """Return when the test read the decision that is right with (``on``) or without a fallback, or None."""
+        """Return when the test read the right decision of the router; None if it has not read it.
+
+        ``on`` says whether the router has a fallback, because the right decision depends on that.
+        """
         if on and self.kind in {"token", "stall"}:
             trigger = "ttft" if self.kind == "token" else "stall"
             return self.lab.when(self.id, lambda e: isinstance(e, Cutover) and e.trigger == trigger)
@@ -299,9 +305,10 @@ def _cast(lab, rng, burst, *, on):
 
 
 async def _flood(lab, burst, others, healthy):
-    """Write many records to the topic ``burst``, which the router must read before it reads later records.
+    """Write many records to the topic ``burst``, so that the router reaches later records of this topic late.
 
-    If ``burst`` is ``requests``, append the new requests to ``others``.
+    If ``burst`` is ``none``, write nothing. If it is ``requests``, write requests that are denied, and add them to the
+    list ``others``.
     """
     if burst == "streams":
         for _ in range(312):

@@ -22,7 +22,7 @@ BEFORE, ACROSS, INSIDE, AFTER = "before", "across", "inside", "after"
 
 
 class Speech(Talk):
-    """An answer to which the test adds forbidden text at planned phases of the fault.
+    """An answer. A plan says when the test writes forbidden text into it: before, during or after the fault.
 
     Attributes:
         poison: (start, end, text) of each piece of forbidden text, which safety must take back.

@@ -47,7 +47,7 @@ def records(rng: random.Random) -> list[StoredRecord]:
 
 
 class Tamperer:
-    """A change of one file of an archive. Each method that ``KINDS`` names makes another kind of change.
+    """Changes an archive, at a random file. Each method that ``KINDS`` names makes a different kind of change.
 
     Attributes:
         places: Offsets that ``verify`` may report for the change.

@@ -14,7 +14,7 @@ PATIENCE_S = 240.0
 
 
 def job(tree, count, **fields):
-    """Return a load of ``count`` requests. The engine is slow, so the kill comes while requests are in every state."""
+    """Return a load of ``count`` requests. Answers are slow, so the batch load still runs when a process is killed."""
     bus = BusSettings(bootstrap=tree.kafka)
     return BatchLoad(bus, requests=count, window=24, tokens=60, stall_ms=10_000, **fields)
 

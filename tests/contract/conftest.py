@@ -1,6 +1,7 @@
-"""Fixtures with the brokers under test. For each kind of broker, the whole session shares one process.
+"""Fixtures with the brokers under test.
 
-Each module with tests that restart the broker has another process.
+For each kind of broker, the tests of the whole session share one process. But a module whose tests restart the broker
+has a process of its own.
 """
 
 import os

@@ -16,7 +16,7 @@ UNKNOWN_MEMBER_ID = 25
 async def _commit(
     lab: KafkaClients, group: str, generation: int, member_id: str, topic: str, offset: int, partition: int = 0
 ) -> int:
-    """Send an offset commit with any generation and member id, and return the error code."""
+    """Send an offset commit with the given generation and member id, and return the error code."""
     request = OffsetCommitRequest(group, generation, member_id, -1, [(topic, [(partition, offset, "")])])
     response = await (await lab.connection()).send(request)
     ((_, ((_, error),)),) = response.topics

@@ -1,4 +1,4 @@
-"""Test that no record is read twice if partitions move between members that first finish their work.
+"""Test that no record is read twice if a member finishes its work before its partitions move to another member.
 
 Each move takes two rebalances.
 """
@@ -21,7 +21,10 @@ PARTITIONS = 4
 
 
 class Member:
-    """A group member that marks records as done only when its reader calls `_settle`, before partitions move."""
+    """A group member that marks records as done only in `_settle`, not when it reads them.
+
+    The reader calls `_settle` before partitions move to another member.
+    """
 
     def __init__(self, settings, topic, group, log):
         self.got, self.held, self.settled, self._log = RecordCollector(), frozenset(), [], log
@@ -120,9 +123,10 @@ async def test_a_moved_partition_is_read_only_after_its_owner_has_committed(sett
 
 
 class WaitingGroup:
-    """A group whose rebalance waits for one member. Meanwhile, another member works, and a newcomer has joined.
+    """A group of four members whose rebalance waits for one of them.
 
-    The rebalance waits because the first member settles: it finishes its work on partitions that it must give away.
+    This member settles: it finishes its work on partitions that it must give away. Meanwhile, a second member works. A
+    newcomer, which a test may stop, has already joined.
     """
 
     def __init__(self, settings, topic, admin):
@@ -133,7 +137,7 @@ class WaitingGroup:
     async def running(self):
         """Within the `async with` block, keep the rebalance waiting.
 
-        Yield a member that works, and a function that stops the newcomer.
+        Yield the member that works meanwhile, and a function that stops the newcomer.
         """
         first, second, third, newcomer = self.members
         first.may_settle.set()
@@ -168,7 +172,7 @@ class WaitingGroup:
 
 @pytest.fixture
 async def group(settings, topic, lab, monkeypatch) -> WaitingGroup:
-    """Return a group whose members settle for at most 6 s, which is twice as long as usual."""
+    """Return a group in which a call of a member's `_settle` may take up to 6 s, twice as long as usual."""
     monkeypatch.setattr("services.bus.groups.group_reader.LAST_COMMIT_S", 6.0)
     slower = replace(settings, session_timeout_ms=24_000)  # a quarter of it is the other limit
     return WaitingGroup(slower, topic, await lab.admin())

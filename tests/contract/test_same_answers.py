@@ -31,7 +31,10 @@ Ask = Callable[[AIOKafkaConnection, list[int]], Awaitable[Any]]
 
 @dataclass
 class History:
-    """What the brokers have acknowledged so far. With it, the test chooses requests that are often almost valid."""
+    """What the brokers have acknowledged so far.
+
+    With it, the test can choose sequence numbers and offsets that are right or nearly right.
+    """
 
     topic: str
     group: str

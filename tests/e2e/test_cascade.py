@@ -1,4 +1,7 @@
-"""Test ``railbus batch run --tiers``: a small model scores all lines, a larger one the best, within a cost limit."""
+"""Test ``railbus batch run --tiers``: a small model scores all lines, then a larger model scores the best lines.
+
+The larger model also scores a sample of the lines. A budget limits how many of the best lines it scores.
+"""
 
 import json
 import re

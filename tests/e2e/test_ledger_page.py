@@ -1,4 +1,4 @@
-"""Test in a real browser that the ledger's page of a whole tree shows new requests without a reload."""
+"""Test with a whole tree and a real browser that the ledger's page shows new requests without a reload."""
 
 import pytest
 

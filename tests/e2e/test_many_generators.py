@@ -83,7 +83,7 @@ async def test_killing_one_of_two_restarts_its_answers_and_nothing_else(lab):
 
 
 async def test_stop_of_one_of_two_costs_nothing(lab):
-    """A generator that stops finishes its answers, and the other generator takes the waiting requests.
+    """When one generator is told to stop, it completes its running answers. The other one answers the waiting requests.
 
     The only cutovers that may happen are those for a late first token.
     """

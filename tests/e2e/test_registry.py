@@ -1,4 +1,4 @@
-"""Test that the registry of events allows each record that a whole tree writes, for its writer and its topic."""
+"""Test that a whole tree writes only events that the registry of events allows for their writer and topic."""
 
 import json
 
@@ -64,7 +64,10 @@ def dumped(tree):
 
 
 def role_of(record):
-    """Return the role that wrote the record, as its ``source`` says. The ledger's windows would have no ``source``."""
+    """Return the role that wrote the record, taken from the event's ``source``.
+
+    A ``Window`` has no ``source``, but no ledger runs in this test, so there are no windows.
+    """
     return record["event"]["source"].split("/")[0]
 
 

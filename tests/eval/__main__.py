@@ -1,9 +1,10 @@
-"""``make eval``: measure what a policy's rails find in texts from packages, what they find wrongly, and how fast.
+"""``make eval``: measure how well a policy's rails find attacks and personal data, and how long they take.
 
     python -m tests.eval FOLDER [--policy policies/default] [--most N]
 
-FOLDER is where requirements/eval-nodeps.txt was installed. All input rails, including the real classifier, judge one
-text after another, with raised deadlines. The output is Markdown tables with the versions of the packages.
+FOLDER contains the packages of requirements/eval-nodeps.txt. The texts come from these packages and from Python's
+reference. All input rails, including the real classifier, judge one text after another, with raised deadlines. The
+output is Markdown tables with the versions of the packages.
 """
 
 import argparse
@@ -95,7 +96,7 @@ def personal_table(policy, corpus, verdicts):
 
 
 def kinds_table(results):
-    """Print how many attacks of each kind are let through. Attacks without a kind in their corpus are left out."""
+    """Print how many attacks of each kind are let through. Only attacks of bastioncorpus have kinds."""
     passed, met = Counter(), Counter()
     for corpus, verdicts in results:
         for sample, verdict in zip(corpus.samples, verdicts, strict=True):
@@ -107,7 +108,7 @@ def kinds_table(results):
 
 
 def output_table(policy, results):
-    """Print how many of the same texts the pattern search of safety (tier 0) would stop or redact as answers."""
+    """Print how many texts safety's pattern search (tier 0) would stop or redact if the texts were answers."""
     print("| as answers | texts | stopped | redacted |")
     print("|---|---|---|---|")
     for corpus, _ in results:
@@ -143,9 +144,11 @@ def latency_table(results):
 
 async def main():
     parser = argparse.ArgumentParser(prog="python -m tests.eval", description=__doc__.splitlines()[0])
-    parser.add_argument("folder", type=Path, help="where the data packages are installed")
+    parser.add_argument("folder", type=Path, help="folder in which the data packages are installed")
     parser.add_argument("--policy", type=Path, default=Path("policies/default"))
-    parser.add_argument("--most", type=int, default=1_000, help="at most so many texts of a corpus")
+    parser.add_argument(
+        "--most", type=int, default=1_000, help="maximum number of texts of each corpus (default: %(default)s)"
+    )
     chosen = parser.parse_args()
 
     from services.rails.evaluator import build_evaluator

@@ -38,7 +38,7 @@ class Sample:
     Attributes:
         text: The text.
         values: The personal data in the text, as pairs of placeholder and value.
-        kinds: The kind of an attack, as its corpus calls it, and its language: English or not. Empty for other texts.
+        kinds: The category of an attack in bastioncorpus, and ``English`` or ``not English``. Empty for other texts.
     """
 
     text: str

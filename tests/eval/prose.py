@@ -57,7 +57,12 @@ def sentences() -> Iterator[tuple[str, str]]:
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.eval.prose", description=__doc__)
     parser.add_argument("--seed", type=int, required=True)
-    parser.add_argument("--each", type=int, default=30, help="number of docstrings, and of sentences (%(default)s)")
+    parser.add_argument(
+        "--each",
+        type=int,
+        default=30,
+        help="number of docstrings to draw, and number of sentences (default: %(default)s)",
+    )
     options = parser.parse_args()
     dice = random.Random(options.seed)
     drawn = [*dice.sample(list(docstrings()), options.each), *dice.sample(list(sentences()), options.each)]

@@ -22,7 +22,10 @@ PREREQUISITE_MISSING = 3
 
 
 class BrokerUnavailable(Exception):
-    """Raised if Apache Kafka cannot run because Java or Maven is missing. The message is the broker's own output."""
+    """Raised if Apache Kafka cannot run because Java or Maven is missing or Java is too old.
+
+    The message is what ``infra/kafka/run.py``, which starts Apache Kafka, wrote to standard error.
+    """
 
 
 class Broker:

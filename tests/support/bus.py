@@ -1,4 +1,4 @@
-"""Rights of a test: it may write whatever any role may write, to the topics and to copies of topics."""
+"""Let a test write whatever any role may write. A test can also make its own copy of a topic and write to it."""
 
 import dataclasses
 import random
@@ -12,7 +12,10 @@ _WRITES = dict(writes(*ROLES))
 
 
 def any_role() -> ByTopic:
-    """Return the event classes that any role may write, by topic. Copies of topics are included, even later copies."""
+    """Return for each topic the event classes that at least one role may write to it.
+
+    The topics that ``copy_of`` makes are included, even those that it makes after this call.
+    """
     return _WRITES
 
 

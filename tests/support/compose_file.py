@@ -87,7 +87,10 @@ def load() -> dict[str, Any]:
 
 
 def compose_program() -> str:
-    """Return the path of the program with compose's own loader, or skip the test and say how to build the program."""
+    """Return the path of ``PROGRAM``, which reads a compose file with compose's own loader.
+
+    If the program is not installed, skip the test and say how to build the program.
+    """
     found = go_program(PROGRAM)
     if found is None:
         pytest.skip(f"{PROGRAM} is neither in PATH nor in GOPATH/bin: `make {PROGRAM}` builds it with Go")

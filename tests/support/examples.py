@@ -9,7 +9,7 @@ MOST_AT_FIRST = 200
 def examples(count: int) -> int:
     """Return ``count`` times the environment variable ``RAILBUS_TEST_EXAMPLES``, which is 1 by default.
 
-    Values below 1 are for quick runs. They also limit the result to ``MOST_AT_FIRST``.
+    Values below 1 are for quick runs. With such a value, the result is at most ``MOST_AT_FIRST``.
     """
     share = float(os.environ.get("RAILBUS_TEST_EXAMPLES", "1"))
     drawn = max(1, round(count * share))

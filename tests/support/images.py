@@ -132,7 +132,10 @@ class ImageStore:
 
 
 class Container:
-    """A compose service in its image: read-only, with the user, tmpfs, volumes and variables that compose would set."""
+    """Runs a service of the compose file in its image, without Docker.
+
+    The image is read-only. The user, tmpfs, volumes and variables are those that compose would set.
+    """
 
     def __init__(
         self, root: Path, configuration: Mapping[str, Any], service: Mapping[str, Any], env: Mapping[str, str],

@@ -116,7 +116,7 @@ class Lab:
             await self.producer.send(topic_of(event), event)
 
     def written(self, kind: Any, request_id: str | None = None) -> list[Any]:
-        """Return the events of ``kind`` (as for ``isinstance``) that were read so far, of one request or of all."""
+        """Return the events of ``kind`` (as for ``isinstance``) read so far, of one request or of all."""
         events = (record.event for record in self.log)
         return [e for e in events if isinstance(e, kind) and (request_id is None or e.request_id == request_id)]
 

@@ -52,11 +52,11 @@ def is_free(port: int) -> bool:
 
 
 def free_port() -> int:
-    """Return a free port below the ports of Linux's outgoing connections and those that ``railbus up`` chooses from.
+    """Return a free port below the ports that ``railbus up`` chooses and below Linux's ports for outgoing connections.
 
-    If a client tries to reconnect while the broker is down, its outgoing connection could otherwise get the broker's
-    own port. A process listens on its port only a second or two after this call, and the port looks free until then. So
-    each pytest worker chooses from ports of its own, and does not return its last 100 ports again.
+    If a client tries to reconnect while the broker is down, Linux could otherwise give this outgoing connection the
+    broker's own port. A process listens on its port only a second or two after this call, and the port looks free until
+    then. So each pytest worker chooses from ports of its own, and does not return its last 100 ports again.
     """
     worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
     workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))

@@ -95,7 +95,7 @@ class Judged:
     """How much was compared, and what differed.
 
     Attributes:
-        shortened: Number of connections on which a client was sent a history without withdrawn text.
+        shortened: Number of connections whose client was sent a history that leaves out text already taken back.
         wrong: A sentence for each difference.
     """
 

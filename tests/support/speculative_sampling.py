@@ -99,9 +99,10 @@ def draw(probabilities: Floats, uniform: Floats) -> Tokens:
 
 
 def emitted(target: Floats, draft: Floats, rule: Rule = "rejection") -> Floats:
-    """Return the exact distribution of the token at a drafted position: q keep + (1 - sum of q keep) fresh.
+    """Return the exact distribution of the token that results at a drafted position, accepted or replaced.
 
-    For ``rejection`` and ``match``, this is p, whatever q is. For the other rules, it may differ from p.
+    With the rule's ``keep`` and ``fresh`` (see ``_Parts``), it is q * keep + (1 - sum(q * keep)) * fresh. For the rules
+    ``rejection`` and ``match``, it equals p, whatever q is. For the other rules, it may differ from p.
     """
     parts = RULES[rule](distributions("p", target), distributions("q", draft))
     kept = draft * parts.keep

@@ -1,4 +1,7 @@
-"""Wait until something happens, and fail the test if it does not. The time limits are too long to measure speed."""
+"""Wait until something happens, and fail the test if it does not.
+
+The default time limit is long, so that a test does not fail only because the machine is slow.
+"""
 
 import asyncio
 import inspect

@@ -192,7 +192,7 @@ def sources():
 
 
 def package(module):
-    """Return the package of a module to which the rules apply: ``schemas``, or ``services.NAME``."""
+    """Return the package whose rules apply to a module: ``schemas``, or ``services.NAME``."""
     parts = module.split(".")
     return parts[0] if parts[0] == "schemas" else ".".join(parts[:2])
 
@@ -214,13 +214,13 @@ def import_statements(path):
 
 @cache
 def imports(path):
-    """Return the names of all modules that a file imports, also inside functions. Fail if it imports relatively."""
+    """Return the names of all modules that a file imports, also inside functions. Fail if it has a relative import."""
     found = set()
     for node in import_statements(path):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, f"{path}:{node.lineno} imports relatively: name the package"
+            assert node.level == 0, f"{path}:{node.lineno} has a relative import: name the package"
             found |= {node.module or ""} if node.module != "services" else {f"services.{a.name}" for a in node.names}
     return found
 
@@ -295,7 +295,7 @@ def test_what_the_rules_speak_of_exists():
 
 @cache
 def defined(path):
-    """Return the names that can be imported from a module or package, with the names of submodules."""
+    """Return the names that can be imported from a module or package, including the names of submodules."""
     if not path.exists():
         return set()
     names = {file.stem for file in path.parent.glob("*")} if path.name == "__init__.py" else set()

@@ -1,4 +1,4 @@
-"""Test that the files and folders that ARCHITECTURE.md, README.md and docs/contributing.md name exist."""
+"""Test that each file and folder named in ARCHITECTURE.md, README.md or docs/contributing.md exists."""
 
 import re
 from pathlib import Path

@@ -49,8 +49,8 @@ def draw(target, draft, arm, sequences, seed):
 def spoil():
     """Make vLLM's sampler wrong: replace each rejected draft token by a sample from p.
 
-    Correct is a sample from the residual, the normalised positive part of p - q. p is the distribution of the target,
-    and q that of the draft.
+    p is the distribution of the target, and q that of the draft. The correct replacement is a sample from the residual,
+    the normalised positive part of p - q.
     """
     import torch
     from vllm.v1.sample import rejection_sampler

@@ -21,7 +21,10 @@ def vocabulary(size):
 
 
 def sentence(seed, length):
-    """Return ``length`` pseudo-random words. Every tokenizer with a vocabulary of at least 78 tokens knows them."""
+    """Return ``length`` pseudo-random words.
+
+    Each word is a token in the vocabulary that ``make_tokenizer`` uses if ``size`` is at least 78.
+    """
     words = vocabulary(78)[len(SPECIAL) :]
     return " ".join(words[(seed * 7_919 + i * (seed + 3) + i * i) % len(words)] for i in range(length))
 

@@ -1,4 +1,7 @@
-"""Test that vLLM's processes end with the generator, and that drafts are fetched only after a step with drafting."""
+"""Test that vLLM's processes end when the generator is killed.
+
+Test also that the executor asks vLLM's workers for draft tokens only after a step with drafting.
+"""
 
 import asyncio
 import signal

@@ -83,7 +83,10 @@ def test_what_is_drawn_is_the_targets(arm, drawn, models):
 
 
 def test_the_patched_kernel_is_still_broken_in_vllm():
-    """vLLM's CPU kernel still writes the expanded temperatures into a copy that is never read. The patch is correct."""
+    """vLLM's CPU kernel still writes the expanded temperatures into a copy that is never read.
+
+    Railbus's ``expand_batch_to_tokens``, which replaces vLLM's function, returns the right values.
+    """
     import torch
     from vllm.platforms import current_platform
     from vllm.utils import cpu_triton_utils

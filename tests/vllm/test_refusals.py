@@ -74,7 +74,7 @@ async def refused(env, match):
 
 
 def run_generator(env):
-    """Run a generator until it exits. There is no broker, but the generator reports the error of its engine first."""
+    """Run a generator until it exits. No broker runs: the engine fails while the generator still waits for a broker."""
     return subprocess.run(
         [sys.executable, "-m", "services.generator"],
         cwd=ROOT, env=bare_environment() | env | {"RAILBUS_ENGINE": "vllm", "RAILBUS_KAFKA_BOOTSTRAP": "127.0.0.1:1"},

@@ -119,7 +119,10 @@ def simulate(tree: Path, *options: str) -> subprocess.CompletedProcess[str]:
 
 
 def schedule(tree: Path, seed: int) -> str:
-    """Simulate the first seeds with the code in ``tree``. Return a hash of everything that happened."""
+    """Simulate ``CHECKED_SEEDS`` seeds, beginning with ``seed``, with the code in ``tree``.
+
+    Return a hash of everything that happened.
+    """
     said = simulate(tree, "--seed", str(seed), "--runs", str(CHECKED_SEEDS)).stdout
     found = re.search(r"schedule ([0-9a-f]{16})", said)
     if found is None:

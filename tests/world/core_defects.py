@@ -39,7 +39,7 @@ class TrustingRails(RailsCore):
 
 
 class HoardingRails(RailsCore):
-    """Defect: when a partition is lost, its pending requests are kept. They are never evaluated again."""
+    """Defect: a lost partition's requests are not forgotten. If the process regains the partition, it skips them."""
 
     def lost(self, number: int) -> None:
         """Do nothing, although the partition's requests must be forgotten."""
@@ -55,7 +55,7 @@ class LosesHeld(SafetyCore):
 
 
 class LeakyRouter(RouterCore):
-    """Defect: when a partition is lost, its prompt memory and its part of the budgets for attempts are not released."""
+    """Defect: the prompts and attempts of a lost partition still count against the router's limits."""
 
     def lost(self, number: int) -> None:
         del self._partitions[number]
@@ -106,7 +106,7 @@ class ForgetfulSafety(SafetyCore):
 
 
 class HastyRouter(RouterCore):
-    """Defect: the router treats a client as gone only 200 ms after its last connection has ended."""
+    """Defect: the router treats a client as gone as early as 200 ms after its last connection has ended."""
 
     def __init__(self, config: RouterConfig, source: str, partitions: int) -> None:
         super().__init__(replace(config, client_grace_ms=200), source, partitions)

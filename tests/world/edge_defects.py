@@ -39,7 +39,7 @@ class RemembersGaps(RequestIndex):
 
 
 class SendsRecalled(DeliverySession):
-    """Defect: the history that a client is sent includes text that was recalled later."""
+    """Defect: the history that a client is sent includes text that a later op of the same history takes back."""
 
     __slots__ = ()
 
@@ -48,7 +48,10 @@ class SendsRecalled(DeliverySession):
 
 
 class SplitsShortened(DeliverySession):
-    """Defect: a shortened history is sent in several messages, although its ops have the same position."""
+    """Defect: ops with the same id are sent in several messages, so a client that resumes may miss some of them.
+
+    If recalled text is left out of a history, the remaining ops all get the id of the history's last op.
+    """
 
     __slots__ = ()
 

@@ -37,7 +37,7 @@ class TicksUnread(SimulatedMember):
 
 
 class CommitsEarly(SimulatedMember):
-    """Defect: the offset of a record is committed when the record was read, before it is processed."""
+    """Defect: the offset of a record is committed as soon as the record is read, before it is processed."""
 
     def _on_fetched(self, reader: LogReader, records: list[Received]) -> None:
         super()._on_fetched(reader, records)
@@ -69,7 +69,7 @@ class NeverBeginsAnew(SimulatedMember):
 
 
 class RewindsByHost(SimulatedMember):
-    """Defect: the start for reading a gained partition is computed from the host's wall clock."""
+    """Defect: the host's wall clock alone decides from which offset a gained partition is read."""
 
     def _find_starts(self, partitions: list[Partition], asked_us: int) -> None:
         since_ms = self.process.host.now_us // 1_000 - (self._reading.rewind_ms or 0)
@@ -85,7 +85,7 @@ class RewindsTooLittle(SimulatedMember):
 
 
 class SleepsOn(SimulatedMember):
-    """Defect: after a step of the core, no timer is set for what the step has started."""
+    """Defect: after ``core.step``, no timer is set for the core's next ``tick``."""
 
     def _step(self) -> None:
         self._stepping = False
@@ -106,7 +106,7 @@ class ForgetsCommits(SimulatedMember):
 class IgnoresOpenSince(SimulatedMember):
     """Defect: a gained partition is read from a fixed time before its newest account.
 
-    This account may name an earlier time, since which a request has been open. The log should be read from there.
+    The log should be read from the account's ``open_since`` on, if that is earlier.
     """
 
     def rewind_to_ms(self, number: int, end_ms: int, rewind_ms: int) -> int:

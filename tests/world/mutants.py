@@ -193,7 +193,7 @@ def seed_that_finds(counts: Counts, name: str) -> int | None:
 
 
 def known_counts() -> Counts:
-    """Return the results of earlier surveys of this version of the simulator."""
+    """Return the results that earlier calls of ``survey`` saved. A mutant without results has an empty list."""
     known: Counts = json.loads(FOUND.read_text(encoding="utf-8")) if FOUND.exists() else {}
     return {mutant.name: known.get(mutant.name, []) for mutant in MUTANTS}
 
@@ -222,9 +222,10 @@ def survey(counts: Counts, samples: int, seconds: float, named: str = "") -> Non
 
 
 def _next_sample(counts: list[int], samples: int) -> int | None:
-    """Return the number of the first sample that has not found the mutant yet.
+    """Return in which sample to search for the mutant next: the first one in which it was not found yet.
 
-    Return None if there is no such sample, or if the mutant has survived all ``SEEDS`` seeds of this sample.
+    Return None if the mutant was found in all ``samples`` samples, or if it survived all ``SEEDS`` seeds of one.
+    ``counts`` has the mutant's results, as in ``Counts``.
     """
     at = next((sample for sample, count in enumerate(counts) if count <= 0), len(counts))
     survived = at < len(counts) and counts[at] <= -SEEDS

@@ -20,7 +20,7 @@ class RemembersHandedBack(Scheduler):
 
 
 class TrustsWhatIsSent(Scheduler):
-    """Defect: the offset of a repeated record may be committed before the first event of its run is acknowledged."""
+    """Defect: if a request is read again, its offset is committed before the first event of its run is acknowledged."""
 
     def accept(self, ticket: Ticket, now_us: int) -> Refusal | Literal["waits", "known", "unacknowledged"]:
         answer = super().accept(ticket, now_us)
@@ -57,7 +57,7 @@ class RunsTooMuch(Scheduler):
 
 
 class CommitsWhatWaits(WorkerMember):
-    """Defect: the offset of a request is committed when the request was read, although it still waits."""
+    """Defect: the offset of a request is committed as soon as the request is read, although the request still waits."""
 
     def _on_fetched(self, reader: LogReader, records: list[Received]) -> None:
         super()._on_fetched(reader, records)

@@ -102,7 +102,7 @@ class MemberMetadata:
         return next((offer.metadata for offer in self.join.protocols if offer.name == protocol), b"")
 
     def fail_pending(self, code: ErrorCode) -> list[GroupResponse]:
-        """Return an error response to each unanswered JoinGroup or SyncGroup request of the member."""
+        """Forget the member's unanswered JoinGroup and SyncGroup requests. Return an error response for each."""
         answers: list[GroupResponse] = []
         if self.joining is not None:
             answers.append(JoinResponse(ticket=self.joining, code=code, member_id=self.id))

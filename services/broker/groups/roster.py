@@ -86,7 +86,7 @@ class Roster:
         return max((member.join.rebalance_ms for member in self), default=0)
 
     def protocol_type(self) -> str:
-        """Return the protocol type of the group, such as "consumer"; empty without members."""
+        """Return the protocol type of the group, such as "consumer"; empty if the group has no members."""
         return next((member.join.protocol_type for member in self), "")
 
     def is_compatible(self, request: JoinRequest) -> bool:

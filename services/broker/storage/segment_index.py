@@ -65,7 +65,7 @@ class SegmentIndex:
             self._newest_ms.append(newest_ms)
 
     def stretch(self, offset: int, size: int) -> tuple[int, int]:
-        """Return the begin and the end of a part of the file. The part contains the batch with this offset."""
+        """Return the start and the end of a part of the file. The part contains the batch with this offset."""
         entry = bisect_right(self._offsets, offset) - 1
         return self._positions[entry], self._stop(entry, size)
 
@@ -73,7 +73,7 @@ class SegmentIndex:
         return self._positions[bisect_right(self._positions, position) - 1]
 
     def stretch_of_time(self, timestamp_ms: int, size: int) -> tuple[int, int]:
-        """Return begin and end of the part of the file in which to search for this timestamp."""
+        """Return the start and the end of the part of the file in which to search for this timestamp."""
         found = bisect_left(self._newest_ms, timestamp_ms)
         if found == len(self._newest_ms):
             return self._positions[found - 1], size

@@ -109,7 +109,7 @@ class Topics:
         return config
 
     def check_free(self, name: str, settings: Mapping[str, str | None]) -> TopicConfig:
-        """Do the same as `check_new`, but do not check the number of partitions.
+        """Check the name and the settings of a new topic, and return the configuration that it would have.
 
         Raises:
             TopicError: The name is not valid, the topic exists, or the configuration is not valid.

@@ -1,8 +1,8 @@
 """Assign partition numbers to the members of a group, in even shares, and move as few numbers as possible.
 
 A partition number is assigned for all topics together, because one process must read all records of a request. Kafka's
-sticky assignors assign each topic separately. Kafka's range assignor keeps the topics together, but moves all
-partitions.
+sticky assignors assign each topic separately. Kafka's range assignor keeps the topics together, but moves many
+partitions when one member joins or leaves.
 """
 
 import struct

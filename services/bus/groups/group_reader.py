@@ -309,7 +309,7 @@ class _Session:
         start_in(self._tasks, self._take_over(partitions, generation), f"{self._reader.group}-assignment")
 
     def _keep_committing(self) -> None:
-        """Let a leaving member make its last commits, with the generation of its newest assignment."""
+        """Use the generation of the newest assignment for the last commits before this member leaves."""
         # The broker refuses commits in the generation before. Without this, the work of a member that is stopped during
         # a rebalance would be done again by another member.
         if self._untaken is None:

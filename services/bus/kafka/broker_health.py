@@ -45,7 +45,7 @@ class BrokerHealth:
         _log.warning("broker %s is back", self._address)
 
     def forget(self) -> None:
-        """Do not count this broker as away any longer. Nothing has to connect to it now."""
+        """Stop counting this broker as unreachable, because the process no longer tries to connect to it."""
         if self._away:
             self._away = False
             BROKER_AWAY.dec()

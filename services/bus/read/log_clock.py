@@ -4,8 +4,8 @@ A record's timestamp is the time of the broker's wall clock (``message.timestamp
 clock may differ from the broker's clock by any amount. The computation uses three facts:
 
 1. The read time of a record minus its timestamp is the delay from append to read, plus the difference between the two
-   clocks. The delay is never negative and often almost zero. So if the read time minus the timestamp
-   is computed for many records, the smallest result is almost the difference between the clocks.
+   clocks. The delay is never negative and often almost zero. So if the read time minus the timestamp is computed for
+   many records, the smallest result is almost the difference between the clocks.
 2. A fetch response often contains all records that the broker had. If so, every later record was appended after the
    fetch request was sent.
 3. Within a partition, records are in the order in which they were appended.

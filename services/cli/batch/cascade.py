@@ -47,10 +47,10 @@ async def run_cascade(
     client: JobClient, out: Path, source: Path, write: Callable[[BinaryIO], None], tiers: Tiers, options: JobOptions,
     prices: list[TokenPrices],
 ) -> int:  # fmt: skip
-    """Run the cascade. Return the number of lines without an answer.
+    """Run the job on each model of the cascade in turn. Return the number of lines without an answer.
 
     Raises:
-        UserError: The input is invalid, or none of a model's answers has a score.
+        UserError: The input is invalid, or none of a model's answers has a score. The last model needs no score.
     """
     spent = _Spent()
     write_all = partial(_write_first, write, tiers.tier[0].model)
@@ -61,7 +61,7 @@ async def run_cascade(
     for number, tier in enumerate(tiers.tier[1:], start=2):
         before = runs[-1]
         if not before.scores:
-            raise UserError(f"no answer of tier {number - 1} has a score: correct [score] of the plan")
+            raise UserError(f"no answer of tier {number - 1} has a score: correct [score] in the file of --tiers")
         if missing := len(before.names) - len(before.scores):
             say(f"tier {number - 1}: {missing:,} answers have no score and are not refined")
         price = prices[number - 1]
@@ -108,8 +108,8 @@ def _agreement(number: int, screen: dict[str, float], final: dict[str, float], k
         return f"tier {number}: rho cannot be measured: {error}"
     found = recall(rho, best=BEST, kept=keep)
     return (
-        f"tier {number}: rho {rho:.2f} on {len(names)} lines that both have scored: the best {keep:.0%} hold"
-        f" {found:.0%} of the best {BEST:.0%}"
+        f"tier {number}: rho {rho:.2f} on {len(names)} lines that both models scored: the best {keep:.0%} of tier"
+        f" {number - 1} contain {found:.0%} of the best {BEST:.0%} of tier {number}"
     )
 
 
@@ -127,7 +127,7 @@ class _WithModel:
 
 
 def with_model(raw: bytes, model: str) -> bytes:
-    """Set the model of a request line. A line that is not a valid request is returned unchanged."""
+    """Return a request line with its model set. Return a line that is not a valid request unchanged."""
     try:
         value = orjson.loads(raw)
         value["body"]["model"] = model

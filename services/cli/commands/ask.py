@@ -27,33 +27,47 @@ MAX_STDIN_CHARS: Final = 1_048_576
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("prompt", type=text, help="the question; - reads it from standard input")
-    parser.add_argument("--system", type=text, help="system message")
-    parser.add_argument("--model", type=text, help="which model (default: whatever is served)")
-    parser.add_argument("--max-tokens", type=whole_number, help="longest answer")
-    parser.add_argument("--temperature", type=number, help="0 is greedy")
-    parser.add_argument("--seed", type=whole_number, help="seed of sampling")
-    parser.add_argument("--delivery", choices=get_args(DeliveryMode), help="which text is shown unchecked")
-    parser.add_argument("--fallback", choices=get_args(Fallback), help="what a missed first-token deadline does")
+    parser.add_argument("prompt", type=text, help="the prompt; - reads it from standard input")
+    parser.add_argument("--system", type=text, help="system message before the prompt")
+    parser.add_argument("--model", type=text, help="model that answers (default: the model that is served)")
+    parser.add_argument("--max-tokens", type=whole_number, help="maximum number of tokens of the answer")
+    parser.add_argument("--temperature", type=number, help="sampling temperature; 0 is greedy")
+    parser.add_argument("--seed", type=whole_number, help="sampling seed")
+    parser.add_argument(
+        "--delivery", choices=get_args(DeliveryMode), help="how much text may be shown before it is checked"
+    )
+    parser.add_argument(
+        "--fallback",
+        choices=get_args(Fallback),
+        help="if the first token is late: ask the cloud instead (cancel), ask the cloud too (race), or do not (off)",
+    )
     parser.add_argument(
         "--class",
         dest="service_class",
         type=text,
         metavar="NAME",
-        help="class of the policy: chat, voice, batch or the owner's",
+        help="class of the request: chat, voice, batch, or one that the policy adds",
     )
-    parser.add_argument("--ttft-ms", type=whole_number, help="deadline of the first token")
-    parser.add_argument("--stall-ms", type=whole_number, help="longest silence within the answer")
-    parser.add_argument("--total-ms", type=whole_number, help="deadline of the whole answer")
-    parser.add_argument("--json", action="store_true", help="print each op as one JSON line")
+    parser.add_argument(
+        "--ttft-ms", type=whole_number, help="deadline of the first token, in ms after the request is received"
+    )
+    parser.add_argument("--stall-ms", type=whole_number, help="maximum pause between two chunks of the answer, in ms")
+    parser.add_argument(
+        "--total-ms", type=whole_number, help="deadline of the whole answer, in ms after the request is received"
+    )
+    parser.add_argument(
+        "--json", action="store_true", help="print each op (instruction to the client) as one JSON line"
+    )
     parser.add_argument(
         "--via",
         choices=("edge", "kafka"),
         default="edge",
-        help="ask the edge or the log (%(default)s)",
+        help="send the request to the edge, or write it to Kafka (default: %(default)s)",
     )
     parser.add_argument(
-        "--url", help=f"the edge (default: the tree running here); its key is read from {API_KEY_VARIABLE}"
+        "--url",
+        help=f"address of the edge (default: that of the running `railbus up`, else http://127.0.0.1:8080); its API key"
+        f" is read from ${API_KEY_VARIABLE}",
     )
     add_kafka_option(parser)
 

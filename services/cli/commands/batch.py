@@ -20,24 +20,27 @@ from services.runtime.errors import UserError
 
 DAY_H: Final = 24.0
 ACTIONS: Final = {
-    "pause": "submit no further line", "resume": "go on", "cancel": "end the job; what is done is kept",
-}  # fmt: skip
+    "pause": "submit no further lines; open requests are still answered",
+    "resume": "continue a paused job",
+    "cancel": "end a job; results of finished lines are kept",
+}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     commands = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
-    run = commands.add_parser("run", help="run a file and write its results; the same command goes on after a crash")
-    run.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder of the results")
+    run = commands.add_parser("run", help="run a file and write its results; after a crash, the same command continues")
+    run.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder for the results")
     run.add_argument(
-        "--tiers", type=Path, metavar="PLAN", help="a cascade: a small model answers all, larger ones the best (TOML)"
-    )
+        "--tiers", type=Path, metavar="FILE",
+        help="TOML file of a cascade: a small model answers all lines, larger models answer the best ones again",
+    )  # fmt: skip
     submit = commands.add_parser("submit", help="submit a file and print the job's id")
     for each in (run, submit):
         _add_input_options(each)
-    status = commands.add_parser("status", help="show how far a job is")
-    listing = commands.add_parser("list", help="list the jobs, newest first")
+    status = commands.add_parser("status", help="show the progress of a job")
+    listing = commands.add_parser("list", help="list jobs, newest first")
     results = commands.add_parser("results", help="write the results of a job that has ended")
-    results.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder of the results")
+    results.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder for the results")
     actions = [commands.add_parser(name, help=about) for name, about in ACTIONS.items()]
     for each in (status, results, *actions):
         each.add_argument("batch", help="the job's id")
@@ -49,22 +52,53 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _add_input_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "file", type=Path, help="OpenAI's batch JSONL, one prompt a line (.txt), or a table (.csv, .parquet)"
+        "file",
+        type=Path,
+        help="OpenAI's batch format (.jsonl), one prompt per line (.txt), or a table (.csv, .parquet)",
     )
-    parser.add_argument("--template", type=text, help="the prompt of a table's row, with {column} for a column's value")
-    parser.add_argument("--id-column", metavar="NAME", help="the column that names each line (default: its number)")
-    parser.add_argument("--system", type=text, help="system message before each prompt")
-    parser.add_argument("--model", type=text, help="which model, where a line names none")
-    parser.add_argument("--max-tokens", type=whole_number, help="longest answer, where a line names none")
-    parser.add_argument("--temperature", type=number, help="0 is greedy")
-    parser.add_argument("--seed", type=whole_number, help="seed of sampling")
-    parser.add_argument("--window", type=int, default=256, metavar="N", help="most requests open at once (%(default)s)")
-    parser.add_argument("--attempts", type=int, default=4, metavar="N", help="most requests for a line (%(default)s)")
     parser.add_argument(
-        "--within-hours", type=float, default=DAY_H, metavar="H", help="give up what is not done by then (%(default)s)"
+        "--template", type=text, help="prompt for each row of a table; {column} stands for the value in that column"
     )
-    parser.add_argument("--price", metavar="NAME", help="show the money at the prices of this API of the planner")
-    parser.add_argument("--prices", type=Path, metavar="FILE", help="prices as for `railbus plan batch`")
+    parser.add_argument(
+        "--id-column", metavar="NAME", help="column of a table with each row's custom_id (default: line-1, line-2, ...)"
+    )
+    parser.add_argument("--system", type=text, help="system message before each prompt of a .txt file or table")
+    parser.add_argument("--model", type=text, help="model for lines that name none")
+    parser.add_argument(
+        "--max-tokens", type=whole_number, help="maximum number of tokens of an answer, for lines that name none"
+    )
+    parser.add_argument(
+        "--temperature", type=number, help="sampling temperature, for lines that name none; 0 is greedy"
+    )
+    parser.add_argument("--seed", type=whole_number, help="sampling seed, for lines that name none")
+    parser.add_argument(
+        "--window",
+        type=int,
+        default=256,
+        metavar="N",
+        help="maximum number of open requests of the job (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--attempts",
+        type=int,
+        default=4,
+        metavar="N",
+        help="maximum number of requests for a line (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--within-hours",
+        type=float,
+        default=DAY_H,
+        metavar="H",
+        help="hours after which the job ends, done or not (default: %(default)s)",
+    )
+    parser.add_argument("--price", metavar="NAME", help="show the cost at the prices of this API in the price file")
+    parser.add_argument(
+        "--prices",
+        type=Path,
+        metavar="FILE",
+        help="price file, as for `railbus plan batch` (default: the built-in one)",
+    )
 
 
 def run(args: argparse.Namespace) -> int:

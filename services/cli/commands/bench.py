@@ -30,11 +30,15 @@ PLOT_TYPES: Final = (".png", ".svg")
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     whats = parser.add_subparsers(dest="what", required=True, metavar="WHAT")
-    about = "measure an engine: open loops of seeded arrivals, closed loops of fixed shapes"
+    about = (
+        "measure an engine with random arrivals (open loops) and with a fixed number of requests at once (closed loops)"
+    )
     _engine(whats.add_parser("engine", help=about, description=about))
-    report = whats.add_parser("report", help="read a result again, or compare two (--against)")
-    report.add_argument("result", help="what --out wrote")
-    report.add_argument("flags", nargs=argparse.REMAINDER, help="--against RESULT, --json, --plot FILE|DIR")
+    report = whats.add_parser("report", help="report on a saved result, or compare two results (--against)")
+    report.add_argument("result", help="file written by `railbus bench engine --out`")
+    report.add_argument(
+        "flags", nargs=argparse.REMAINDER, help="further options: --against RESULT, --json, --plot FILE|DIR"
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -100,42 +104,92 @@ async def _bring_weights(compared: Sequence[BenchArm]) -> int:
 
 def _engine(parser: argparse.ArgumentParser) -> None:
     load = parser.add_argument_group("load")
-    load.add_argument("--engine", choices=get_args(EngineName), default="simulated", help="which engine (%(default)s)")
-    load.add_argument("--rate", type=number, default=3.0, help="requests a second of the open loops (3)")
-    load.add_argument("--requests", type=int, default=30, help="in each open loop; 0 leaves them out (30)")
-    load.add_argument("--prompt", type=int, default=512, help="their tokens of prompt (512)")
-    load.add_argument("--output", type=int, default=50, help="tokens of every answer, at most (50)")
-    load.add_argument("--batches", default="1,2,4", help="requests at once in the closed loops; empty leaves them out")
-    load.add_argument("--prompts", default="128,1024", help="tokens of prompt in the closed loops")
-    often = f"of the largest batch; smaller ones are repeated more often, up to {MAX_REPEATS} times (3)"
+    load.add_argument(
+        "--engine", choices=get_args(EngineName), default="simulated", help="engine to measure (default: %(default)s)"
+    )
+    load.add_argument("--rate", type=number, default=3.0, help="requests per second in the open loops (default: 3)")
+    load.add_argument(
+        "--requests",
+        type=int,
+        default=30,
+        help="requests in each open loop; 0 skips the open loops (default: %(default)s)",
+    )
+    load.add_argument(
+        "--prompt", type=int, default=512, help="tokens per prompt in the open loops (default: %(default)s)"
+    )
+    load.add_argument(
+        "--output", type=int, default=50, help="maximum number of tokens per answer (default: %(default)s)"
+    )
+    load.add_argument(
+        "--batches",
+        default="1,2,4",
+        help="numbers of requests at once in the closed loops; empty skips the closed loops (default: %(default)s)",
+    )
+    load.add_argument(
+        "--prompts", default="128,1024", help="tokens per prompt in the closed loops (default: %(default)s)"
+    )
+    often = (
+        f"repeats of the closed loop with most requests at once (default: 3); the others get more, up to {MAX_REPEATS}"
+    )
     load.add_argument("--repeats", type=int, default=3, help=often)
-    load.add_argument("--temperature", type=number, default=0.0, help="of sampling (0)")
-    load.add_argument("--seed", type=whole_number, default=1, help="of prompts, arrivals and sampling (1)")
-    what = parser.add_argument_group("arms")
-    what.add_argument("--gammas", default="4", help="tokens drafted; several make an arm each (4)")
-    for name, which in (("plain", "drafts nothing"), ("speculative", "drafts; {gamma} stands for the number")):
+    load.add_argument("--temperature", type=number, default=0.0, help="sampling temperature; 0 is greedy (default: 0)")
+    load.add_argument(
+        "--seed", type=whole_number, default=1, help="seed of prompts, arrivals and sampling (default: %(default)s)"
+    )
+    what = parser.add_argument_group("variants that are compared")
+    what.add_argument(
+        "--gammas",
+        default="4",
+        help="number of tokens drafted per step; several numbers, such as 2,4, are compared (default: %(default)s)",
+    )
+    for name, which in (
+        ("plain", "without drafting"),
+        ("speculative", "with drafting; {gamma} stands for the number of --gammas"),
+    ):
         what.add_argument(
-            f"--{name}", action="append", default=[], metavar="NAME=VALUE", help=f"setting of the arm that {which}"
+            f"--{name}", action="append", default=[], metavar="NAME=VALUE", help=f"setting of the engine {which}"
         )
-    what.add_argument("--rounds", type=int, default=1, help="times A B B A (1)")
-    about = parser.add_argument_group("what the prediction is about; known for simulated and llama")
-    about.add_argument("--gpu", help="accelerator, from the catalogue, such as h100")
-    about.add_argument("--target", help="model that answers: from the catalogue, or a config.json")
-    about.add_argument("--draft", help="model that drafts, likewise; or none")
-    about.add_argument("--precision", help="of the linear layers: bf16, fp8 or int4")
-    about.add_argument("--budget", help="tokens of prompt in an engine step")
+    what.add_argument(
+        "--rounds",
+        type=int,
+        default=1,
+        help="number of rounds; each measures all variants in order, then in reverse order (default: %(default)s)",
+    )
+    about = parser.add_argument_group(
+        "properties of the engine, for the prediction; known with --engine simulated and llama"
+    )
+    about.add_argument("--gpu", help="name of the GPU in the catalogue, such as h100")
+    about.add_argument("--target", help="target model: its name in the catalogue, or its config.json")
+    about.add_argument("--draft", help="draft model: its name in the catalogue, its config.json, or none")
+    about.add_argument("--precision", help="precision of the linear layers, such as bf16, fp8 or int4")
+    about.add_argument("--budget", help="maximum number of prompt tokens in an engine step")
     ends = parser.add_argument_group("bounds and results")
     ends.add_argument(
-        "--limit-s", type=float, default=300.0, help="time for all runs; what is not begun then is not (300)"
+        "--limit-s",
+        type=float,
+        default=300.0,
+        help="seconds for all runs, without loading; then no further request is sent (default: 300)",
     )
-    ends.add_argument("--request-s", type=float, default=60.0, help="a request that takes longer has failed (60)")
-    ends.add_argument("--slo-ttft-ms", type=float, help="first token of a good request (the class's, or 200)")
-    ends.add_argument("--slo-token-ms", type=float, help="between its tokens (the class's, or 50)")
-    ends.add_argument("--class", dest="service_class", metavar="NAME", help="class that says what a good request is")
-    ends.add_argument("--policy", type=Path, metavar="DIR", help="policy with the class (the default one)")
-    ends.add_argument("--out", type=Path, help="keep the result, for `bench report` and `plan latency --calibrate`")
-    ends.add_argument("--json", action="store_true", help="one JSON object")
-    ends.add_argument("--plot", type=Path, metavar="FILE|DIR", help="draw it: .png, .svg, or a folder for all")
+    ends.add_argument("--request-s", type=float, default=60.0, help="timeout of a request, in seconds (default: 60)")
+    ends.add_argument(
+        "--slo-ttft-ms",
+        type=float,
+        help="maximum time to the first token of a good request (default: that of --class, or 200)",
+    )
+    ends.add_argument(
+        "--slo-token-ms",
+        type=float,
+        help="maximum mean time between tokens of a good request (default: that of --class, or 50)",
+    )
+    ends.add_argument("--class", dest="service_class", metavar="NAME", help="class whose limits define a good request")
+    ends.add_argument(
+        "--policy", type=Path, metavar="DIR", help="folder of the policy with the class (default: the built-in policy)"
+    )
+    ends.add_argument(
+        "--out", type=Path, help="write the result to this file, for `bench report` and `plan latency --calibrate`"
+    )
+    ends.add_argument("--json", action="store_true", help="print one JSON object")
+    ends.add_argument("--plot", type=Path, metavar="FILE|DIR", help="draw into a .png or .svg file, or into a folder")
 
 
 def _workload(args: argparse.Namespace) -> dict[str, Any]:

@@ -29,9 +29,13 @@ _NAMES: Final = tuple(scene.name for scene in SCENES)
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--scene", action="append", choices=_NAMES, metavar="NAME", help=f"only this one, of {', '.join(_NAMES)}"
+        "--scene",
+        action="append",
+        choices=_NAMES,
+        metavar="NAME",
+        help=f"play only this scene (repeatable): {', '.join(_NAMES)}",
     )
-    parser.add_argument("--svg", type=Path, metavar="FILE", help="also write it as an SVG picture")
+    parser.add_argument("--svg", type=Path, metavar="FILE", help="also write the scenes to this SVG file")
 
 
 def run(args: argparse.Namespace) -> int:

@@ -58,9 +58,17 @@ NOT_STARTED: Final = 0
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_kafka_option(parser)
-    parser.add_argument("--url", help="the edge (default: the tree running here)")
-    parser.add_argument("--host", action="store_true", help="instead: what of the host's tuning is not done")
-    parser.add_argument("--gpu", action="store_true", help="instead, or with --host: the same of the GPUs")
+    parser.add_argument(
+        "--url", help="address of the edge (default: that of the running `railbus up`, else http://127.0.0.1:8080)"
+    )
+    parser.add_argument(
+        "--host",
+        action="store_true",
+        help="instead, check the tuning of this host, such as CPU governor, huge pages and NUMA",
+    )
+    parser.add_argument(
+        "--gpu", action="store_true", help="instead, or together with --host, check the tuning of the NVIDIA GPUs"
+    )
 
 
 def run(args: argparse.Namespace) -> int:

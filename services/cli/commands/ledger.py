@@ -25,9 +25,14 @@ _LENGTH: Final = re.compile(r"([1-9][0-9]{0,6})([smhd])")
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_kafka_option(parser)
-    parser.add_argument("--window", default="1h", metavar="LENGTH", help="how far back: 10m, 1h, 7d (%(default)s)")
-    parser.add_argument("--tenant", help="of this tenant alone")
-    parser.add_argument("--json", action="store_true", help="one JSON object, with buckets and sums")
+    parser.add_argument(
+        "--window",
+        default="1h",
+        metavar="LENGTH",
+        help="period up to now, such as 10m, 1h or 7d (default: %(default)s)",
+    )
+    parser.add_argument("--tenant", help="only requests of this tenant")
+    parser.add_argument("--json", action="store_true", help="print one JSON object with sums and histogram buckets")
 
 
 def run(args: argparse.Namespace) -> int:

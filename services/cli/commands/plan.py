@@ -9,7 +9,9 @@ PLANS = ("latency", "batch", "serve")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("what", choices=PLANS, help="which plan; `railbus plan latency --help` has its flags")
+    parser.add_argument(
+        "what", choices=PLANS, help="kind of plan; for its options, see for example `railbus plan latency --help`"
+    )
     parser.add_argument("flags", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
 
 

@@ -12,7 +12,11 @@ if TYPE_CHECKING:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("action", choices=("lint", "test", "version"), help="what to do")
+    parser.add_argument(
+        "action",
+        choices=("lint", "test", "version"),
+        help="check the files (lint), run the test cases (test), or print the version (version)",
+    )
     parser.add_argument(
         "folder",
         nargs="*",

@@ -7,11 +7,22 @@ from services.cli.program import command
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--seed", type=int, default=0, help="the first seed; a seed has one schedule (default 0)")
-    parser.add_argument("--runs", type=int, default=100, help="how many seeds (default 100)")
-    parser.add_argument("--seconds", type=float, default=0.0, help="end after so many seconds of CPU (default: never)")
-    parser.add_argument("--workers", type=int, default=1, help="processes that run seeds at the same time (default 1)")
-    parser.add_argument("--faults", default="", help="only these kinds of fault, separated by commas (default: all)")
+    parser.add_argument(
+        "--seed", type=int, default=0, help="first seed; a seed always gives the same run (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--runs", type=int, default=100, help="number of runs, each with the next seed (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--seconds",
+        type=float,
+        default=0.0,
+        help="stop after this CPU time of all processes together, in seconds (default: 0, never)",
+    )
+    parser.add_argument(
+        "--workers", type=int, default=1, help="number of processes that run seeds in parallel (default: %(default)s)"
+    )
+    parser.add_argument("--faults", default="", help="only faults of these kinds, separated by commas (default: all)")
 
 
 def run(args: argparse.Namespace) -> int:

@@ -15,57 +15,118 @@ from services.worker.engine import EngineName
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--engine", choices=get_args(EngineName), default="llama", help="which engine (%(default)s)")
     parser.add_argument(
-        "--find", choices=("batch",), default="", help="find the batch size where throughput stops growing, instead"
+        "--engine", choices=get_args(EngineName), default="llama", help="engine to tune (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--find", choices=("batch",), default="", help="instead, find the batch size at which throughput stops growing"
     )
     parser.add_argument(
         "--set",
         action="append",
         default=[],
         metavar="NAME=VALUE",
-        help="setting of the baseline, such as a model's path",
+        help="setting of the baseline, such as RAILBUS_MODEL_PATH=FILE; repeatable",
     )
     what = parser.add_argument_group("what is tried")
     change = (
-        "before the list; settings separated by spaces, and ITEM: before them where it belongs to one of the guide's"
+        "to try before the engine's own list: one or more NAME=VALUE, separated by spaces; may begin with an item of"
+        " the tuning guide, such as speculation:"
     )
     what.add_argument("--try", dest="tries", action="append", default=[], metavar="CHANGE", help=f"a change {change}")
-    what.add_argument("--try-lossy", action="append", default=[], metavar="CHANGE", help="likewise, may change answers")
-    what.add_argument("--only", default="", metavar="ITEM,ITEM", help="items of the guide, such as kv,batching (all)")
-    what.add_argument("--no-list", action="store_true", help="leave the engine's own list of changes out")
-    what.add_argument("--models", action="append", default=[], metavar="PATH", help="another build of the model to try")
-    rule = parser.add_argument_group("when it is kept, and when it ends")
-    rule.add_argument("--objective", default="answer_p50_ms", help="metric that must improve (%(default)s)")
-    rule.add_argument(
-        "--margin", type=number, default=0.02, help="by which its interval must exceed zero (%(default)s)"
+    what.add_argument(
+        "--try-lossy",
+        action="append",
+        default=[],
+        metavar="CHANGE",
+        help="like --try, for a change that may alter answers",
     )
-    rule.add_argument("--max-loss", type=number, default=0.01, help="quality a lossy change may lose (%(default)s)")
+    what.add_argument(
+        "--only",
+        default="",
+        metavar="ITEM,ITEM",
+        help="of the engine's own list, try only these items of the tuning guide, such as kv,batching (default: all)",
+    )
+    what.add_argument("--no-list", action="store_true", help="do not try the engine's own list of changes")
+    what.add_argument(
+        "--models",
+        action="append",
+        default=[],
+        metavar="PATH",
+        help="another build of the model to try, such as a smaller quantization; repeatable",
+    )
+    rule = parser.add_argument_group("when a change is kept, and when the search ends")
+    rule.add_argument("--objective", default="answer_p50_ms", help="metric that must improve (default: %(default)s)")
     rule.add_argument(
-        "--target", action="append", default=[], metavar="METRIC=NUMBER", help="end when met: first_token_p99_ms=200"
+        "--margin",
+        type=number,
+        default=0.02,
+        help="minimum gain as a share; the whole confidence interval must be above it (default: %(default)s)",
+    )
+    rule.add_argument(
+        "--max-loss",
+        type=number,
+        default=0.01,
+        help="maximum loss of quality by a lossy change, as a share (default: %(default)s)",
+    )
+    rule.add_argument(
+        "--target",
+        action="append",
+        default=[],
+        metavar="METRIC=NUMBER",
+        help="end the search when all targets are met, such as first_token_p99_ms=200",
     )
     rule.add_argument(
         "--accept", action="append", default=[], metavar="METRIC=NUMBER",
-        help="a change may make this metric worse up to this value: token_p99_ms=100",
+        help="a change may make this metric worse up to this value, such as token_p99_ms=100",
     )  # fmt: skip
-    rule.add_argument("--budget", type=number, metavar="MINUTES", help="begin no change after this time (no limit)")
+    rule.add_argument(
+        "--budget",
+        type=number,
+        metavar="MINUTES",
+        help="try no further change after this number of minutes (default: no limit)",
+    )
     load = parser.add_argument_group("load")
-    load.add_argument("--requests", type=int, default=1_000, help="of each change, both arms together (%(default)s)")
-    load.add_argument("--rounds", type=int, default=8, help="rounds of A B B A, new processes each (%(default)s)")
-    load.add_argument("--prompt", type=int, default=64, help="tokens of a prompt (%(default)s)")
-    load.add_argument("--shared", type=number, default=0.5, help="share of it that all begin with (%(default)s)")
-    load.add_argument("--output", type=int, default=16, help="most tokens of an answer (%(default)s)")
-    load.add_argument("--at-once", type=int, default=2, help="requests at once (%(default)s)")
-    load.add_argument("--seed", type=whole_number, default=1, help="of the prompts (%(default)s)")
-    load.add_argument("--apart", action="store_true", help="one engine at a time: for a model that fits only once")
-    kept = "keep engines loaded from round to round, where a start takes minutes; use a larger --margin with it"
+    load.add_argument(
+        "--requests",
+        type=int,
+        default=1_000,
+        help="requests per change, with and without it together (default: %(default)s)",
+    )
+    load.add_argument(
+        "--rounds",
+        type=int,
+        default=8,
+        help="rounds per change, each in the order A B B A (A without, B with the change) (default: %(default)s)",
+    )
+    load.add_argument("--prompt", type=int, default=64, help="tokens per prompt (default: %(default)s)")
+    load.add_argument(
+        "--shared",
+        type=number,
+        default=0.5,
+        help="prefix that all prompts have in common, as a share of a prompt (default: %(default)s)",
+    )
+    load.add_argument(
+        "--output", type=int, default=16, help="maximum number of tokens of an answer (default: %(default)s)"
+    )
+    load.add_argument("--at-once", type=int, default=2, help="requests at once (default: %(default)s)")
+    load.add_argument("--seed", type=whole_number, default=1, help="seed of the prompts (default: %(default)s)")
+    load.add_argument("--apart", action="store_true", help="run one engine at a time, if memory holds only one")
+    kept = "keep engines loaded between rounds, if a start takes minutes; use a larger --margin with it"
     load.add_argument("--keep-engines", dest="keep", action="store_true", help=kept)
     batch = parser.add_argument_group("with --find batch")
-    batch.add_argument("--max-batch", type=int, default=32, help="largest batch size (%(default)s)")
-    batch.add_argument("--slo-ttft-ms", type=number, default=200.0, help="limit, p99 of the first token (%(default)s)")
-    batch.add_argument("--slo-token-ms", type=number, default=50.0, help="limit, p99 between tokens (%(default)s)")
+    batch.add_argument("--max-batch", type=int, default=32, help="largest batch size to measure (default: %(default)s)")
+    batch.add_argument(
+        "--slo-ttft-ms", type=number, default=200.0, help="maximum p99 of the time to the first token (default: 200)"
+    )
+    batch.add_argument(
+        "--slo-token-ms", type=number, default=50.0, help="maximum p99 of the time between tokens (default: 50)"
+    )
     parser.add_argument(
-        "--out", default="tune", metavar="DIR", help="folder of report.html, .md, .json and railbus.env (%(default)s)"
+        "--out",
+        default="tune",
+        metavar="DIR",
+        help="folder for report.html, .md, .json and railbus.env (default: %(default)s)",
     )
 
 

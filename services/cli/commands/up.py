@@ -95,56 +95,69 @@ _say = _status.say
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--engine", choices=get_args(EngineName), default="llama", help="what generates (%(default)s)")
+    parser.add_argument(
+        "--engine",
+        choices=get_args(EngineName),
+        default="llama",
+        help="engine that generates the answers (default: %(default)s)",
+    )
     parser.add_argument(
         "--port",
         type=int,
-        help=f"port of the edge, 0 = any free one (default: {EDGE_PORT}, any free one if it is in use)",
+        help=f"port of the edge; 0 means any free port (default: {EDGE_PORT}, or any free port if that is in use)",
     )
-    parser.add_argument("--upstream-url", metavar="URL", help="engine openai: an OpenAI-compatible server")
-    parser.add_argument("--model", help="name of the model; engine openai: which of the server's")
-    parser.add_argument("--model-path", metavar="PATH", help="engine llama: a GGUF file; vllm: a model's folder")
-    parser.add_argument("--draft-path", metavar="DIR", help="engine vllm: folder of the model that drafts")
+    parser.add_argument("--upstream-url", metavar="URL", help="engine openai: address of an OpenAI-compatible server")
+    parser.add_argument("--model", help="name of the model; engine openai: which of the server's models to use")
+    parser.add_argument(
+        "--model-path", metavar="PATH", help="engine llama: a GGUF file; engine vllm: the folder of a model"
+    )
+    parser.add_argument("--draft-path", metavar="DIR", help="engine vllm: folder of the draft model")
     parser.add_argument("--kafka", metavar="HOST:PORT", help="use this broker instead of the embedded one")
     parser.add_argument(
         "--kafka-nodes",
         type=int,
         metavar="N",
-        help="start so many nodes of Apache Kafka instead of the embedded broker (needs Java, and a checkout)",
+        help="start N nodes of Apache Kafka instead of the embedded broker (needs Java, Maven and a checkout)",
     )
     for flag, service in COUNTED.items():
-        more = "; further ones take the ports after the first one's" if service == "edge" else ""
+        more = "; further edges take the ports after the first edge's" if service == "edge" else ""
         parser.add_argument(
-            f"--{flag}", type=int, default=1, metavar="N", help=f"processes of {service} (%(default)s){more}"
+            f"--{flag}",
+            type=int,
+            default=1,
+            metavar="N",
+            help=f"number of {service} processes (default: %(default)s){more}",
         )
     parser.add_argument(
         "--data-dir", type=Path, metavar="DIR",
-        help="keep the embedded broker's log here (default: log in the state folder, .railbus)",
+        help="folder for the log of the embedded broker or of --kafka-nodes (default: in the state folder, .railbus)",
     )  # fmt: skip
-    parser.add_argument("--forget", action="store_true", help="begin a new log: remove what earlier trees left there")
+    parser.add_argument(
+        "--forget", action="store_true", help="delete the embedded broker's log of earlier runs, and begin a new log"
+    )
     parser.add_argument(
         "--archive",
         metavar="DIR",
-        help="archive every record in this folder, or s3://bucket/path; the key that signs is DIR-key.pem",
+        help="archive every record in this folder, or in s3://bucket/path; the signing key of a folder is DIR-key.pem",
     )
     parser.add_argument(
         "--governed",
         action=argparse.BooleanOptionalAction,
         default=True,
-        help="judge prompts and check answers: rails and safety (default: yes)",
+        help="check prompts and answers, with the services rails and safety (default: yes)",
     )
     cloud = parser.add_mutually_exclusive_group()
-    cloud.add_argument("--vertex", action="store_true", help="late and failed requests go to Vertex AI")
+    cloud.add_argument("--vertex", action="store_true", help="send late and failed requests to Vertex AI")
     cloud.add_argument(
         "--vertex-emulator",
         action="store_true",
-        help="late and failed requests go to an emulator of it, on this machine",
+        help="send late and failed requests to an emulator of Vertex AI on this machine",
     )
     parser.add_argument(
         "--ledger",
         action=argparse.BooleanOptionalAction,
         default=has_ledger(),
-        help="keep the ledger (default: if faust-streaming is installed)",
+        help="run the ledger service (default: if faust-streaming is installed)",
     )
     parser.add_argument(
         "--batch",
@@ -157,11 +170,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="URL",
         help="send a trace of each request to this OpenTelemetry collector (default: $OTEL_EXPORTER_OTLP_ENDPOINT)",
     )
-    parser.add_argument("--no-redis", action="store_true", help="go without Redis: no cache, limits kept in the edge")
     parser.add_argument(
-        "--ask", metavar="PROMPT", nargs="?", const=SAMPLE_PROMPT, help="ask this, or a sample question, once it serves"
+        "--no-redis",
+        action="store_true",
+        help="run without Redis: each process has its own cache, and each edge its own rate limits",
     )
-    parser.add_argument("--once", action="store_true", help="stop after the answer; the exit code is the answer's")
+    parser.add_argument(
+        "--ask",
+        metavar="PROMPT",
+        nargs="?",
+        const=SAMPLE_PROMPT,
+        help="ask this prompt, or a sample question, when all is ready",
+    )
+    parser.add_argument(
+        "--once",
+        action="store_true",
+        help="ask (see --ask), and stop after the answer; exit codes are those of `railbus ask`",
+    )
 
 
 def run(args: argparse.Namespace) -> int:

@@ -69,7 +69,7 @@ class EmulatorScript:
 
 
 def parse_script(model: str, default: EmulatorScript) -> EmulatorScript:
-    """Parse a model name as a script. If it is not a script, return ``default``.
+    """Parse a model name that is a script, such as ``emulated-n50``. For any other name, return ``default``.
 
     Raises:
         ValueError: The script has an unknown part.

@@ -80,6 +80,7 @@ class ClientWriter:
 
         Returns:
             ``gone`` if the client has disconnected. ``slow`` if the wait takes longer than ``DRAIN_TIMEOUT_S``.
+            Otherwise None.
         """
         for _ in range(int(DRAIN_TIMEOUT_S / _POLL_S)):
             if self._transport.is_closing():

@@ -121,7 +121,10 @@ class DeliverySession:
         return self._caught_up(tuple(already_sent), rest)
 
     def has_resumed_with(self, logged: LoggedEvent) -> bool:
-        """Return whether ``resume`` got this event, and not another that the log had at the same offset."""
+        """Return whether this event was in the history that ``resume`` applied.
+
+        Two events with the same offset but different append times count as different events.
+        """
         return (logged.offset, logged.log_ms) in self._resumed_with
 
     def forget_history(self) -> None:

@@ -47,12 +47,11 @@ class ClientConnection:
 class OpenRequest:
     """The data of a request that its streams need.
 
-    A request first reaches the host of an edge. The edge reads the request a little later.
-
     Attributes:
-        at: When the request reached the host, in microseconds since the epoch.
-        waited_ms: Time from ``at`` until the request was written to the log, in milliseconds. For a resumed stream, the
-            time begins when an edge read the original request, as in ``Request.waited_ms``.
+        at: When the request reached the host of an edge, in microseconds since the epoch. The edge reads the request a
+            little later.
+        waited_ms: Time from ``at`` until the request was written to the log, in milliseconds. For a resumed stream, it
+            is ``Request.waited_ms``, which leaves out the time before the edge read the request.
         total_ms: The total deadline: milliseconds from when the edge read the request.
     """
 

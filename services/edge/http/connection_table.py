@@ -135,7 +135,7 @@ class ConnectionTable(Generic[Key]):
                 self._groups[entry.group].waiting.pop(key, None)
 
     def move(self, key: Key, address: str) -> ConnectionAdmission[Key]:
-        """Count a trusted proxy's connection under another address, unless a limit forbids it."""
+        """Count a trusted proxy's connection under the address of its present client, unless a limit forbids it."""
         # ``address`` is ``PROXIED`` between two requests.
         entry, name = self._entries.get(key), address_group(address)
         if entry is None or entry.refusal is not None or entry.group == name:

@@ -40,7 +40,7 @@ class PartitionFollower:
     A consumer group assigns the home partitions.
 
     Args:
-        handler: Is called with the records.
+        handler: Called with the records.
         wants: Returns whether a record must be decoded and passed to ``handler``.
         instance: Name of this edge process.
         static_id: The ``group.instance.id`` of this edge, which stays the same when the edge is restarted; None if

@@ -182,7 +182,7 @@ class ScanQueue:
         """Record that the reader of ``turn`` starts at the offset ``reader_position``.
 
         Return the look-ups that are complete now. The reader starts at a later offset than ``turn.begin`` if the log no
-        longer has the record at ``turn.begin``. A look-up of which all records are missing is complete at once.
+        longer has the record at ``turn.begin``. A look-up whose records are all missing is complete at once.
         """
         for scan in self._all():
             if scan.place == turn.place and scan.position >= turn.begin:

@@ -17,10 +17,10 @@ BATCH_SHARE: Final = 0.75
 
 
 class StreamPlace:
-    """The right of one batch request to use a stream, until ``release`` is called.
+    """A place among the edge's streams, taken by one batch request until ``release`` is called.
 
     Attributes:
-        waited: Whether the request had to wait for this right.
+        waited: Whether the request had to wait for the place.
     """
 
     def __init__(self, room: "BatchRoom", *, waited: bool) -> None:
@@ -85,7 +85,7 @@ class BatchRoom:
     def admit(self) -> None:
         """Start the requests that wait, the oldest first, until the limit is reached.
 
-        Call this whenever a stream ended.
+        Call this whenever a stream has ended.
         """
         room = self._free
         while self._waiting and room > 0:

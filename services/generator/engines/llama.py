@@ -84,19 +84,22 @@ class LlamaSettings:
     model_path: Path | None = field(default=None, metadata={"help": "a GGUF file"})
     cache: CacheSettings = field(default_factory=CacheSettings)
     llama_threads: int = field(
-        default=max(1, (os.cpu_count() or 2) // 2), metadata={"help": "compute threads", "ge": 1, "le": 256}
+        default=max(1, (os.cpu_count() or 2) // 2),
+        metadata={"help": "number of threads that compute", "ge": 1, "le": 256},
     )
     llama_slots: int = field(default=4, metadata={"help": "maximum number of concurrent answers", "ge": 1, "le": 64})
     llama_context: int = field(
-        default=2_048, metadata={"help": "tokens of prompt and answer in a slot", "ge": 128, "le": 131_072}
+        default=2_048,
+        metadata={"help": "maximum number of tokens of prompt and answer together", "ge": 128, "le": 131_072},
     )
     llama_speculation: Literal["off", "ngram"] = field(default="off", metadata={"help": "how tokens are drafted"})
     llama_batch: int = field(
-        default=PREFILL_BATCH, metadata={"help": "prompt tokens computed together", "ge": 1, "le": 8_192}
+        default=PREFILL_BATCH,
+        metadata={"help": "maximum number of prompt tokens computed in one step", "ge": 1, "le": 8_192},
     )
     llama_kv: Literal["f16", "q8_0", "q4_0"] = field(default="f16", metadata={"help": "type of the KV cache"})
     llama_flash_attention: Literal["auto", "on", "off"] = field(
-        default="auto", metadata={"help": "whether attention is computed in blocks"}
+        default="auto", metadata={"help": "whether FlashAttention is used, auto = llama.cpp's choice"}
     )
     llama_prefix_cache: bool = field(default=True, metadata={"help": "reuse the KV cache of common prefixes"})
 

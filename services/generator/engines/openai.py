@@ -52,16 +52,19 @@ class OpenAISettings:
     """
 
     upstream_url: str = field(default="", metadata={"help": "address of an OpenAI-compatible server"})
-    upstream_key: str | None = field(default=None, repr=False, metadata={"help": "its API key", "secret": True})
+    upstream_key: str | None = field(
+        default=None, repr=False, metadata={"help": "API key of the server", "secret": True}
+    )
     model: str | None = field(default=None, metadata={"help": "model that answers requests for 'default'"})
     upstream_connections: int = field(
         default=256, metadata={"help": "maximum number of concurrent answers", "ge": 1, "le": 10_000}
     )
     upstream_connect_timeout_ms: int = field(
-        default=2_000, metadata={"help": "timeout for connecting", "ge": 1, "le": 600_000}
+        default=2_000, metadata={"help": "maximum time to connect to the server", "ge": 1, "le": 600_000}
     )
     upstream_read_timeout_ms: int = field(
-        default=30_000, metadata={"help": "timeout between two reads", "ge": 1, "le": 3_600_000}
+        default=30_000,
+        metadata={"help": "maximum time without data from the server during an answer", "ge": 1, "le": 3_600_000},
     )
     upstream_body: str = field(default="", metadata={"help": "further fields of each request's body, a JSON object"})
     upstream_step_usage: Literal["on", "off"] = field(

@@ -69,10 +69,11 @@ def _text(message: Any) -> str:
 def divided(prompts: Sequence[str], at_once: int) -> list[tuple[int, Sequence[str]]]:
     """Divide the prompts among closed loops. Return each loop's number of concurrent requests, and its prompts.
 
-    A closed loop is a load test with a fixed number of concurrent requests. There are two loops with 1 request at a
-    time, and one loop with ``at_once`` requests at a time. If ``at_once`` is above 3, there are also two loops with m
-    requests at a time, for one m between 1 and ``at_once``. If the prompts do not suffice for two loops with the same
-    number of requests at a time, there is only one such loop.
+    A closed loop is a load test with a fixed number of concurrent requests. The loops run one after the other. The
+    loop in the middle has ``at_once`` concurrent requests. The first loop and the last loop have 1 concurrent request.
+    If ``at_once`` is above 3, the loops just before and just after the middle have the rounded square root of
+    ``at_once``. So with ``at_once=16``, the numbers are 1, 4, 16, 4, 1. If there are too few prompts for both loops
+    with the same number, only the one before the middle remains.
 
     Raises:
         UserError: There are too few prompts.

@@ -32,52 +32,120 @@ HOURS: Final = {"m": 1 / 60, "min": 1 / 60, "h": 1.0, "d": 24.0}
 def add(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(run=run)
     job = parser.add_argument_group("the job")
-    job.add_argument("--requests", type=int, default=200_000, help="number of requests (200000)")
-    job.add_argument("--shared", type=int, default=2_400, help="tokens at the beginning of every prompt (2400)")
-    job.add_argument("--own", type=int, default=600, help="further tokens of each prompt (600)")
-    job.add_argument("--output", type=int, default=300, help="tokens of each answer (300)")
-    job.add_argument("--model", default="gemma-3-12b", help="model, or its config.json (gemma-3-12b)")
-    ways = parser.add_argument_group("the ways")
-    ways.add_argument("--gpu", default="rtx-4080", help="GPU of your own, from the catalogue, or none (rtx-4080)")
-    ways.add_argument("--gpus", default="1,2,4,8", help="numbers of GPUs to consider (1,2,4,8)")
-    ways.add_argument(
-        "--smaller", help="smaller models that may do, or none (of gemma-2-9b, gemma-2-2b those that are smaller)"
+    job.add_argument("--requests", type=int, default=200_000, help="number of requests (default: %(default)s)")
+    job.add_argument(
+        "--shared",
+        type=int,
+        default=2_400,
+        help="tokens that all prompts have in common at their beginning (default: %(default)s)",
     )
-    ways.add_argument("--draft", help="model that drafts, or none (gemma-3-1b if it is smaller)")
-    ways.add_argument("--alpha", type=float, default=0.7, help="probability that a drafted token is accepted (0.7)")
-    ways.add_argument("--refine", type=float, default=0.1, help="share that a cascade passes on (0.1)")
-    ways.add_argument("--best", type=float, default=0.01, help="share of the best that a cascade looks for (0.01)")
+    job.add_argument(
+        "--own",
+        type=int,
+        default=600,
+        help="further tokens of each prompt, after the common ones (default: %(default)s)",
+    )
+    job.add_argument("--output", type=int, default=300, help="tokens of each answer (default: %(default)s)")
+    job.add_argument(
+        "--model", default="gemma-3-12b", help="model in the catalogue, or its config.json (default: %(default)s)"
+    )
+    ways = parser.add_argument_group("the ways")
     ways.add_argument(
-        "--rho", type=float, default=0.8, help="rank correlation of a cascade's first score and the final one (0.8)"
+        "--gpu", default="rtx-4080", help="your own GPU: its name in the catalogue, or none (default: %(default)s)"
+    )
+    ways.add_argument("--gpus", default="1,2,4,8", help="numbers of GPUs to consider (default: %(default)s)")
+    ways.add_argument(
+        "--smaller",
+        help="smaller models to consider, or none (default: gemma-2-9b and gemma-2-2b, if smaller than --model)",
+    )
+    ways.add_argument("--draft", help="draft model, or none (default: gemma-3-1b, if smaller than --model)")
+    ways.add_argument(
+        "--alpha", type=float, default=0.7, help="probability that a drafted token is accepted (default: %(default)s)"
+    )
+    ways.add_argument(
+        "--refine",
+        type=float,
+        default=0.1,
+        help="share of the prompts that a cascade passes to the larger model (default: %(default)s)",
+    )
+    ways.add_argument(
+        "--best",
+        type=float,
+        default=0.01,
+        help="share of the prompts that count as the best, which a cascade has to find (default: %(default)s)",
+    )
+    ways.add_argument(
+        "--rho",
+        type=float,
+        default=0.8,
+        help="rank correlation between the scores of a cascade's first and last model (default: %(default)s)",
     )
     sample = parser.add_argument_group("a sample, run before the plan is made")
     sample.add_argument(
         "--sample",
         type=Path,
         metavar="FILE",
-        help="prompts: OpenAI's batch JSONL, objects with a prompt, or a prompt a line",
-    )
-    sample.add_argument("--engine", default="llama", help="simulated, llama, openai (or a running edge), vllm (llama)")
-    sample.add_argument("--sample-size", type=int, default=200, help="prompts to run, spread over the file (200)")
-    sample.add_argument("--at-once", type=int, default=4, help="requests at once (4)")
-    sample.add_argument("--limit-s", type=float, default=600.0, help="time for the sample (600)")
-    sample.add_argument("--request-s", type=float, default=120.0, help="a request that takes longer has failed (120)")
-    sample.add_argument(
-        "--sampled-gpu", help="GPU of the sampled engine, which runs --model: its ways are corrected by the sample"
+        help="file of prompts to run: OpenAI's batch JSONL, JSON objects with a prompt, or one prompt per line",
     )
     sample.add_argument(
-        "--sampled-precision", default="fp8", choices=PRECISIONS, help="precision of the sampled engine (fp8)"
+        "--engine",
+        default="llama",
+        help="engine of the sample: simulated, llama, openai (any server, or an edge), vllm (default: %(default)s)",
     )
-    sample.add_argument("--engine-per-hour", type=float, default=0.0, help="what the engine's hour costs (0)")
+    sample.add_argument(
+        "--sample-size",
+        type=int,
+        default=200,
+        help="number of prompts to run, spread over the file (default: %(default)s)",
+    )
+    sample.add_argument(
+        "--at-once", type=int, default=4, help="maximum number of requests at once (default: %(default)s)"
+    )
+    sample.add_argument(
+        "--limit-s", type=float, default=600.0, help="seconds after which no further prompt is sent (default: 600)"
+    )
+    sample.add_argument(
+        "--request-s", type=float, default=120.0, help="timeout of a request, in seconds (default: 120)"
+    )
+    sample.add_argument(
+        "--sampled-gpu",
+        help="GPU on which the sampled engine runs --model; the sample then corrects predictions for this GPU",
+    )
+    sample.add_argument(
+        "--sampled-precision",
+        default="fp8",
+        choices=PRECISIONS,
+        help="precision of the sampled engine's weights (default: %(default)s)",
+    )
+    sample.add_argument(
+        "--engine-per-hour",
+        type=float,
+        default=0.0,
+        help="cost of the sampled engine per hour, in US dollars (default: 0)",
+    )
     asked = parser.add_argument_group("the questions")
-    asked.add_argument("--within", metavar="TIME", help="answer: the cheapest within this time, such as 5h, 90m, 2d")
-    asked.add_argument("--budget", type=float, metavar="MONEY", help="answer: the best within this money")
     asked.add_argument(
-        "--quality-loss", type=float, default=5.0, help="points of the score that an answer may be worse (5)"
+        "--within", metavar="TIME", help="also choose the cheapest way within this time, such as 5h, 90m or 2d"
     )
-    parser.add_argument("--prices", type=Path, metavar="FILE", help="your prices, limits and scores (TOML)")
-    parser.add_argument("--show-prices", action="store_true", help="print the file of prices, to edit, and end")
-    parser.add_argument("--json", action="store_true", help="one JSON object")
+    asked.add_argument(
+        "--budget", type=float, metavar="MONEY", help="also choose the best way within this cost, in US dollars"
+    )
+    asked.add_argument(
+        "--quality-loss",
+        type=float,
+        default=5.0,
+        help="maximum loss of quality score, in points, against --model (default: 5)",
+    )
+    parser.add_argument(
+        "--prices",
+        type=Path,
+        metavar="FILE",
+        help="TOML file with your prices, rate limits and scores (default: the built-in file)",
+    )
+    parser.add_argument(
+        "--show-prices", action="store_true", help="print the default price file, to be edited, and exit"
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.add_argument("--plot", type=Path, metavar="FILE|DIR", help="draw into a .png or .svg file, or into a folder")
 
 

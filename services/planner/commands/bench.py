@@ -23,16 +23,20 @@ DEFAULT_TOKEN_MS: Final = 50.0
 
 def add(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(run=run)
-    parser.add_argument("result", type=Path, help="a file written by `railbus bench engine --out`")
+    parser.add_argument("result", type=Path, help="file written by `railbus bench engine --out`")
     parser.add_argument("--against", type=Path, metavar="RESULT", help="compare with this earlier result")
     parser.add_argument(
-        "--slo-ttft-ms", type=float, help="limit for the first token of a good request (the class's, or 200)"
+        "--slo-ttft-ms",
+        type=float,
+        help="maximum time to the first token of a good request (default: that of --class, or 200)",
     )
     parser.add_argument(
-        "--slo-token-ms", type=float, help="limit for the mean time between its tokens (the class's, or 50)"
+        "--slo-token-ms",
+        type=float,
+        help="maximum mean time between tokens of a good request (default: that of --class, or 50)",
     )
     add_class_options(parser)
-    parser.add_argument("--json", action="store_true", help="one JSON object")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.add_argument("--plot", type=Path, metavar="FILE|DIR", help="draw into a .png or .svg file, or into a folder")
 
 

@@ -20,48 +20,88 @@ from services.runtime.errors import UserError
 
 DEFAULT_TTFT_MS: Final = 200.0
 """Default deadline of a request for the first token, in milliseconds."""
+_SURROUNDINGS: Final = {
+    "network": "round trip between client and edge",
+    "pre": "time of edge, Kafka and tokenizer before the engine",
+    "post": "time for detokenizing and bookkeeping of a chunk",
+    "response": "time of Kafka and edge after the engine",
+    "rails": "time of the input rails, which run during the queue and the prefill",
+}
 
 
 def add(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(run=run)
-    parser.add_argument("--gpu", default="h100", help="accelerator, from the catalogue (h100)")
-    parser.add_argument("--target", default="gemma-3-27b", help="target model, or its config.json (gemma-3-27b)")
-    parser.add_argument("--draft", default="gemma-3-4b", help="draft model, its config.json, or none (gemma-3-4b)")
+    parser.add_argument("--gpu", default="h100", help="name of the GPU in the catalogue (default: %(default)s)")
     parser.add_argument(
-        "--precision", default="fp8", choices=get_args(Precision), help="precision of the linear layers (fp8)"
-    )
-    parser.add_argument("--kv", default="bf16", choices=get_args(KvPrecision), help="precision of the KV cache (bf16)")
-    parser.add_argument(
-        "--engine", default="vllm", choices=get_args(Engine), help="engine, whose fixed times differ (vllm)"
-    )
-    parser.add_argument("--alpha", type=float, default=0.8, help="probability that a drafted token is accepted (0.8)")
-    parser.add_argument("--prompt", type=int, default=512, help="tokens of the prompt (512)")
-    parser.add_argument("--cached", type=int, default=0, help="tokens of the prompt that are cached (0)")
-    parser.add_argument("--output", type=int, default=50, help="tokens of the answer (50)")
-    parser.add_argument("--batch", type=int, default=1, help="sequences that decode together (1)")
-    parser.add_argument(
-        "--utilisation", type=float, default=0.0, help="share of time that the engine is busy, 0 to below 1 (0)"
+        "--target",
+        default="gemma-3-27b",
+        help="target model in the catalogue, or its config.json (default: %(default)s)",
     )
     parser.add_argument(
-        "--ttft-ms", type=float, help="deadline for the first token, from receipt (the class's, or 200)"
+        "--draft",
+        default="gemma-3-4b",
+        help="draft model in the catalogue, its config.json, or none (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--precision",
+        default="fp8",
+        choices=get_args(Precision),
+        help="precision of the linear layers (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--kv", default="bf16", choices=get_args(KvPrecision), help="precision of the KV cache (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--engine",
+        default="vllm",
+        choices=get_args(Engine),
+        help="engine whose measured efficiency is assumed (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--alpha", type=float, default=0.8, help="probability that a drafted token is accepted (default: %(default)s)"
+    )
+    parser.add_argument("--prompt", type=int, default=512, help="tokens of the prompt (default: %(default)s)")
+    parser.add_argument(
+        "--cached", type=int, default=0, help="prompt tokens that are in the prefix cache (default: %(default)s)"
+    )
+    parser.add_argument("--output", type=int, default=50, help="tokens of the answer (default: %(default)s)")
+    parser.add_argument(
+        "--batch", type=int, default=1, help="number of sequences that decode together (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--utilisation",
+        type=float,
+        default=0.0,
+        help="share of the time in which other requests prefill, 0 to below 1 (default: 0)",
+    )
+    parser.add_argument(
+        "--ttft-ms",
+        type=float,
+        help="deadline of the first token, counted from receipt (default: that of --class, or 200)",
     )
     add_class_options(parser)
     parser.add_argument(
-        "--launch-ms", type=float, default=0.0, help="time of a draft step beyond a step of the draft model (0)"
+        "--launch-ms",
+        type=float,
+        default=0.0,
+        help="extra time of each draft step, beyond the draft model's own (default: 0)",
     )
     defaults = SurroundingLatency()
-    for name in ("network", "pre", "post", "response", "rails"):
+    for name, meaning in _SURROUNDINGS.items():
         value = getattr(defaults, name)
-        parser.add_argument(f"--{name}-ms", type=float, default=value, help=f"part of the budget ({value:g})")
+        parser.add_argument(f"--{name}-ms", type=float, default=value, help=f"{meaning} (default: {value:g})")
     parser.add_argument(
-        "--calibrate", type=Path, metavar="RESULT", help="fit the model to a result of `railbus bench engine` instead"
+        "--calibrate",
+        type=Path,
+        metavar="RESULT",
+        help="instead, fit the formulas to a result of `railbus bench engine`",
     )
     parser.add_argument(
         "--processor-time",
         action="store_true",
         help="with --calibrate: use CPU time instead of wall time; only for an engine that computes on one thread",
     )
-    parser.add_argument("--json", action="store_true", help="one JSON object")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.add_argument("--plot", type=Path, metavar="FILE|DIR", help="draw into a .png or .svg file, or into a folder")
 
 

@@ -10,8 +10,16 @@ from services.runtime.errors import UserError
 
 
 def add_class_options(parser: argparse._ArgumentGroup | argparse.ArgumentParser) -> None:
-    parser.add_argument("--class", dest="service_class", metavar="NAME", help="class of the policy: chat, voice, ...")
-    parser.add_argument("--policy", type=Path, default=DEFAULT_POLICY, metavar="DIR", help="policy (the default one)")
+    parser.add_argument(
+        "--class", dest="service_class", metavar="NAME", help="take limits from this class of the policy, such as chat"
+    )
+    parser.add_argument(
+        "--policy",
+        type=Path,
+        default=DEFAULT_POLICY,
+        metavar="DIR",
+        help="folder of the policy (default: the built-in policy)",
+    )
 
 
 def limits_of_class(args: argparse.Namespace) -> Limits | None:

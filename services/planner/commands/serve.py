@@ -39,32 +39,53 @@ STREAMS: Final = (1_000, 10_000, 100_000, 1_000_000)
 def add(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(run=run)
     demand = parser.add_argument_group("the demand")
-    demand.add_argument("--users", type=int, default=1_000, help="people (1000)")
+    demand.add_argument("--users", type=int, default=1_000, help="number of users (default: %(default)s)")
     demand.add_argument(
-        "--every", type=float, default=60.0, metavar="S", help="seconds between one person's requests, at the peak (60)"
+        "--every",
+        type=float,
+        default=60.0,
+        metavar="S",
+        help="seconds between two requests of a user, at the peak (default: 60)",
     )
-    demand.add_argument("--prompt", type=int, default=512, help="tokens of a prompt (512)")
-    demand.add_argument("--cached", type=int, default=0, help="of these, tokens that are cached (0)")
-    demand.add_argument("--output", type=int, default=200, help="tokens of an answer (200)")
+    demand.add_argument("--prompt", type=int, default=512, help="tokens of a prompt (default: %(default)s)")
+    demand.add_argument(
+        "--cached", type=int, default=0, help="prompt tokens that are in the prefix cache (default: %(default)s)"
+    )
+    demand.add_argument("--output", type=int, default=200, help="tokens of an answer (default: %(default)s)")
     promise = parser.add_argument_group("the promise")
     add_class_options(promise)
     for name, what in (
-        ("ttft", "limit for the first token of 99 of 100 requests"),
-        ("token", "limit for the mean time between tokens"),
-        ("total", "limit for the whole answer of 99 of 100 requests"),
+        ("ttft", "maximum p99 of the time to the first token"),
+        ("token", "maximum mean time between tokens"),
+        ("total", "maximum p99 of the time of the whole answer"),
     ):
-        promise.add_argument(f"--{name}-ms", type=float, metavar="MS", help=f"{what}, instead of the class's")
+        promise.add_argument(f"--{name}-ms", type=float, metavar="MS", help=f"{what}, instead of the limit of --class")
     engines = parser.add_argument_group("the engines")
-    engines.add_argument("--model", default="gemma-3-27b", help="model, or its config.json (gemma-3-27b)")
-    engines.add_argument("--gpu", default="a100-80,h100,h200,b200", help="GPUs (a100-80,h100,h200,b200)")
-    engines.add_argument("--gpus", default="1,2,4,8", help="GPUs of one engine, tensor parallel (1,2,4,8)")
-    engines.add_argument("--precision", default="fp8", choices=PRECISIONS, help="precision of the weights (fp8)")
     engines.add_argument(
-        "--calibrate", type=Path, metavar="RESULT", help="one engine: that of a result of `railbus bench engine`"
+        "--model", default="gemma-3-27b", help="model in the catalogue, or its config.json (default: %(default)s)"
     )
-    parser.add_argument("--grow", action="store_true", help="also what 1,000 to 1,000,000 streams at once would need")
-    parser.add_argument("--prices", type=Path, metavar="FILE", help="your prices, as for `railbus plan batch`")
-    parser.add_argument("--json", action="store_true", help="one JSON object")
+    engines.add_argument(
+        "--gpu", default="a100-80,h100,h200,b200", help="kinds of GPU to compare (default: %(default)s)"
+    )
+    engines.add_argument(
+        "--gpus",
+        default="1,2,4,8",
+        help="numbers of GPUs per engine (tensor parallel) to compare (default: %(default)s)",
+    )
+    engines.add_argument(
+        "--precision", default="fp8", choices=PRECISIONS, help="precision of the weights (default: %(default)s)"
+    )
+    engines.add_argument(
+        "--calibrate",
+        type=Path,
+        metavar="RESULT",
+        help="plan only with the engine of this result of `railbus bench engine`",
+    )
+    parser.add_argument(
+        "--grow", action="store_true", help="also show what 1,000 to 1,000,000 answers at once would need"
+    )
+    parser.add_argument("--prices", type=Path, metavar="FILE", help="price file, as for `railbus plan batch`")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
 
 
 def run(args: argparse.Namespace) -> int:

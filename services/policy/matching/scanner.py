@@ -123,7 +123,7 @@ class Scanner:
         return found
 
     def finish(self) -> list[Match]:
-        """Tell the scanner that the text has ended, and return the matches that were not returned yet."""
+        """Tell the scanner that the text has ended, and return the matches that have not been returned yet."""
         found: list[Match] = []
         for start, state in zip(self._starts, self._config.states, strict=True):
             if state.final is not None:

@@ -135,7 +135,7 @@ class PolicyDocument(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """The content of ``policy.toml``.
 
     Attributes:
-        name: The policy's name. The version does not show it, because a version is just a hash of all files.
+        name: The policy's name. Logs show it next to the version, which is a hash of all files.
         about: A description in one sentence.
         rails: Input rails.
         safety: Output checks.

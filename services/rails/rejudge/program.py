@@ -134,11 +134,16 @@ def _side(ruling: dict[str, Any]) -> str:
 def parser() -> argparse.ArgumentParser:
     found = argparse.ArgumentParser(
         prog="python -m services.rails.rejudge",
-        description="judge recorded prompts again; see `railbus audit rejudge`",
+        description="Judge recorded prompts again under a policy; see `railbus audit rejudge`.",
     )
     add_traffic_options(found)
-    found.add_argument("--without-rail", action="append", default=[], help="do not ask this rail")
-    found.add_argument("--classifiers", type=int, default=1, help="processes of the jailbreak classifier")
+    found.add_argument("--without-rail", action="append", default=[], help="leave out this rail; repeatable")
+    found.add_argument(
+        "--classifiers",
+        type=int,
+        default=1,
+        help="number of processes of the jailbreak classifier (default: %(default)s)",
+    )
     return found
 
 

@@ -38,9 +38,9 @@ class Breaker:
         self._probes_served = 0
 
     def admits(self, now_us: int) -> Literal["yes", "probe", "no"]:
-        """Return whether a new request goes to the self-hosted engines.
+        """Return whether a new request goes to the self-hosted engines: ``yes``, ``no`` or ``probe``.
 
-        ``probe`` means that it does, as one of ``PROBES`` requests that test whether the engines work again.
+        A ``probe`` goes to the engines, too. It is one of ``PROBES`` requests that test whether the engines work again.
         """
         if self.state == "closed":
             return "yes"

@@ -84,7 +84,10 @@ class SpendTracker:
 
 
 class FallbackBudget:
-    """A budget that all partitions of a router share. A router has two: one for fallbacks, one for retries."""
+    """A budget for further attempts. All partitions of a router share it.
+
+    A router has two of these budgets: one for fallbacks, one for retries.
+    """
 
     def __init__(self, limits: FallbackLimits) -> None:
         self.limits = limits
@@ -109,7 +112,8 @@ class FallbackBudget:
     def used(self, now_us: int) -> float:
         """Return the spent fraction of the allowed attempts or of the allowed money, whichever is larger.
 
-        Return at least 1 if an attempt was refused within the last minute, unless no attempt is allowed at all.
+        Return at least 1 if an attempt was refused within the last minute. Ignore refusals if the limits allow no
+        attempts.
         """
         fallbacks, most, spent_usd = self._totals(now_us)
         of_requests = fallbacks / most if most else 0.0

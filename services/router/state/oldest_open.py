@@ -1,4 +1,4 @@
-"""Finds the oldest open request of a partition. The partition's next owner reads the log from that request on.
+"""Find the oldest open request of a partition. The partition's next owner reads the log from that request on.
 
 No I/O, no clock.
 """

@@ -175,7 +175,7 @@ class RequestState:
         return self.screen.over or not self.known
 
     def on_stream(self, event: StreamEvent, at_us: int, log_ms: int) -> None:
-        """Apply an event. Its append time is ``at_us`` by this process's clock, ``log_ms`` by the broker's clock."""
+        """Apply an event. Its append time is ``at_us`` by this process's clock, and ``log_ms`` by the broker's."""
         screen = self.screen
         match event:
             case Chunk():
@@ -215,7 +215,11 @@ class RequestState:
             self._know(at_us - min(queue_us, MAX_WAITED_MS * 1_000), self.config.narrow(event.deadlines))
 
     def should_write(self, key: str, known_us: int, context: EventContext) -> bool:
-        """Return whether to write the decision ``key`` now. If so, also store the present time in ``pending``."""
+        """Return whether to write the decision ``key`` now. If so, also store the present time in ``pending``.
+
+        Return False if the decision was already written and has not been read back, and ``known_us`` is less than
+        ``RETRY_US`` after the writing. ``known_us`` is the time up to which the log was read.
+        """
         written_us = self.pending.get(key)
         if written_us is not None and known_us - written_us < RETRY_US:
             return False

@@ -1,4 +1,4 @@
-"""Runs checks, each with a time limit. A check that ends with an error is tried again a few times.
+"""Run checks, each with a time limit. A check that ends with an error is tried again a few times.
 
 The number of concurrent checks is bounded, in total and for each tenant.
 """

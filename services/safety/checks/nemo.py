@@ -1,4 +1,4 @@
-"""Tier 1: NeMo Guardrails' output rails on a window of the answer.
+"""Tier 1 of the checks of answers: NeMo Guardrails' output rails. They check one window of the answer at a time.
 
 NeMo compiles the rails, and this module runs them one by one. NeMo's own runner is not used, because it stops at the
 first rail that blocks, and because it does not say where in the text a finding is.

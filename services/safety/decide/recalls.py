@@ -1,4 +1,4 @@
-"""Makes recalls and clearances from findings. No I/O."""
+"""Make recalls and clearances from findings. No I/O."""
 
 import hashlib
 from dataclasses import dataclass

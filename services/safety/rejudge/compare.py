@@ -1,6 +1,7 @@
 """Compare the recorded recalls with the recalls under another policy. No I/O.
 
-Also score the other policy's rules by labels. A label is a piece of text that a person has marked as a finding.
+Also score each rule of the other policy by comparing its recalls with labels. A label is a piece of text that a person
+has marked as a finding.
 """
 
 from collections import Counter, defaultdict

@@ -1,4 +1,4 @@
-"""Reads recorded answers, judges them again under a policy, and prints the differences."""
+"""Read recorded answers, judge them again under a policy, and print the differences."""
 
 import argparse
 import gc
@@ -147,13 +147,15 @@ def _side(recall: dict[str, Any]) -> str:
 def parser() -> argparse.ArgumentParser:
     found = argparse.ArgumentParser(
         prog="python -m services.safety.rejudge",
-        description="judge recorded answers again; see `railbus audit rejudge`",
+        description="Judge recorded answers again under a policy; see `railbus audit rejudge`.",
     )
     add_traffic_options(found)
-    found.add_argument("--labels", type=Path, help="JSON lines: id, span, category")
+    found.add_argument(
+        "--labels", type=Path, help="file of spans that should be recalled: JSON lines with id, span, category"
+    )
     return found
 
 
 def main() -> int:
-    """Run the command. Return 0 if no recall is different, 1 if a recall is different, 2 after a user's mistake."""
+    """Run the command. Return 0 if the recalls equal the recorded ones, 1 if they differ, 2 after a user's mistake."""
     return run_rejudge(rejudge(parser().parse_args()))

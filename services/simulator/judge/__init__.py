@@ -1,1 +1,1 @@
-"""Check a simulation: the module ``oracle`` checks during the simulation, the module ``ending`` checks at its end."""
+"""Check a simulation. The module ``oracle`` checks during the simulation, and the module ``ending`` at its end."""

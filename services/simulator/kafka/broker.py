@@ -240,10 +240,7 @@ class LogReader:
 
     @property
     def since_us(self) -> int:
-        """A time on the process's clock; 0 if unknown.
-
-        The reader has read all records that were appended before this time.
-        """
+        """The time up to which the reader has read the log, by the process's clock; 0 if unknown."""
         return self._process.steady_at_us(self._whole_us) if self._whole_us else 0
 
     def _wait_on(self) -> None:

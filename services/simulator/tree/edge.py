@@ -46,7 +46,7 @@ find the request."""
 
 @dataclass(frozen=True)
 class EdgeParts:
-    """The classes and flags from which an edge is built. Tests replace some of them by defective ones."""
+    """The classes and flags from which an edge is built. Tests replace some of them with defective ones."""
 
     plan: type[FollowPlan] = FollowPlan
     index: type[RequestIndex] = RequestIndex

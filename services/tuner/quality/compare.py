@@ -68,7 +68,10 @@ class Quality(msgspec.Struct, frozen=True):
     def objection(self, *, lossy: bool, rules: Rules) -> str:
         """Return why the change must be refused, judged by the engine's answers; empty if there is no objection.
 
-        A change is also refused if nothing shows that its loss is at most ``rules.max_loss``.
+        A change that is said to be lossless is accepted if it is not shown to alter more answers than chance does. If
+        it is shown to do so, it is judged like a lossy change. A lossy change is refused if it solves fewer tasks, or
+        if its loss may exceed ``rules.max_loss``. The loss is the rise of the perplexity, or the share of tasks lost if
+        there is no perplexity.
         """
         if not lossy and self.fewer_identical.low <= 0:
             return ""

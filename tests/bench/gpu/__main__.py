@@ -46,14 +46,34 @@ def main() -> None:
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.bench.gpu", description=__doc__)
-    parser.add_argument("--stage", default="all", help="all, or some of: " + ", ".join(STAGES))
-    parser.add_argument("--limit-s", type=float, default=1_800, help="end within so many seconds (1800)")
-    parser.add_argument("--folder", type=Path, default=ROOT / "build" / "gpu", help="what was measured so far")
-    parser.add_argument("--wheels", action="append", default=[], help="folder of wheels, where no registry is reached")
-    parser.add_argument("--target", type=Path, help="folder of a model with weights, instead of Gemma 3 27B's shape")
-    parser.add_argument("--draft", type=Path, help="folder of its draft model")
-    parser.add_argument("--gpu", help="name in the catalogue (default: the one that is found, else h100)")
-    parser.add_argument("--dry-run", action="store_true", help="tiny shapes on the CPU build of vLLM: does it work?")
+    parser.add_argument(
+        "--stage", default="all", help="stages to run, separated by commas: all, or some of " + ", ".join(STAGES)
+    )
+    parser.add_argument(
+        "--limit-s", type=float, default=1_800, help="maximum duration of the run, in seconds (default: 1800)"
+    )
+    parser.add_argument(
+        "--folder",
+        type=Path,
+        default=ROOT / "build" / "gpu",
+        help="folder for the results, with which a later run continues (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--wheels",
+        action="append",
+        default=[],
+        help="folder of wheels, if no package registry can be reached; repeatable",
+    )
+    parser.add_argument(
+        "--target",
+        type=Path,
+        help="folder of a target model with weights (default: random weights in the shape of Gemma 3 27B)",
+    )
+    parser.add_argument("--draft", type=Path, help="folder of the draft model for --target")
+    parser.add_argument("--gpu", help="name of the GPU in the catalogue (default: the GPU that is found, else h100)")
+    parser.add_argument(
+        "--dry-run", action="store_true", help="only test this program, with tiny models on the CPU build of vLLM"
+    )
     args = parser.parse_args()
     if unknown := set(args.stage.split(",")) - {"all", *STAGES}:
         parser.error(f"--stage {', '.join(sorted(unknown))}: there are all, {', '.join(STAGES)}")

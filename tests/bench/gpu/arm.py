@@ -26,11 +26,13 @@ def main():
     parser.add_argument("--tokens", type=int, default=128)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--runner", choices=("v1", "v2"), default="v1")
-    parser.add_argument("--first", default="", help="lengths of prompts whose first token is timed, one at a time")
+    parser.add_argument(
+        "--first", default="", help="lengths of prompts whose first token is timed, one prompt at a time"
+    )
     parser.add_argument("--precision", choices=("fp8", "bf16"), default="fp8")
     parser.add_argument("--kv", default="auto")
     parser.add_argument("--schedule", default="")
-    parser.add_argument("--real", action="store_true", help="the folders have weights and a tokenizer")
+    parser.add_argument("--real", action="store_true", help="the folders of the models have weights and a tokenizer")
     parser.add_argument("--cpu", action="store_true")
     args = parser.parse_args()
     os.environ["VLLM_NO_USAGE_STATS"] = "1"
@@ -41,7 +43,10 @@ def main():
 
 
 def measure(args):
-    """Load the engine once, and measure each batch size and the first token of each prompt length in ``args.first``."""
+    """Load the engine once. Measure each batch size. Measure the time to first token for other prompts.
+
+    ``args.first`` has the lengths of these prompts in tokens, separated by commas.
+    """
     from vllm import LLM, SamplingParams
 
     batches = [int(each) for each in args.batches.split(",")]

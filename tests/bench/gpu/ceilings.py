@@ -33,7 +33,7 @@ def main():
 def seconds(work, torch, rounds=20):
     """Return the time of one call of ``work``, in seconds.
 
-    The time is the mean of a series of ``rounds`` calls, and the best of three series.
+    ``work`` is called in three series of ``rounds`` calls. The result is the lowest mean of a series.
     """
     work()
     best = float("inf")

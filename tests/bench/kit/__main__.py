@@ -54,25 +54,49 @@ def arguments() -> argparse.ArgumentParser:
         prog="python -m tests.bench.kit", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     what = parser.add_subparsers(dest="what", required=True)
-    server = what.add_parser("upstream", help="a model server on a fixed schedule")
-    server.add_argument("--port", type=int, default=0, help="0 takes a free one (%(default)s)")
-    server.add_argument("--journal", type=Path, help="file that gets one line for each event")
-    client = what.add_parser("load", help="ask a server, and say how long it took")
-    client.add_argument("--url", required=True, help="of the server, without /v1")
-    client.add_argument("--model", default="fake-A-t30-g20-n50", help="(%(default)s)")
+    server = what.add_parser("upstream", help="run a model server that answers on a fixed schedule")
+    server.add_argument(
+        "--port", type=int, default=0, help="port to listen on; 0 means any free port (default: %(default)s)"
+    )
+    server.add_argument(
+        "--journal", type=Path, help="file to which the server appends a line for each event of a request"
+    )
+    client = what.add_parser("load", help="send requests to a server, and print how long they took")
+    client.add_argument("--url", required=True, help="address of the server, without /v1")
+    client.add_argument("--model", default="fake-A-t30-g20-n50", help="model to ask (default: %(default)s)")
     how = client.add_mutually_exclusive_group()
-    how.add_argument("--streams", type=positive, default=1, help="closed-loop: answers under way (%(default)s)")
-    how.add_argument("--rate", type=positive_number, help="open-loop: requests a second, as a Poisson process")
-    client.add_argument("--requests", type=positive, default=20, help="that are measured (%(default)s)")
-    client.add_argument("--warmup", type=int, help="requests before them (two for each stream up to 64, then one)")
-    client.add_argument("--most-open", type=positive, default=4_096, help="open-loop: answers at once (%(default)s)")
-    client.add_argument("--seed", type=int, default=1, help="of prompts and arrivals (%(default)s)")
-    client.add_argument("--prompts", choices=("distinct", "same"), default="distinct", help="(%(default)s)")
-    client.add_argument("--timeout-s", type=positive_number, default=120.0, help="for an answer (%(default)s)")
+    how.add_argument(
+        "--streams", type=positive, default=1, help="closed loop: number of requests at once (default: %(default)s)"
+    )
+    how.add_argument("--rate", type=positive_number, help="open loop: mean requests per second of a Poisson process")
+    client.add_argument(
+        "--requests", type=positive, default=20, help="number of measured requests (default: %(default)s)"
+    )
+    client.add_argument(
+        "--warmup",
+        type=int,
+        help="number of requests before the measured ones (default: two per stream up to 64, at least one per stream)",
+    )
+    client.add_argument(
+        "--most-open",
+        type=positive,
+        default=4_096,
+        help="open loop: maximum number of requests at once (default: %(default)s)",
+    )
+    client.add_argument("--seed", type=int, default=1, help="seed of prompts and arrivals (default: %(default)s)")
+    client.add_argument(
+        "--prompts",
+        choices=("distinct", "same"),
+        default="distinct",
+        help="send distinct prompts, or always the same (default: %(default)s)",
+    )
+    client.add_argument(
+        "--timeout-s", type=positive_number, default=120.0, help="maximum time for an answer, in seconds (default: 120)"
+    )
     client.add_argument("--header", action="append", default=[], metavar="NAME:VALUE", type=header)
-    client.add_argument("--extra", type=json.loads, default={}, help="more fields of the request, as JSON")
+    client.add_argument("--extra", type=json.loads, default={}, help="further fields of the request, as a JSON object")
     client.add_argument("--tree", action="append", default=[], metavar="NAME=PID", type=tree)
-    client.add_argument("--answers", action="store_true", help="print each answer too, its times in milliseconds")
+    client.add_argument("--answers", action="store_true", help="also print each answer with its times in ms")
     return parser
 
 

@@ -55,12 +55,12 @@ _MOST: Final = 3_600_000
 
 
 class ScheduleError(ValueError):
-    """The name of a model is not a valid schedule."""
+    """No schedule can be read from the name of the requested model."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """What the server does at a time after the request: it sends ``data``, or it resets the connection.
+    """An action of the server, ``at_ms`` after the request: it sends ``data``, or it resets the connection.
 
     ``chunks`` is the number of chunks with text in ``data``.
     """

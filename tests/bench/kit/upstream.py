@@ -1,4 +1,6 @@
-"""Test model server for measurements of speed. It serves OpenAI's chat completions on loopback, on a fixed schedule.
+"""A simulated model server for measurements of speed.
+
+It serves OpenAI's chat completions on loopback, on a fixed schedule.
 
 ``tests.bench.kit.schedule`` computes the schedules and faults, and this module executes them in one process. To be
 fast, it has one protocol object for each connection, and no task for a request. A chunk is sent when it is due or up to
@@ -225,6 +227,6 @@ def prompt_of(asked: dict[str, Any]) -> str:
 
 
 async def serve(port: int, journal: TextIO | None = None) -> asyncio.Server:
-    """Start the server on a port of loopback, and return it. Port 0 means any free port."""
+    """Start the server on a loopback port, and return it. Port 0 means any free port."""
     notes = Journal(journal)
     return await asyncio.get_running_loop().create_server(lambda: Connection(notes), "127.0.0.1", port, backlog=BACKLOG)

@@ -18,10 +18,10 @@ RESUMABLE = {"server_stopping", "slow_client", "not_ready", "busy", "log_unavail
 
 
 class ReceivedOp(NamedTuple):
-    """One message to a client.
+    """One message to a client, with one op or several.
 
     Attributes:
-        place: Position on the log: partition, offset, and number of the op.
+        place: The message's id, with which the client can resume: partition, offset, index.
         ops: The message's ops as tuples, such as ``("show", text)``.
     """
 

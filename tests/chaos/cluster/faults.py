@@ -24,7 +24,7 @@ WEIGHTS = {"kill": 30, "pause": 36, "stop": 12, "join": 5, "leave": 5, "kafka ki
 
 
 class Striker:
-    """Injects random faults. ``run`` begins them until a given time, and ``settle`` waits for their ends."""
+    """Injects random faults. ``run`` starts faults until a given time. ``settle`` waits until all faults have ended."""
 
     def __init__(self, tree, rng, every_s, campaign):
         self._tree, self._rng, self._every_s, self._campaign = tree, rng, every_s, campaign

@@ -2,13 +2,15 @@
 
 The checks use plain JSON and strings, and no code of the product. These are the kinds of violations:
 
-lost      an accepted request that is not on its topic, a request without a ``Closed``, a client that gets no more ops
-          of an open request, or a completed answer of which the client has only a part
-twice     an op that a client received again or out of order
-mixed     a screen that is not the beginning of one run's text, or that goes back to an earlier attempt
-withdrawn text on a screen that the edge had no permission to show: recalled, or before a verdict allowed it
-dead      a dead letter
-process   a process that ended by itself or did not stop, or a fault or a client of the test that failed
+lost        an accepted request that is not on its topic, a request without a ``Closed``, a client that gets no more ops
+            of an open request, or a completed answer of which the client has only a part
+twice       an op that a client received again or out of order
+mixed       a screen that is not the beginning of one run's text, or that goes back to an earlier attempt
+withdrawn   a screen with text that the edge was not allowed to show: recalled text, text after the withdrawal of the
+            answer, or text without a verdict that allows it
+dead        a dead letter
+process     a process that ended by itself or did not stop cleanly, an error while a fault was injected, or an error in
+            a client of the test
 """
 
 import json
@@ -34,7 +36,7 @@ class Told:
     Attributes:
         requests: Number of records on ``railbus.requests``.
         events: The request's records on the stream log, as (offset, kind, event), in the order of the log.
-        written: For each attempt, the number of its records on all topics of requests.
+        written: For each attempt, the number of its records on the topics whose names begin with ``railbus.requests``.
         begun_ms: When the broker appended each record of the kind ``Started``, in the order of the log.
     """
 
@@ -49,8 +51,8 @@ class DoubleTake(NamedTuple):
     """An attempt that two runs executed.
 
     Attributes:
-        second_ms: When the second run began.
-        written: Number of records that ask for this attempt on the topics of requests.
+        second_ms: When the broker appended the second run's ``Started``, in milliseconds since the epoch.
+        written: Number of records of this attempt on the topics whose names begin with ``railbus.requests``.
     """
 
     request_id: str
@@ -196,9 +198,10 @@ class _Run:
     """The text of one run, as far as the log was read.
 
     Attributes:
-        text: The text without recalls.
-        shown: The text with the replacements of recalled spans.
-        lengths: Lengths of ``shown`` that a client may see: after each chunk, and before and after a replacement.
+        text: The text before any recall.
+        shown: The text in which each recalled span is replaced.
+        lengths: The lengths that a client's screen may have. The screen is empty, or has ``shown`` up to the end of a
+            chunk, or up to the start or end of a replacement.
         stopped: The replacement for the whole text, if a recall has stopped the run.
     """
 

@@ -16,10 +16,10 @@ class Fault:
         at: When the fault began, in seconds of the monotonic clock.
         at_ms: When the fault began, in milliseconds of the wall clock, which is also the broker's clock here.
         over_ms: When everything worked again after the fault. None until then.
-        open: Number of requests that were open at the beginning, and whose clients have received neither an op nor the
-            end since.
-        last_s: Seconds from the beginning until the last of the other clients received something. None if there are
-            no other clients.
+        open: Number of requests that were open when the fault began, and have not continued since. A request continues
+            when its client receives an op or the end.
+        last_s: Seconds from the fault's beginning until the latest time at which one of the open requests continued.
+            None if none has continued.
     """
 
     def __init__(self, kind, readers):
@@ -49,7 +49,8 @@ class Recovery(NamedTuple):
         times: Number of faults.
         never: Number of faults after which at least one open answer did not continue.
         p50_s, p99_s, longest_s: Median, p99 and maximum of the seconds from a fault's beginning until the last open
-            answer continued. Infinite for the faults in ``never``. None if no answer was open at any fault.
+            answer continued. The time of a fault that ``never`` counts is infinite. None if no answer was open at any
+            fault.
     """
 
     kind: str
@@ -61,7 +62,10 @@ class Recovery(NamedTuple):
 
 
 def recovery(faults):
-    """Return a row for each kind of fault. The times leave out faults at which no answer was open."""
+    """Return a ``Recovery`` for each kind of fault.
+
+    ``p50_s``, ``p99_s`` and ``longest_s`` leave out faults at whose beginning no answer was open.
+    """
     by_kind = defaultdict(list)
     for fault in faults:
         by_kind[fault.kind].append(fault)
@@ -79,10 +83,11 @@ def _rank(times, share):
 
 
 def blame(double_takes, faults):
-    """Count the attempts that two runs executed, by cause.
+    """Count the attempts that two runs executed, by what led to the second run.
 
-    The cause is the kind of the latest fault that struck workers or Kafka, and that was not over for more than
-    ``AFTER_S`` when the second run began. If the request itself is on Kafka twice, that is the cause.
+    If the record that asks for the attempt was written to Kafka more than once, this led to the second run. Otherwise,
+    a fault of workers or Kafka is blamed: the latest one that was still active when the second run began, or that had
+    ended at most ``AFTER_S`` seconds before. Such attempts are counted by the kind of this fault.
     """
     found = Counter()
     for double in double_takes:

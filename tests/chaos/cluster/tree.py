@@ -142,7 +142,7 @@ class ClusterTree:
         return made
 
     def live(self, service):
-        """Return the places of a service whose process serves and is not the target of a fault now."""
+        """Return the places of a service whose processes serve now and are not the target of a fault."""
         return [place for place in self.places if place.service == service and place.ready and not place.busy]
 
     def edges(self):
@@ -151,7 +151,7 @@ class ClusterTree:
         ]
 
     async def watch(self):
-        """Note each process that ends by itself in ``trouble``, and start another one in its place."""
+        """If a process ends by itself, add a message to ``trouble``, and start another process in its place."""
         while True:
             await asyncio.sleep(0.5)
             for place in self.places:

@@ -125,9 +125,9 @@ async def test_two_archivers_one_of_them_paused_and_then_killed(lab):
 
 
 async def test_two_independent_archivers_write_no_record_twice(lab, tmp_path):
-    """Two writers that both archive the same whole partition write no record twice.
+    """If two writers archive the same partition at the same time, each record is archived once.
 
-    After a split of the network, archivers of different groups could be two such writers.
+    This can happen if an archiver does not know yet that another archiver has taken over its partition.
     """
     from services.archive.chain import ArchivedRecord
     from services.archive.keys import Signer

@@ -1,4 +1,4 @@
-"""Test an archive in an S3-compatible object store: archivers that are killed write it, and audit commands read it."""
+"""Test an archive in an S3-compatible object store: killed archivers leave no gap in it, and audit commands read it."""
 
 import asyncio
 import json

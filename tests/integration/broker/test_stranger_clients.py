@@ -1,10 +1,11 @@
 """Test the embedded broker with unmodified clients that this project does not use itself.
 
-tests/contract tests librdkafka from Python (confluent-kafka). A client that is not available is skipped:
+The tests of librdkafka from Python (confluent-kafka) are in tests/contract. Each test here needs its client, and is
+skipped if the client is not available:
 
 - kcat must be in PATH.
 - kafka-clients needs a JDK in PATH, and Kafka's jars in the folder where infra/kafka/run.py keeps them.
-- franz-go needs RAILBUS_TEST_FRANZ_GO=1 and Go in PATH, which downloads the module.
+- franz-go needs RAILBUS_TEST_FRANZ_GO=1, and Go in PATH. Go downloads the module of franz-go.
 - Faust needs an installed faust-streaming, or RAILBUS_TEST_FAUST=1, which installs it into a virtual environment.
 """
 

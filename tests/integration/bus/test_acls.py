@@ -81,7 +81,7 @@ def railbus(*arguments, **env):
 
 
 def run_script(script, folder):
-    """Run the script that ``railbus acls`` prints as an operator does: in a shell, with kafka-acls.sh in PATH."""
+    """Run ``script``, the output of ``railbus acls``, as an operator would: in a shell with kafka-acls.sh in PATH."""
     jars = runpy.run_path(str(ROOT / "infra" / "kafka" / "jars.py"))
     (folder / "admin.properties").write_text(ADMIN)
     tool = folder / "kafka-acls.sh"
@@ -144,9 +144,11 @@ async def test_a_user_whom_no_list_names_sees_joins_and_writes_nothing(guarded):
 
 @pytest.mark.parametrize(("role", "state"), [("edge", b"live"), ("rails", b"refused")])
 async def test_the_ledgers_page_without_the_right_to_its_topic_says_so(guarded, role, state):
-    """The ledger's page says whether its reader may read ``railbus.ledger``. Without the right, the reader runs on.
+    """The report for the page at ``/ledger`` says whether the ACLs let the edge read ``railbus.ledger``.
 
-    An edge lacks the right if its ACLs were created for an earlier version of Railbus.
+    If they do not, ``WindowReader.run`` still does not end. An edge lacks the right if its ACLs were created for an
+    earlier version of Railbus. The test simulates such an edge with the Kafka user of the service ``rails``, which
+    lacks the right too.
     """
     bus = BusSettings(
         bootstrap=guarded, security_protocol="SASL_PLAINTEXT", sasl_username=f"railbus-{role}",
@@ -202,7 +204,7 @@ async def readable(address, user):
 
 
 async def joins(address, user, group):
-    """Return whether a user may fetch a group's committed offsets. A user who may join the group may do this, too."""
+    """Return whether a user has access to a group: whether the user may fetch the group's committed offsets."""
     consumer = AIOKafkaConsumer(bootstrap_servers=address, group_id=group, enable_auto_commit=False, **as_user(user))
     try:
         await consumer.start()

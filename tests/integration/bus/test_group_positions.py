@@ -96,7 +96,11 @@ async def test_rewinding_starts_at_its_place_while_a_broker_is_away(
 async def test_who_leads_its_group_still_finds_where_to_begin(
     settings: BusSettings, producer: Producer, topic: Topic, new_topic: NewTopic, group: str
 ) -> None:
-    """A member that has led a rebalance finds its start offsets, although nobody subscribes to the progress topic."""
+    """A member that has led a rebalance can still compute its start offsets, which depend on the progress topic.
+
+    When a member leads a rebalance, aiokafka makes its client follow only the topics of the group. The progress topic
+    is not one of them. So ``Cluster`` itself keeps the metadata of the progress topic.
+    """
     await fill_all(producer, topic, 1)
     progress, held = await new_topic(), [NOTHING]
     got = RecordCollector()

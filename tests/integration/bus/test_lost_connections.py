@@ -1,6 +1,6 @@
-"""Test that a write fails with a connection error if the broker has died and aiokafka has not noticed this yet.
+"""Test that a request to a dead broker fails with a connection error, even if aiokafka has not noticed the death yet.
 
-A broker that dies with unread requests resets its connections.
+The test kills the broker while it has unread requests. The operating system then resets the broker's connections.
 """
 
 import asyncio

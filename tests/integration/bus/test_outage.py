@@ -191,7 +191,7 @@ async def test_stopping_ends_all_calls_that_wait_for_a_full_buffer(
 async def test_a_broker_that_lost_its_log(
     tmp_path_factory: pytest.TempPathFactory, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """If a broker comes back with an empty log, the reader continues at offset 0 when the topic was created again."""
+    """If a broker comes back with an empty log and the topic is created again, the reader continues at offset 0."""
     first = Broker("embedded", tmp_path_factory.mktemp("first") / "data")
     first.start()
     settings = BusSettings(bootstrap=first.address)

@@ -184,7 +184,10 @@ async def test_what_the_broker_refuses_for_good_is_told_and_the_rest_goes_on(
 async def test_a_record_that_the_broker_finds_invalid_is_refused_alone(
     producer: Producer, topic: Topic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """If a broker refuses one record as invalid, only this event is rejected. aiokafka does not know this error."""
+    """If a broker refuses one record with the error INVALID_RECORD, only this event is rejected.
+
+    aiokafka itself does not know the code of this error (87).
+    """
     handle = SendProduceReqHandler.handle_response
 
     def check(self: Any, answer: Any) -> None:
@@ -210,9 +213,9 @@ async def test_a_record_that_the_broker_finds_invalid_is_refused_alone(
 async def test_a_topic_that_the_user_may_not_see_is_refused(
     producer: Producer, topic: Topic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Only the events for a topic that the user may not see are rejected.
+    """If the user may not see a topic, only the events for this topic are rejected.
 
-    If a user has no right at all to a topic, aiokafka learns this from Apache Kafka's metadata and raises an error.
+    aiokafka learns this from Apache Kafka's metadata and raises an error. Here the test raises the error.
     """
     hidden = copy_of(STREAMS, "hidden")
     send_batch = AIOKafkaProducer.send_batch

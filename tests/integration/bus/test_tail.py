@@ -81,7 +81,11 @@ async def test_asking_for_offsets(settings: BusSettings, producer: Producer, top
 async def test_following_under_load_misses_nothing_and_repeats_nothing(
     settings: BusSettings, producer: Producer, topic: Topic
 ) -> None:
-    """A reader that starts to follow partitions one by one under load gets each record once from its start offsets."""
+    """A reader that follows four partitions under load misses nothing and repeats nothing.
+
+    The reader starts with one partition, and adds the others one at a time. ``follow`` returns an offset for each
+    partition. From this offset on, the reader gets each record of the partition exactly once.
+    """
     got = RecordCollector()
     reader = TailReader(settings, handler=got)
     stop = False

@@ -30,14 +30,14 @@ def patient_probe(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def patient_expiry(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Give a stream a minute after its total deadline to end. On a busy machine, the usual 2 s are too short."""
+    """Let a stream last a minute beyond its total deadline. On a busy machine, the usual 2 s are too short."""
     for module in (subscription, request_service):
         monkeypatch.setattr(module, "EXPIRY_MARGIN_US", int(PATIENCE_S * 1e6))
 
 
 @pytest.fixture
 def patient_close(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Give a client that is dropped a minute to read on, so that it still gets the reason why it is dropped."""
+    """When the edge drops a client, let the client read for another minute, so that it still gets the reason."""
     for module in (client_writer, websockets, connections):
         monkeypatch.setattr(module, "CLOSE_TIMEOUT_S", PATIENCE_S)
     monkeypatch.setattr(websockets, "HEARTBEAT_S", 2 * PATIENCE_S)

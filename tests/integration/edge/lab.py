@@ -101,7 +101,7 @@ class EdgeLab:
         return request
 
     async def write_plain(self, request: Request, *texts: str) -> None:
-        """Write a whole answer to a request, which need not be on the log."""
+        """Write a whole answer to a request. The request itself need not be on the log."""
         await self.write(*plain_answer(request.request_id, texts, tenant=request.tenant))
 
     async def until_text(self, url: str, text: bytes) -> None:

@@ -20,7 +20,7 @@ from tests.support.waiting import until
 
 @pytest.fixture
 def own_broker(tmp_path: Path):
-    """Start a broker that no other test shares, because the tests that use it pause it."""
+    """Start a new broker for each test, because the test pauses it."""
     broker = Broker("embedded", tmp_path / "data", in_memory=True)
     broker.start()
     yield broker
@@ -49,7 +49,7 @@ async def test_a_websocket_hears_accepted_after_the_broker_has_the_request(own_b
 
 
 async def test_http_headers_with_the_id_follow_the_acknowledgement(own_broker, monkeypatch):
-    """The response headers wait for the acknowledgement, even if the maximum wait for the first op is over."""
+    """The response headers wait for the acknowledgement, even if ``FIRST_OP_TIMEOUT_S`` has passed."""
     monkeypatch.setattr("services.edge.http.responses.FIRST_OP_TIMEOUT_S", 0.05)
     async with open_lab(own_broker.address) as lab:
         url = await lab.edge()

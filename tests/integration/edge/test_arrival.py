@@ -1,7 +1,7 @@
-"""Test the times that an edge measures if it was busy when a request arrived, and read the request late.
+"""Test the times that an edge measures for a request that it read late, because it was busy when the request arrived.
 
-A client's waiting time begins when its request reached the host. Deadlines begin when the edge has read the request, so
-no request becomes late before a service has read it.
+The client's waiting time counts from the request's arrival at the host. Deadlines count from the moment at which the
+edge has read the request. So a busy edge does not shorten them.
 """
 
 import asyncio

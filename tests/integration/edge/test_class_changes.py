@@ -19,7 +19,7 @@ async def test_a_class_comes_and_goes_without_a_restart(lab, tmp_path):
     chat = f"{url}/v1/chat/completions"
 
     async def refused() -> bool:
-        """Send a request of the class, and return whether the edge refuses it. Answer it if the edge accepts it."""
+        """Send a request of the class, and return whether the edge refuses it. Answer an accepted request."""
         asking = asyncio.create_task(lab.http.post(chat, json=ASK, headers=CHOSEN))
         coming = asyncio.create_task(lab.next_request())
         await asyncio.wait({asking, coming}, return_when=asyncio.FIRST_COMPLETED)

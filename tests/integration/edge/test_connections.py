@@ -1,4 +1,4 @@
-"""Test that connections that are too slow or too many end with one clear reason, while health checks are answered."""
+"""Test that slow and surplus connections end with one clear reason, while health checks are answered."""
 
 import asyncio
 import gc
@@ -99,9 +99,9 @@ def alive(kind):
 
 
 def pass_time(seconds):
-    """Make the edges close every connection that would be late after ``seconds`` more.
+    """Make the edges check their time limits as if ``seconds`` had passed. They close every connection that is late.
 
-    So a test can set limits that are so long that no client is late by accident.
+    So a test can use long limits, which no client exceeds by accident.
     """
     loop = asyncio.get_running_loop()
     for connections in {each._connections for each in alive(LimitedHandler) if each._loop is loop}:

@@ -13,7 +13,8 @@ from tests.integration.edge.lab import ASK, PARTITIONS
 async def write_as_newer(lab, event, after=()):
     """Write an event to the stream log as a future version of Railbus would write it.
 
-    The events ``after`` come first in the same record batch, in today's format. An edge gets the whole batch at once.
+    Write the events in ``after`` before it, in the same record batch and in today's format. An edge gets the whole
+    batch at once.
     """
     value, headers = encode(event)
     body = orjson.loads(value) | {"from_the_future": True}
@@ -58,7 +59,10 @@ async def test_text_of_the_same_batch_is_not_sent(lab):
 
 @pytest.mark.parametrize("knows_it", [True, False])
 async def test_it_cannot_be_read_again_there(lab, knows_it):
-    """If an edge cannot read a recall, nobody can read the answer later, neither there nor at another edge."""
+    """An edge that cannot read the recall of an answer does not show the answer to later readers.
+
+    This holds for the edge that streamed the answer, and for another edge that reads it from the log.
+    """
     url = await lab.edge()
     async with lab.open_stream(url):
         writer = await lab.next_writer()

@@ -16,7 +16,10 @@ MESSAGES = [{"role": "developer", "content": "Be brief."}, {"role": "user", "con
 
 @pytest.fixture(autouse=True)
 def patient_status(monkeypatch):
-    """Let the edge wait long for the first op, so that even on a busy machine an early failure gets its HTTP status."""
+    """Let the edge wait longer for the first op before it sends the status 200.
+
+    So a request that fails before its first op gets the HTTP status of the error, even on a busy machine.
+    """
     monkeypatch.setattr(responses, "FIRST_OP_TIMEOUT_S", PATIENCE_S)
 
 

@@ -76,7 +76,7 @@ async def test_a_running_answer_is_resumed_on_another_edge(lab):
 
 
 async def test_the_edge_that_saw_an_answer_reads_only_its_records_again(lab, monkeypatch):
-    """To send an answer again, the edge that streamed it reads only that answer's part of the log and later recalls."""
+    """To repeat an answer, the edge that streamed it reads the log only from the answer's first event to its newest."""
     reads = []
     history = LogLookup.history
 

@@ -56,7 +56,7 @@ class GeneratorLab(Lab):
         return self.events(request_id, Chunk)
 
     async def chunk(self, request_id, seq=0):
-        """Wait until chunk ``seq`` of the request was read. The first chunk has number 0."""
+        """Wait until chunk ``seq`` of the request has been read. The first chunk has number 0."""
         await self.until(lambda: len(self.chunks(request_id)) > seq)
 
     async def end(self, request_id):

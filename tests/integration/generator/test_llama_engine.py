@@ -35,7 +35,7 @@ def listening():
 
 @pytest.fixture
 def ports_before():
-    """Return where this process listens before the engine starts, because servers of other tests may still run."""
+    """Return where this process listens before the engine starts. Servers of other tests may still run in it."""
     return listening()
 
 

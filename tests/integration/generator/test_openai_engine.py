@@ -41,7 +41,7 @@ async def upstream():
 
 @pytest.fixture
 def patient(monkeypatch):
-    """Let the engine keep idle connections for long, so that it can reuse them even if the machine stalls."""
+    """Make the engine keep idle connections for a long time, so that it can reuse them even if the machine stalls."""
     monkeypatch.setattr(client, "END_OF_STREAM_TIMEOUT_S", 30.0)
     monkeypatch.setattr(openai, "KEEPALIVE_S", 60.0)
 
@@ -215,9 +215,9 @@ async def test_a_server_that_knows_no_stream_options_is_asked_without(upstream):
 
 
 async def test_a_refusal_that_repeats_the_body_does_not_end_token_counts(upstream):
-    """An error message that repeats the request's body does not stop the engine from asking for token counts.
+    """If an error message repeats the request's body, the engine still asks for token counts in later requests.
 
-    The repeated body contains ``stream_options``, as does the error message of a server that does not know this field.
+    The repeated body contains ``stream_options``. So the message looks as if the server did not know this field.
     """
 
     async def script(_, body):

@@ -1,4 +1,4 @@
-"""Tests of running and of waiting requests when a generator stops, dies, loses the broker, or a second one joins."""
+"""Test running and waiting requests when a generator stops, dies or loses the broker, or when a second one joins."""
 
 import asyncio
 import urllib.request

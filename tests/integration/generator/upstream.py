@@ -96,7 +96,7 @@ def refuses(status, body=b"", **headers):
 def breaks_off(*texts, when):
     """Return a script for ``Upstream`` that streams texts, waits for the event ``when``, and aborts the connection.
 
-    A client loses what it has not read before.
+    The client may lose texts that it has not read by then.
     """
 
     async def script(request, _):

@@ -57,7 +57,7 @@ class Lab:
         return totals_of_windows(newest(await self.windows()))
 
     async def windows(self):
-        """Return every window that was written to ``railbus.ledger``, including those that newer windows replace."""
+        """Return every ``Window`` that was written to ``railbus.ledger``, including outdated versions of a window."""
         found = []
         reader = TailReader(self.bus, handler=lambda records: found.extend(record.event for record in records))
         reading = asyncio.create_task(reader.run())

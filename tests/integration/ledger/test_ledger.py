@@ -56,7 +56,8 @@ async def test_the_ledger_answers_publishes_and_stops(lab):
 async def test_a_topic_that_the_broker_cannot_make_is_one_line(lab):
     """If the broker cannot create a topic, the ledger ends with one line that says so, without a traceback.
 
-    As on a full disk, the broker cannot write its list of topics here, because a folder has the name of that file.
+    The test creates a folder with the name of the file to which the broker writes its list of topics. So the broker
+    cannot write the list, as on a full disk.
     """
     (lab.folder / "log" / "topics.json.new").mkdir()
     with pytest.raises(AssertionError, match="ledger ended"):

@@ -27,7 +27,7 @@ pytestmark = pytest.mark.slow
 def scraped(tmp_path_factory):
     """Yield a running `railbus up` with rails and safety, and a Prometheus that scrapes its services.
 
-    Before, one answer was redacted, one was withdrawn and one prompt was denied, each twice.
+    By then, two answers were redacted, two answers were withdrawn, and two prompts were denied.
     """
     program("prometheus")
     folder = tmp_path_factory.mktemp("observed")

@@ -27,7 +27,10 @@ def opa(request, tmp_path):
 
 
 def asked_of(policy):
-    """Yield each question of the policy's golden cases, and one about each combination of tenant, category and side."""
+    """Yield questions to Rego: those of the golden cases, and one about each combination of tenant, category and side.
+
+    The side is ``input`` (the prompt) or ``output`` (the answer).
+    """
     yield from (question for case in cases(policy) for question in rego_questions(policy, case))
     data = policy.rego.data
     categories = {rule.category for rule in policy.rules} | {*data["findings"]["output"], "no_such_category"}

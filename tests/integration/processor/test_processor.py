@@ -155,7 +155,10 @@ async def test_the_clock_decides_only_after_what_stands_on_the_log_was_read(
     core, another = Recorder(), Another(settings)
 
     async def read_at_once() -> bool:
-        """Write a record, and return whether it was read within 0.1 s. A quick read tells how far the clocks differ."""
+        """Write a record, and return whether it was read within 0.1 s.
+
+        From a record that is read so quickly, the processor learns how far the broker's clock differs from its own.
+        """
         began_us, count = steady_us(), len(core.times_us)
         another.write(topics[1], chunk(request_in(2), 0))
         await until(lambda: len(core.times_us) > count)

@@ -57,7 +57,7 @@ class RailsLab(Lab):
         return self.written(Verdict, request.request_id)
 
     def effective(self, request):
-        """Return the verdict on a request according to the fold, which is the same for every reader of the log."""
+        """Return the verdict that the fold finds for a request. Every reader of the log finds the same verdict."""
         return self.screen(request.request_id).verdict
 
     async def verdict(self, request):

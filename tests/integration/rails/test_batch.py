@@ -7,7 +7,7 @@ from tests.support.policies import replace_in_file
 
 
 async def verdict_of(lab, request):
-    """Wait for the first verdict on a request that was written before, and return the verdict."""
+    """Wait for the first verdict on a request that was already written, and return the verdict."""
     await lab.until(lambda: lab.verdicts(request))
     return lab.verdicts(request)[0]
 

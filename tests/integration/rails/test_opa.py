@@ -1,4 +1,4 @@
-"""Test that the rail which asks a real OPA server decides as the policy does, and fails when the server dies."""
+"""Test that a real OPA server decides as the built-in Rego does, and that the OPA rail fails if the server is dead."""
 
 import pytest
 

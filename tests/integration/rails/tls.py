@@ -1,4 +1,4 @@
-"""A TLS proxy that never closes a connection properly, so that a client has to wait when it closes the connection."""
+"""A TLS proxy that does not answer when a client closes its TLS session. The client waits for the answer."""
 
 import socket
 import ssl

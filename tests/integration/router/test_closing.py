@@ -91,9 +91,10 @@ async def test_request_that_expired_without_a_router_is_closed_by_the_next(lab: 
 
 
 async def test_outage_longer_than_any_deadline_leaves_nothing_open(lab: RouterLab) -> None:
-    """If no router runs for longer than any deadline, the next router still closes every request.
+    """After an outage of all routers that was longer than any deadline, the next router closes every request.
 
-    Here, no router runs for more than twice the longest deadline, which is what a starting router usually reads back.
+    A starting router goes back by twice the longest deadline, from the newest ``Account``. The outage here is longer
+    than that.
     """
     env = {"RAILBUS_TOTAL_MAX_MS": "1000"}
     before, answered, waits = RequestEvents(), RequestEvents(), RequestEvents()
@@ -172,9 +173,9 @@ async def test_killed_routers_close_every_request_once(lab: RouterLab) -> None:
 
 
 async def test_batch_request_outlives_what_a_router_usually_reads_again(lab: RouterLab) -> None:
-    """A new router finds a batch request that is older than what a router usually reads again when it starts.
+    """If a batch request is older than the part of the log that a new router usually reads, the router still finds it.
 
-    The newest account on the partition says since when requests are open, and the new router reads from there.
+    ``open_since`` of the partition's newest account is the time from which the new router must read.
     """
     env = {"RAILBUS_TOTAL_MAX_MS": "1000"}
     router = await lab.run(**env)

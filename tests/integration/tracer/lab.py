@@ -20,7 +20,10 @@ PATIENT = Deadlines(verdict_ms=10_000, ttft_ms=30_000, stall_ms=30_000, total_ms
 
 
 class TracerLab(Lab):
-    """A lab that writes the events of requests and computes their times from the log. A real router closes them."""
+    """A lab that writes the events of requests, which a real router closes.
+
+    The lab also computes the times of a request from the log.
+    """
 
     service = "services.tracer"
     settings: ClassVar[Mapping[str, str]] = {
@@ -35,9 +38,10 @@ class TracerLab(Lab):
         return await self.run(OTEL_EXPORTER_OTLP_ENDPOINT=endpoint, **env)
 
     async def play(self, chunks=4, *, traceparent=None, receipt=True):
-        """Write the events of one request, each after the one before was acknowledged, and return the request's id.
+        """Write the events of one request, one at a time, and return the request's id.
 
-        If a busy machine appends the receipt later than the tracer waits for it, start over with another request.
+        On a busy machine, the receipt may be appended more than ``LINGER_US`` after the account. The tracer does not
+        wait so long for a receipt. In this case, start over with another request.
         """
         made = RequestEvents(deadlines=PATIENT)
         trace = traceparent or traceparent_for(made.id, secrets.randbits(64))

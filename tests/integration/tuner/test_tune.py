@@ -1,4 +1,8 @@
-"""Test that ``railbus tune`` finds planted gains of the simulated engine, and measures what a lossy change costs."""
+"""Test what ``railbus tune`` finds and measures.
+
+With the simulated engine, it must keep the change that halves all times, and no other change. With a real model, it
+must measure how much quality is lost by a change that alters answers.
+"""
 
 import importlib.util
 import json
@@ -120,7 +124,7 @@ def test_a_mistake_is_one_line(tmp_path, flags, said):
 @pytest.mark.llama
 @pytest.mark.skipif(importlib.util.find_spec("xllamacpp") is None, reason="needs the embedded engine's wheel")
 async def test_what_a_lossy_change_costs_is_measured_on_a_real_model(monkeypatch):
-    """The loss of quality by a lossy change is measured on a real model, with a few tasks.
+    """The loss of quality through a lossy change is measured on a real model, with a few tasks.
 
     `python -m tests.bench.tune_planted llama` runs all tasks, and measures the speed, too.
     """

@@ -1,4 +1,4 @@
-"""Test that ``railbus tune`` ends all processes that it has started when it is told to end."""
+"""Test that ``railbus tune``, when it is told to end, ends all processes that it has started."""
 
 import os
 import signal

@@ -23,7 +23,7 @@ UNHURRIED = Deadlines(stall_ms=20_000)
 
 
 class Cloud:
-    """A router lab with a Vertex AI emulator."""
+    """A ``RouterLab`` and a Vertex AI emulator, for tests of a router with a Vertex AI worker."""
 
     def __init__(self, lab: RouterLab, emulator: ServiceProcess, url: str) -> None:
         self.lab = lab

@@ -23,7 +23,7 @@ from tests.support.request_events import RequestEvents
 
 @pytest.fixture
 def sealed(tmp_path):
-    """Yield a folder with an archive of three requests, the requests, the archived records, and the open key store."""
+    """Archive three requests. Yield the archive's parent folder, the requests, all records, and the open key store."""
     asked = [RequestEvents() for _ in range(3)]
     streams = [event for each in asked for event in (each.started(), *(each.chunk(seq) for seq in range(5)))]
     records = stored(streams, STREAMS.name, begin_ms=now_ms())

@@ -60,10 +60,9 @@ async def test_the_end_of_the_range_may_be_the_last_day_of_all(tmp_path):
 
 
 async def test_a_request_of_an_edge_whose_clock_is_ahead_is_read_whole(tmp_path):
-    """All events of a request are read, although its first events are dated before the range.
+    """All events of a request are read, although the broker dated its first events on the day before the range.
 
-    The edge's clock is ahead of the broker's clock. The request's id is of the first day of the range, by the edge's
-    clock. The first events are of the day before, by the broker's clock.
+    The time in the request's id is in the range. This time comes from the edge's clock, which is ahead of the broker's.
     """
     at_ms = time_ms(request_id())
     records = stored(RunWriter().whole(["ab", "cd"]), STREAMS.name, begin_ms=DAY_MS * (at_ms // DAY_MS) - 2)

@@ -38,7 +38,7 @@ def damaged(tmp_path_factory):
 def test_a_bit_anywhere_in_a_footer_never_ends_the_reading(damaged):
     """A flipped bit in any byte of a Parquet footer raises no exception when the checkpoint is read.
 
-    A footer has names, lengths and numbers of types. After the change, a name may not be valid UTF-8.
+    A footer has names, lengths and type codes. For example, the flipped bit can make a name invalid as UTF-8.
     """
     archive, path, content = damaged
     footer = int.from_bytes(content[-8:-4], "little") + 8

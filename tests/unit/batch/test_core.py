@@ -168,9 +168,10 @@ def test_a_cancelled_job_asks_the_workers_to_stop_and_ends():
 
 
 def played(world, rounds=1, **answer):
-    """Run the job for ``rounds`` rounds, in which all effects are performed and all records are read. Return the world.
+    """Run the job for ``rounds`` rounds. In each round, perform all effects and read all records. Return the world.
 
-    With ``well=True``, an open request is completed in each round. With ``well=False``, an open request fails.
+    With ``well=True``, also complete one open request in each round. With ``well=False``, let one open request fail in
+    each round.
     """
     for _ in range(rounds):
         while world.effects:  # the job begins

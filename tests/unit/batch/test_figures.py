@@ -1,4 +1,4 @@
-"""Tests of the figures about jobs that operators see: jobs by status, lines left, age, and share of the time used."""
+"""Test the metrics of jobs: jobs by status, lines left, age, and the share of a job's time limit that has passed."""
 
 from dataclasses import replace
 

@@ -75,7 +75,7 @@ async def test_a_job_may_be_lost_before_its_file_is_synced(service):
 
 
 class Went(Exception):
-    """Raised by a replaced function to end the service's work at the point that a test waits for."""
+    """Raised by a replaced function when the service calls it again after a full disk. It ends the service's work."""
 
 
 def full_once(then):

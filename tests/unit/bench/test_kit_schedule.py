@@ -1,4 +1,4 @@
-"""Test that the test model server sends what the model's name asks for, at the same times in each run."""
+"""Test that the name of the requested model determines what the test model server sends, and at which times."""
 
 import json
 from itertools import pairwise

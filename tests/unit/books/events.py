@@ -34,7 +34,7 @@ def account(number=0, closed_s=1.0, *, tenant="acme", stages=None, **fields):
 
 
 def detached(number=0, closed_s=1.0, *, waited_ms=125.0, reason="complete", connection="c", **fields):
-    """Return a receipt of the request that ``account`` makes from the same ``number`` and ``closed_s``.
+    """Return a ``Detached`` event of the same request as that of ``account(number, closed_s)``.
 
     The connection ended ``waited_ms`` milliseconds after the request's arrival. ``fields`` replaces fields of the
     receipt.

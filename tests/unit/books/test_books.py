@@ -84,7 +84,8 @@ def test_a_denied_prompt_and_the_batch_have_no_objective():
 def test_each_class_has_its_own_objectives_and_its_own_row():
     """Each class of requests is judged by its own objectives and has its own row in the ledger.
 
-    For ``voice``, a token every 80 ms meets the objective, and a token every 130 ms does not. ``batch`` allows an hour.
+    For ``voice``, a token every 80 ms meets the objective, and a token every 130 ms does not. A whole answer of
+    ``batch`` may take an hour.
     """
     config = BooksConfig(
         objectives={

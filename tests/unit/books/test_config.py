@@ -1,4 +1,4 @@
-"""Tests of the ledger's settings: times per token without speculative decoding, by model, and where windows begin."""
+"""Tests of two settings of the ledger: the time per token without speculative decoding, and the width of windows."""
 
 import pytest
 

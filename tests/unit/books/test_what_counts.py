@@ -1,4 +1,4 @@
-"""Tests of the ledger: how late an event may come to count, and what exactly an event adds to each sum."""
+"""Tests of the ledger: until when a late event still counts, and what exactly an event adds to each sum."""
 
 import pytest
 from msgspec.structs import replace

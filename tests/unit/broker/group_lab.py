@@ -83,7 +83,7 @@ class Lab:
         return answer
 
     def stable(self, *instances):
-        """Let one member join for each of `instances`, until the group is stable. Return the join responses.
+        """Let one member join for each entry of `instances`, and make the group stable. Return the join responses.
 
         A member is dynamic if its entry in `instances` is None. Otherwise, the entry is the instance id of a static
         member. The first member is the leader.
@@ -108,7 +108,7 @@ class Lab:
 
 
 def restarted(lab: Lab) -> Lab:
-    """Return a lab with the group as a broker restores it after it was killed and started again."""
+    """Return a lab with the group that a broker restores when the broker starts again after it was killed."""
     after = Lab()
     after.now = 5
     after.group = ConsumerGroup.restored("g", lab.group.stable, after.now)

@@ -24,7 +24,7 @@ class Raw:
         self.writer.write(struct.pack(">i", len(head) + len(body)) + head + body)
 
     async def answer(self) -> tuple[int, Reader]:
-        """Read a response. Return its correlation id, and a reader of what follows."""
+        """Read a response. Return its correlation id, and a ``Reader`` that starts after this id."""
         async with asyncio.timeout(SOON_S):
             (size,) = struct.unpack(">i", await self.reader.readexactly(4))
             frame = await self.reader.readexactly(size)

@@ -122,7 +122,8 @@ class ALogOfKeys(RuleBasedStateMachine):
     def lose_what_can_be_made_again(self) -> None:
         """Kill the broker, delete its index files and `state.json`, and start it again.
 
-        The broker then knows its producers only from the batches. Compacted batches have fewer records than were sent.
+        The broker must then find the producers' sequence numbers from the batches alone, although compaction has
+        removed records from them.
         """
         self.disk.kill()
         for path in [*self.disk.files(".index"), self.disk.partition / "state.json"]:
@@ -144,7 +145,7 @@ class ALogOfKeys(RuleBasedStateMachine):
     @precondition(lambda self: len(self.disk.files()) > 2)
     @rule()
     def die_after_the_rename(self) -> None:
-        """Restart the broker as if it had been killed before it deleted the segments that a compacted one replaces."""
+        """Restart the broker as if it had been killed after a compaction, but before it deleted the old segments."""
         old = {path: path.read_bytes() for path in self.disk.files()[1:-1]}
         self.disk.log.compact(NOW_MS)
         self.disk.kill()

@@ -206,7 +206,10 @@ class Groups(RuleBasedStateMachine):
         assert (self.group.next_deadline_ms() is None) == self.group.idle
 
     def teardown(self):
-        """Check that the group settles when only living, well-behaved clients go on: each partition has one owner."""
+        """Let the living clients follow the protocol for 36 s. Then check that the group has settled.
+
+        Each request of a living client must be answered, and each partition must have one owner.
+        """
         for _ in range(12):
             for client in self.everyone:
                 self.beat(client)

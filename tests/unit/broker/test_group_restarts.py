@@ -1,4 +1,4 @@
-"""Tests by example of what a broker still knows of a consumer group after it was killed and started again."""
+"""Test, with examples, what a broker knows about a consumer group after the broker was killed and started again."""
 
 from services.broker.groups.members import (
     GroupState,

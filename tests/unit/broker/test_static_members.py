@@ -1,4 +1,4 @@
-"""Tests by example of static members: they return without a rebalance, and fence others with their instance id."""
+"""Test static members: they return without a rebalance, and only one member at a time may use an instance id."""
 
 import pytest
 from aiokafka.coordinator.protocol import ConsumerProtocolMemberMetadata

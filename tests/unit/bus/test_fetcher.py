@@ -59,7 +59,7 @@ class Brokers:
         return self.leaders[partition]
 
     def moves(self, partition: Partition, node: int | None) -> None:
-        """Make ``node`` the partition's leader, as if another request had refreshed the metadata."""
+        """Make ``node`` the partition's leader without a call of ``refresh``. None means that there is no leader."""
         self.leaders[partition] = node
         self.leaders_version += 1
 

@@ -1,4 +1,8 @@
-"""Test that kept partitions keep their offsets, lost ones are forgotten, and waiters learn when a goal is reached."""
+"""Test ``HeldPartitions``, which stores the next offset of each partition of a reader.
+
+A partition that the reader keeps has its offset as before. A lost partition is forgotten. A waiter waits until given
+partitions have reached given offsets. The call that makes them reach these offsets returns the waiter.
+"""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -91,9 +95,9 @@ def test_lag_counts_what_is_known_to_be_unread() -> None:
 
 
 def test_an_end_that_was_reached_tells_when_unread_records_were_appended() -> None:
-    """When a known end of a partition is reached, all unread records were appended after this end was asked for.
+    """A reader that reaches a known end has read all records that were appended before it asked for this end.
 
-    This holds even if the broker's clock says otherwise.
+    ``read_up_to_us`` is the time at which the reader asked, by the reader's clock. The broker's clock does not matter.
     """
     holding: HeldPartitions[int] = HeldPartitions()
     holding.assign(frozenset(ALL[:2]))

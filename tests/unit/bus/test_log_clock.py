@@ -1,4 +1,4 @@
-"""Test the computed append times of records. Clocks may differ, drift and be set, and the delivery takes time."""
+"""Test the computed append times of records. Clocks may differ, drift or be adjusted, and delivery takes time."""
 
 from typing import NamedTuple
 
@@ -70,8 +70,8 @@ def test_steps_and_drift_make_no_record_look_new_or_much_older(
 ) -> None:
     """A computed append time is never after the read, and too early by at most the drift and the resolution.
 
-    After the broker's clock was set, the append time may be earlier, but never before the last complete response was
-    asked for.
+    After the broker's clock was adjusted, the append time may be even earlier, but not earlier than the time at which
+    the previous fetch request was sent.
     """
     offset = BrokerOffset()
     clocks = LogClock(offset), LogClock(offset)
@@ -119,7 +119,7 @@ def test_a_brokers_clock_step_ends_with_the_record_after_a_whole_answer(step_us:
 def test_where_time_goes_back_a_record_follows_the_one_before() -> None:
     """A record whose timestamp is lower than the previous record's does not get an earlier append time.
 
-    The test is like the second reading of a log, where no response has been complete yet.
+    In this test, the reader knows the timestamp of the newest record, but has not read the partition to its end yet.
     """
     offset = BrokerOffset()
     offset.observe((START - 2 * SECOND) // 1_000, START)  # the newest record, after the clock was set back
@@ -132,7 +132,7 @@ def test_where_time_goes_back_a_record_follows_the_one_before() -> None:
 def test_one_record_dated_ahead_does_not_make_all_others_look_old() -> None:
     """One record with a timestamp in the future does not make all later records look old.
 
-    A topic may have such a record if its timestamps once were those of the writers.
+    A topic may have such a record from before ``LogAppendTime``, when the writers set the timestamps.
     """
     clock = log_clock()
     clock.appended_us(START // 1_000, START + 500)

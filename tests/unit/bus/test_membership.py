@@ -1,4 +1,4 @@
-"""Tests of how a group member handles errors, while the broker loads the group and while the member joins again."""
+"""Tests of a group member: how it handles error responses, and when it may commit and is in session."""
 
 import asyncio
 import time
@@ -177,9 +177,10 @@ async def test_a_removed_member_commits_nothing_before_it_has_its_new_assignment
 
 
 async def test_a_removed_member_is_in_session_again_with_its_new_assignment(joining: Joining) -> None:
-    """A member that was removed from the group is in session again only when it has a new assignment.
+    """A member that was removed from the group is not in session until it takes over its new assignment.
 
-    Otherwise, it would start work that it read under its old assignment. Other members may have taken this work over.
+    In session means: certainly no other member has this member's partitions. If a removed member were in session, it
+    would start work that it read under its old assignment. Other members may have taken this work over.
     """
     member: Any = object.__new__(GroupMembership)
     member._coordinator, member._session_s = joining.coordinator, 1.0

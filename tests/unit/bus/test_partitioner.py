@@ -1,4 +1,4 @@
-"""Test that our partitioner is Kafka's, by known values from Kafka's own tests and by aiokafka's implementation."""
+"""Test that our partitioner works as Kafka's does. Compare it with values from Kafka's tests, and with aiokafka's."""
 
 from aiokafka.partitioner import murmur2 as reference
 from hypothesis import given

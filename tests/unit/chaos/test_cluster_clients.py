@@ -1,4 +1,7 @@
-"""Test that the chaos campaign's client sees the same as an application that reads ``content`` and ``railbus``."""
+"""Test which ops the chaos campaign's client computes from the chunks of an answer in OpenAI's format.
+
+New text is in the field ``content`` of a chunk. Redactions, restarts and withdrawals are in the field ``railbus``.
+"""
 
 from tests.chaos.cluster.clients import Person, Reader
 

@@ -1,4 +1,4 @@
-"""Tests of a cascade of models: which lines each model answers, and whose answers the results have."""
+"""Tests of a cascade of models: which lines each model answers, and which model's answer each result contains."""
 
 import json
 from io import BytesIO
@@ -110,10 +110,10 @@ async def test_the_best_lines_are_answered_again_and_each_once(run):
     [(Budget(usd=8.0), 3), (Budget(usd=5.0), 0), (Budget(hours=0.47), 2), (Budget(hours=9.0, usd=99.0), 10)],
 )
 async def test_a_budget_pays_for_the_best_lines_first(run, budget, count):
-    """If the budget is limited, the second model answers the lines with the best scores.
+    """A limited budget pays first for the lines whose answers from the first model have the highest scores.
 
-    An answer takes 0.01 hours. An answer of the second model also costs one dollar. This model first answers a sample
-    of five lines.
+    The second model first answers a sample of five lines. Then it answers the best lines that the budget pays for. Each
+    answer of either model takes 0.01 hours. Each answer of the second model costs one dollar.
     """
     batches = Batches()
     await run(batches, budget=budget)

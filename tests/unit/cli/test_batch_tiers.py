@@ -1,4 +1,4 @@
-"""Tests of a cascade's decisions (scores, best lines, budget), and of the line that shows a job's progress."""
+"""Test how a cascade scores answers, picks lines and stays within its budget, and how a job's progress is shown."""
 
 import sys
 

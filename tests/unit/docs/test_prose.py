@@ -1,4 +1,4 @@
-"""Test that the prose check draws real docstrings and sentences, but nothing from a table or a code block."""
+"""Test that ``tests.eval.prose`` finds docstrings and the sentences of pages, but nothing in tables or code blocks."""
 
 from tests.eval import prose
 

@@ -211,7 +211,7 @@ async def test_who_waits_for_long_lets_others_work_and_has_half_of_the_room():
 
 @pytest.mark.parametrize(("size", "together"), [(1, body_room.TURNS_AT_ONCE), (30_000, 2), (200_000, 1)])
 async def test_a_burst_is_begun_a_few_at_a_time(size, together):
-    """Bodies that arrive together are started in groups, so that other tasks can run between two groups."""
+    """If many bodies arrive together, the processing of only a few of them starts in each event loop iteration."""
     room = BodyRoom(10_000_000, print)
     turn_of, turns_of_loop = {}, 0
 

@@ -1,4 +1,4 @@
-"""Test which class a request gets, from its header, its fields, OpenAI's tier or the policy, and what is refused."""
+"""Test which class a request gets from its header, fields, OpenAI tier or policy, and which requests are refused."""
 
 import pytest
 from hypothesis import given

@@ -1,4 +1,4 @@
-"""Test that tenants take turns on the readers of the log, and that a long look-up does not keep a reader."""
+"""Test that tenants take turns on the readers of the log, and that long look-ups do not block short ones."""
 
 import asyncio
 from contextlib import asynccontextmanager
@@ -18,7 +18,7 @@ ENDLESS = 10**12
 
 
 class SlowTail:
-    """A reader's connection to an endless log. The log has offsets, but no records."""
+    """A stand-in for the ``TailReader`` of an endless log. It delivers no records."""
 
     async def run(self):
         await asyncio.Event().wait()
@@ -28,7 +28,10 @@ class SlowTail:
 
 
 class SlowReader:
-    """A reader of ``SlowTail``'s endless log. Each ``position`` is 100 offsets further. ``turns`` counts its turns."""
+    """A stand-in for a reader of an endless log. Each call of ``position`` moves it on by 100 offsets.
+
+    ``turns`` counts the calls of ``start``.
+    """
 
     def __init__(self):
         self.tail, self.turns, self._offset = SlowTail(), 0, 0

@@ -16,7 +16,10 @@ NUMBERS = st.integers(0, 5)
 
 
 class Following(RuleBasedStateMachine):
-    """A state machine in which assignments, holds and the reader's progress come in any order."""
+    """A state machine that tests ``FollowPlan`` with steps in any order.
+
+    Home partitions are assigned, streams hold and release partitions, and the edge begins and stops reading partitions.
+    """
 
     def __init__(self):
         super().__init__()

@@ -76,9 +76,10 @@ ACTIONS = st.one_of(
 
 @given(st.lists(ACTIONS, max_size=60), st.integers(1, 3))
 def test_a_span_holds_every_event_that_was_delivered(actions, size):
-    """A span covers all events of its key, even if new events come while a resume reads the key's history.
+    """If the index knows the span of a key, the span covers all events of the key.
 
-    A resume first calls ``follow``. Later it adds the key's history up to the end that the log had at that time.
+    This is also true of events that come during a resume. A resume calls ``follow`` and notes the end of the log. Later
+    it adds the key's events before this end.
     """
     index, log, reading = RequestIndex(size), [], {}
     for what, key in actions:

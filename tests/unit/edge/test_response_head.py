@@ -1,4 +1,7 @@
-"""Test that a streamed response's head is sent with the first bytes, so that an earlier error can be the response."""
+"""Test that the head of a streamed response is sent only when the stream begins.
+
+If an error occurs before that, the edge can still send an error response instead.
+"""
 
 from services.edge.delivery.client_writer import ClientWriter
 from services.edge.delivery.hub import Hub

@@ -1,4 +1,4 @@
-"""Test that a client that resumes at any op gets the rest of the uncut stream, but no recalled text."""
+"""Test that a client that resumes at any op gets the rest of the uninterrupted stream, but no recalled text."""
 
 import orjson
 import pytest

@@ -59,7 +59,10 @@ class Disk:
             self.queue.end_turn(turn)
 
     def run(self, slice_records=7):
-        """Begin turn after turn until all scans are complete. A turn ends early if other scans wait."""
+        """Run one turn after the other until all scans are complete.
+
+        A turn reads ``slice_records`` records at a time. It ends early if other scans wait.
+        """
         while turn := self.begin():
             while turn in self.turns:
                 self.step(turn, slice_records)

@@ -257,7 +257,7 @@ async def test_a_long_history_waits_for_a_slow_reader():
 
 
 async def test_a_recall_shortens_an_unsent_history():
-    """After the stream has read a recall, a client that came late gets no more of the recalled text."""
+    """A client that came late is sent no recalled text after its stream has read the recall."""
     for sent_already in (False, True):
         hub, wire, writer = Hub(), Wire(), AnswerWriter(ID, checked=True)
         stream = stream_of(hub, catching_up=True)
@@ -298,7 +298,8 @@ async def test_a_redaction_shortens_only_its_span():
 async def test_a_history_that_is_shortened_twice_still_arrives_together():
     """All ops of a history that was shortened twice are sent together.
 
-    They share one position, so a client that got only some of them could not resume.
+    To shorten a history means to leave out text that is taken back later. All ops of a shortened history have the same
+    position, so a client that got only some of them could not resume.
     """
     hub, wire, writer = Hub(), Wire(), AnswerWriter(ID, checked=True)
     stream = stream_of(hub, catching_up=True)

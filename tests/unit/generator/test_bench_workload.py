@@ -1,4 +1,4 @@
-"""Test that a benchmark's prompts follow from the seed, have the given length, and share a prefix if warm."""
+"""Test a benchmark's prompts: the seed determines them, and only prompts for a warm cache have the same beginning."""
 
 import itertools
 import os

@@ -1,4 +1,7 @@
-"""Test `tests/bench/gpu`: which arms it runs, that it continues an interrupted run, and that each arm fills rows."""
+"""Test `tests/bench/gpu`: which arms it runs, and that their measurements fill every row of the table of results.
+
+Also test that an interrupted benchmark knows, when it continues, which arms are finished.
+"""
 
 import json
 import sys
@@ -39,7 +42,7 @@ def found(pair, lines):
 
 
 def measured(pair, run, arm):
-    """Yield the lines that ``arm`` would write on a machine whose times are exactly the predicted ones."""
+    """Yield the result lines of a run of ``arm``, with predicted times in place of measured ones."""
     context = FULL.prompt + FULL.tokens // 2
     about = {
         "run": run, "model": arm.model, "gamma": arm.gamma, "alpha": arm.alpha, "runner": arm.runner, "kv": arm.kv,

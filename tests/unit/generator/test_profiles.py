@@ -72,7 +72,7 @@ class ProfileEstimate:
         self.target, self.draft = model("gemma-3-27b"), model("gemma-3-4b")
 
     def prefill_ms(self, tokens):
-        """Return the time to prefill ``tokens`` tokens, in steps of at most as many tokens as the profile allows."""
+        """Return the time to prefill ``tokens`` tokens. A step processes at most ``vllm_batched_tokens`` of them."""
         took, part = 0.0, self.settings.vllm_batched_tokens
         for done in range(0, tokens, part):
             new = min(part, tokens - done)

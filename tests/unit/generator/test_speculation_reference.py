@@ -71,9 +71,10 @@ def test_a_perfect_draft_is_always_kept_by_rejection_only(rule):
 
 
 def cycles(rule, gamma=2, vocabulary=5, seed=11):
-    """Run ``DRAWS`` cycles of speculative decoding from one context. The next token depends on the previous token.
+    """Run ``DRAWS`` cycles of speculative decoding from one context. Each later token depends on the token before it.
 
-    Return how often each sequence came out, its probability under the target alone, and the result of ``verify``.
+    Return how often each sequence came out, the probability of each sequence under the target alone, and the result of
+    ``verify``.
     """
     rng = np.random.default_rng(seed)
     first_p, first_q = rng.dirichlet(np.full(vocabulary, 0.7), size=2)

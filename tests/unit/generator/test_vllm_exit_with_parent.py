@@ -1,4 +1,4 @@
-"""Test that a process that watches its parent ends when the parent ends, with and without ``pidfd_open``."""
+"""Test that a process that called ``watch_parent`` exits when its parent ends, with and without ``pidfd_open``."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""Test `docker-compose.yml` and `infra/Dockerfile` as data, because only Docker would notice their mistakes."""
+"""Test what `docker-compose.yml` and `infra/Dockerfile` contain. No Docker is needed."""
 
 import re
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Test that a GPU profile's variables reach the services in `docker-compose.yml`, and that all profiles go together."""
+"""Test that a GPU profile's variables reach the services, and that all Compose profiles can be combined."""
 
 from dataclasses import fields
 from itertools import chain, combinations

@@ -20,7 +20,10 @@ FAKE_JARS = (
 
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
-    """Return a folder with a copy of `infra/kafka` and its own cache. Its folder `bin` is the only one in ``PATH``."""
+    """Return a folder with a copy of `infra/kafka` and an empty folder `bin`.
+
+    The copy of ``run.py`` keeps its cache in the returned folder. Its ``PATH`` names only `bin`.
+    """
     copied = tmp_path / "infra" / "kafka"
     copied.mkdir(parents=True)
     for name in ("run.py", "jars.py", "node.py", "pom.xml", "server.properties", "log4j2.properties"):

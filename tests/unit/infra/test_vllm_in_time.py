@@ -14,8 +14,9 @@ SCRIPT = ROOT / "infra" / "vllm-in-time.sh"
 
 @pytest.fixture
 def run(tmp_path):
-    """Return a function that runs the script with a fake ``make``, which records its target and then runs ``does``.
+    """Return a function that runs the script with a fake ``make``.
 
+    The function's first argument ``does`` is shell code. The fake ``make`` records its target, and then runs this code.
     The function returns the ended process and the recorded targets.
     """
 

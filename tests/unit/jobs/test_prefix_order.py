@@ -47,7 +47,7 @@ def possible_share(prompts) -> float:
 
 
 def seed_shape(groups: int, count: int, rng: random.Random) -> list[str]:
-    """Return ``count`` prompts in random order, about as long as those in the design document.
+    """Return ``count`` prompts of 12,400 characters, in random order.
 
     The first 10,000 characters are the same for all prompts of one of ``groups`` groups. Each prompt then has 2,400
     characters of its own.

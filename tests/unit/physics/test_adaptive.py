@@ -91,7 +91,7 @@ _choices = {}
 
 
 def _choice(pair, alpha, batch, *, probing):
-    """Choose gamma for alpha, rounded to steps of 0.04 so that results can be reused."""
+    """Choose gamma for an alpha. The alpha is rounded to a multiple of 0.04, so that results can be reused."""
     key = (id(pair), round(alpha * 25), batch, probing)
     if key not in _choices:
         seen = AcceptanceEstimate.expected(key[1] / 25)

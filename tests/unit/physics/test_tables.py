@@ -139,12 +139,12 @@ BATCH = {"requests": 200_000, "shared": 2_400, "own": 600, "output": 300}
     ],
 )
 def test_batch(which, precision, on, per_second, hours, uncached_hours, within):
-    """The formulas reproduce the table of batch jobs approximately, within the relative error ``within``.
+    """The formulas reproduce the design document's table of batch jobs, within the relative error ``within``.
 
-    Unlike the formulas, the table counts 2 FLOP for each embedding parameter, too, and leaves out attention. Its
-    columns have two digits. The value for the RTX 4080 differs by 13 %, for two reasons. The embedding has the largest
-    share of the arithmetic there. And the table takes the card's 16 GiB for 16 x 10^9 bytes, although 16 GiB are more
-    and hold a larger batch.
+    The table's columns have two digits. Unlike the formulas, the table counts 2 FLOP for each embedding parameter, and
+    leaves out attention. The value for the RTX 4080 differs by 13 %, mainly for two reasons. The embedding takes a
+    larger share of the time than in the other rows. And the table assumes a memory of 16 x 10^9 bytes. But the card has
+    16 GiB, which hold a larger batch.
 
     The table's column "ideal" is not reproduced. It is neither the sum nor the maximum of the minimum times of prefill
     and decode.

@@ -1,4 +1,7 @@
-"""Test the batch plan: its ways, intervals, Pareto front and answers, and the remedy for a model that does not fit."""
+"""Test the batch plan: its ways, their intervals, the Pareto front, and the choice of the fastest and cheapest way.
+
+Also test the message about a model that does not fit.
+"""
 
 import json
 import re

@@ -1,4 +1,7 @@
-"""Test plans from a measured sample: prompts are read and divided, and a simulated engine's times are recovered."""
+"""Test how a plan is made from a measured sample.
+
+Prompts are read and divided among closed loops. The fitted times are compared with those of a simulated engine.
+"""
 
 import json
 
@@ -83,7 +86,7 @@ def test_other_lengths_are_predicted_and_the_ranking_is_right():
 
 
 def in_pieces(result, size):
-    """Return the same answers as from a server that sends ``size`` tokens in one piece.
+    """Return ``result`` as if the server had sent the first token, and then pieces of ``size`` tokens.
 
     Each piece counts as one token. Only the usage at the end has the true number of tokens.
     """
@@ -184,9 +187,10 @@ def test_a_few_prompts_are_not_divided_further():
 
 
 def test_a_machine_that_becomes_slower_is_averaged():
-    """If the machine becomes slower during the sample, the prediction is that for its mean speed.
+    """If the machine becomes slower during the sample, the prediction assumes its mean speed.
 
-    The loops run with 1, 3, 8, 3 and 1 requests at a time, each loop slower than the one before.
+    The sample has five loops, with 1, 3, 8, 3 and 1 requests at a time. The machine is slower in each loop
+    than in the one before.
     """
     loops = divided(PROMPTS, 8)
     speeds = [1.0, 1.1, 1.2, 1.3, 1.4]

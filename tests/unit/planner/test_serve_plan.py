@@ -36,7 +36,7 @@ def told(capsys, *flags):
 
 @pytest.mark.parametrize("load", [0.1, 0.5, 0.8, 0.9])
 def test_without_decoding_it_is_the_exact_queue(load):
-    """With one prompt per step and answers of one token, waiting times are those of the exact queue, M/D/1."""
+    """With one prompt per step and answers of one token, the predicted waiting times are those of an M/D/1 queue."""
     seen = queue_times(lambda _, prompts: 10.0 * prompts, load * 100, 1, 1, 10)
     mean = sum(at_ms * weight for at_ms, weight in seen.ttft)
     assert mean == pytest.approx(10 + mean_wait_ms(10, load), rel=0.02)
@@ -75,9 +75,9 @@ def test_more_requests_are_never_served_sooner(base, each, prefill, most, tokens
 @pytest.mark.slow
 @pytest.mark.parametrize("load", [0.5, 0.85])
 def test_the_simulated_scheduler_agrees(load):
-    """The queue agrees with the simulated scheduler, here in a case in which a step can prefill 1.37 prompts.
+    """The queueing model agrees with the scheduler of the simulated engine.
 
-    ``python -m tests.bench.serve_queue`` makes the whole comparison.
+    In this case, a step can prefill 1.37 prompts. ``python -m tests.bench.serve_queue`` compares them in more cases.
     """
     for _, measured, said in errors(CASES[1], (load,), 1_500):
         assert said.p50 == pytest.approx(measured.p50, rel=0.1)

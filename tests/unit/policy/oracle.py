@@ -9,7 +9,7 @@ from services.policy.matching.validators import valid
 
 
 class Plain:
-    """A pattern rule as plain data. The tests also make the automaton's rule from it."""
+    """A pattern rule for the functions of this module. ``test_matching.py`` builds the automaton's rule from it."""
 
     def __init__(self, name, regex, guard="none", validator=None, ignore_case=False):
         self.name, self.regex, self.guard = name, regex, guard

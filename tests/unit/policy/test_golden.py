@@ -1,4 +1,4 @@
-"""Test ``railbus policy test``: the shipped policies pass their golden cases, and a wrong answer is reported."""
+"""Test ``railbus policy test``: the shipped policies pass their golden cases, and a failed case is reported."""
 
 import json
 

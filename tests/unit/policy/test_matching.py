@@ -147,7 +147,10 @@ def samples():
 @pytest.mark.parametrize(("spec", "example"), list(samples()))
 @pytest.mark.parametrize("size", [1, 2, 3, 7])
 def test_every_sample_is_found_wherever_it_is_cut(spec, example, size):
-    """Each pattern's examples are found wherever the text is cut: at any position, then every ``size`` characters."""
+    """Each example of each pattern is found, however the text is cut into pieces.
+
+    The first piece ends at any position. The pieces after it have ``size`` characters, or fewer at the end of the text.
+    """
     machine = Automaton([rule_of(spec)])
     text = f"Yes, ({example}) and so on."
     expected = [(spec.name, 6, 6 + len(example))]

@@ -1,4 +1,4 @@
-"""Test that writes reach the producer in the order of their decisions, and at once while the producer has room."""
+"""Test that the producer gets writes in the order in which they were decided, and without delay if it has room."""
 
 import asyncio
 import contextlib

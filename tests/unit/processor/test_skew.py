@@ -1,4 +1,4 @@
-"""Test that the clock skew between each writer and the broker is measured and reported once, in bounded memory."""
+"""Test that each writer's clock skew is measured all the time but reported once, and that memory is limited."""
 
 from schemas.base import Event
 from services.processor.skew import MAX_SOURCES, SILENT_US, WINDOW_US, SkewMeter
@@ -6,9 +6,9 @@ from tests.unit.router.world import MS, T0, chunk, request
 
 
 def heard(meter: SkewMeter, skew_ms: int, ways_ms: list[int], *, now_us: int = T0) -> list[tuple[str, float] | None]:
-    """Let a generator with a clock ``skew_ms`` ahead write one chunk for each of ``ways_ms``. Return the reports.
+    """Let ``meter`` measure chunks of a writer whose clock is ``skew_ms`` ahead. Return the result for each chunk.
 
-    ``ways_ms`` are the times that the chunks take to reach the broker.
+    ``ways_ms`` has the time that each chunk takes to reach the broker.
     """
     events = [chunk(seq, at_ms=1_000 * seq + skew_ms) for seq in range(len(ways_ms))]
     times = [(T0 + 1_000 * MS * seq) // 1_000 + way_ms for seq, way_ms in enumerate(ways_ms)]

@@ -1,4 +1,8 @@
-"""Test that the verdict follows from how the rails ended, and fails closed for every mixture of endings."""
+"""Test that the verdict follows from the results of the rails.
+
+A prompt is denied if a rail was cancelled. It is also denied if a rail broke or timed out, unless the policy sets
+``on_broken`` to ``allow`` for this rail.
+"""
 
 import pytest
 from hypothesis import given

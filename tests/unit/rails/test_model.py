@@ -1,4 +1,7 @@
-"""Test that the jailbreak model scores like the library that ships it, and how long texts are divided."""
+"""Test the jailbreak model's scores, the windows of a long text, and when the scores of a text show an attack.
+
+The scores must agree with those of the package ``jailguard``, from which the model's network is extracted.
+"""
 
 import json
 import subprocess

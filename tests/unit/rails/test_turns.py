@@ -33,9 +33,11 @@ MOST_OPEN = 211
 
 @pytest.fixture
 def slices(monkeypatch):
-    """Measure the work between two chances for other tasks to run. The unit is one look-up in the matcher's table.
+    """Measure how much work the matcher does before other tasks can run.
 
-    Return the list of [(task, event loop iteration), work], and a coroutine function that counts the iterations.
+    Return a list and a coroutine function. An item of the list, ``[(task, iteration), work]``, has the work of one task
+    in one event loop iteration. The unit is one look-up in the matcher's table. The coroutine function counts the
+    iterations until it is cancelled.
     """
     done, feed = [], Scanner.feed
 
@@ -105,8 +107,9 @@ async def test_batch_requests_have_a_turn_when_no_interactive_one_waits():
 def test_whatever_comes_each_has_its_turn_and_batch_when_nobody_else_waits(arrivals, most):
     """Each request gets a turn unless it is cancelled, and batch requests get one only if no interactive request waits.
 
-    ``arrivals`` are tuples of the tenant, whether it is a batch request, the number of event loop iterations until the
-    next arrival, and whether it is cancelled then. ``most`` turns can be held at the same time.
+    Each item of ``arrivals`` is a request. It has the request's tenant, whether it is a batch request, the number of
+    event loop iterations until the next request arrives, and whether it is cancelled just before that. At most
+    ``most`` turns can be held at the same time.
     """
 
     async def run():

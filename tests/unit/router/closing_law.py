@@ -5,9 +5,9 @@ from schemas.stream import Chunk, Closed, Finished, Recall, Started, Verdict
 
 
 def check_closed(closed: Closed, before: list[AnyEvent], concluded: str | None) -> None:
-    """Check that ``closed`` agrees with the events ``before`` it, in simple rules that do not use the fold.
+    """Check that ``closed`` agrees with the events ``before`` it, by simple rules that do not compute the fold.
 
-    ``concluded`` is the one exception: the fold's conclusion from ``before``, or None.
+    Only ``concluded`` comes from the fold. It says how the answer ended in these events; None if it did not end.
     """
     verdict = next((event for event in before if isinstance(event, Verdict)), None)
     denied = verdict is not None and verdict.decision == "deny"

@@ -145,7 +145,7 @@ def test_requests_that_are_late_together_share_what_is_left_of_a_budget(policy: 
 
 
 def test_router_that_folds_topics_in_any_order_counts_alike() -> None:
-    """Routers that read the topics in different orders count the same.
+    """Routers that read the topics in different orders count the same requests, attempts in the cloud and costs.
 
     In some orders, the account of a request is read before its ``Request`` and its ``Cutover``.
     """
@@ -190,7 +190,7 @@ def test_router_that_folds_topics_in_any_order_has_the_estimated_price() -> None
 
 
 def late_routers(world: World) -> Iterator[RouterCore]:
-    """Yield routers that have read the whole log, one topic after the other, each in another order of the topics."""
+    """Yield routers that have read the whole log, topic by topic. Each router has read the topics in another order."""
     for order in (READ_TOPICS, READ_TOPICS[::-1], (STREAMS, *READ_TOPICS), (STREAMS, ACCOUNTS, *READ_TOPICS)):
         router = RouterCore(world.config, "router/late", PARTITIONS)
         for number in range(PARTITIONS):

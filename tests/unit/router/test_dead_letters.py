@@ -123,10 +123,10 @@ def test_rejection_waits_until_the_partition_has_caught_up(meanwhile: list[AnyEv
 def test_foreign_request_is_rejected_when_its_own_partition_caught_up(
     read_first: bool, meanwhile: list[AnyEvent]
 ) -> None:
-    """An unreadable request in the wrong partition is rejected once its right partition has caught up.
+    """An unreadable request in a wrong partition is rejected once the router has caught up with the right partition.
 
-    It is not rejected if the right partition has events of the request. The record may be read before or after the
-    wrong partition has caught up.
+    If the right partition has events of the request, the request is not rejected. It does not matter whether the router
+    reads the record before or after it has caught up with the wrong partition.
     """
     router = RouterCore(RouterConfig(), "router/late", PARTITIONS)
     for number in range(PARTITIONS):
@@ -142,9 +142,10 @@ def test_foreign_request_is_rejected_when_its_own_partition_caught_up(
 
 
 class TwoRouters:
-    """Two routers. ``owner`` has the right partition of a request, and ``finder`` has the wrong one.
+    """Two routers, and an unreadable record in the wrong one of two partitions.
 
-    ``finder`` has found the unreadable request in its partition, and has written the dead letter ``letter``.
+    ``finder`` owns the wrong partition. It has read the record, and has written the dead letter ``letter``. ``owner``
+    owns the right partition.
     """
 
     def __init__(self, found: UnreadableRecord) -> None:

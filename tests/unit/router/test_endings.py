@@ -250,7 +250,7 @@ def test_a_start_long_after_the_end_is_no_new_request() -> None:
 
 
 def test_a_closed_request_that_is_written_again_is_remembered_longer() -> None:
-    """If a closed request is written again, routers remember it longer, and a late start does not open it again.
+    """If a closed request is written again, routers remember it longer. A late ``Started`` then does not reopen it.
 
     An edge that was cut off from the broker writes its requests again.
     """
@@ -265,7 +265,7 @@ def test_a_closed_request_that_is_written_again_is_remembered_longer() -> None:
 
 
 def test_a_start_that_is_read_long_after_it_was_appended_is_no_new_request() -> None:
-    """A worker's start that is read a minute after it was appended does not open a closed request again.
+    """A ``Started`` event that is read a minute after it was appended does not open a closed request again.
 
     This happens if the worker and the router lose the broker for a while.
     """
@@ -309,7 +309,8 @@ def test_unreadable_closed_request_is_accounted_for_and_cancels_nothing() -> Non
 def test_gated_delivery_that_nobody_clears_ends_at_once(verdict_first: bool) -> None:
     """A request ends at once if the verdict makes delivery gated and no safety service checks the answer.
 
-    A worker refuses requests that ask for gated delivery themselves, but it does not know the verdict.
+    If the request itself asks for gated delivery, the worker refuses it. But a worker does not read verdicts, so here
+    the router closes the request.
     """
     judged = verdict(delivery=Delivery(mode="gated"))
     events = [judged, started()] if verdict_first else [started(), judged]
@@ -414,9 +415,9 @@ def test_router_that_lags_cannot_end_what_another_attempt_answers() -> None:
 
 @pytest.mark.parametrize(("at_ms", "outcome"), [(800, "failed"), (1_000, "expired"), (1_003, "expired")])
 def test_worker_out_of_request_time_does_not_outrun_the_deadline(at_ms: int, outcome: str) -> None:
-    """A worker's timeout closes the request as expired from the total deadline on, and as failed before it.
+    """If a worker reports a timeout before the total deadline, the request is closed as failed, otherwise as expired.
 
-    The router may read the timeout before its own alarm for the deadline.
+    This holds even if the router reads the timeout before its own alarm for the deadline.
     """
     world = World().put(request(deadlines=Deadlines(total_ms=1_000)), started())
     event = failed(at_ms=at_ms, error_class="timeout", retryable=False)

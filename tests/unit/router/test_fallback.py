@@ -86,7 +86,7 @@ def test_race_goes_on_when_one_of_the_two_fails() -> None:
 
 
 def test_void_cutover_brings_about_nothing() -> None:
-    """A cutover is void, and has no effect, if the router had not read an earlier chunk on the log when it decided."""
+    """A cutover is void, and has no effect, if it comes after a chunk that the router had not read."""
     world = World(CLOUD).put(request(), started())
     world.now_us = T0 + 200 * MS
     late = [write for router in world.routers for write in tick(router, world.now_us)]

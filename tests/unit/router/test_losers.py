@@ -72,7 +72,10 @@ class Sim:
             act(ms)
 
     def say(self, ms: float, event: AnyEvent, topic: Topic | None = None) -> None:
-        """Write an event now. It is on its topic some milliseconds later, in the order of writing."""
+        """Write an event at the time ``ms``. It reaches its topic after a random delay.
+
+        Events of one topic reach it in the order in which they were written.
+        """
         name = (topic or topic_of(event)).name
         self._sent[name] = max(self._sent.get(name, 0), ms + self.dice.uniform(0.2, 4))
         self.at(self._sent[name], lambda at_ms: self._stands(at_ms, name, event))
@@ -82,7 +85,10 @@ class Sim:
             self.say(ms, write.event, write.topic)
 
     def worker(self, rid: str, attempt: int, words: list[tuple[float, AnyEvent]]) -> None:
-        """Let a worker write each of ``words`` at its time. A stopped worker writes one ``Failed`` (cancelled)."""
+        """Let a worker write the events in ``words``, each at its time in milliseconds.
+
+        After a cancel, the worker writes one ``Failed`` (cancelled) instead of the remaining events.
+        """
         told = [False]
 
         def one(event: AnyEvent) -> Callable[[float], None]:

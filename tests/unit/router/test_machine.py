@@ -71,9 +71,9 @@ class Routers(SharedLog, RuleBasedStateMachine):
         words=st.tuples(*[st.sampled_from(["allow", "allow", "mask", "keep", "later"])] * MOST_REQUESTS),
     )
     def begin(self, fallbacks: tuple[str, ...], words: tuple[str, ...]) -> None:
-        """Start with requests, most of them with a verdict, and with one router.
+        """Write the first requests, most of them with a verdict, and start one router.
 
-        Otherwise most histories would end before anything happened.
+        Without this beginning, most histories would end before anything happened.
         """
         for number, (fallback, word) in enumerate(zip(fallbacks, words, strict=True)):
             self.app_asks(number, fallback, "allowed", self.lane)
@@ -184,7 +184,7 @@ class Routers(SharedLog, RuleBasedStateMachine):
     @precondition(lambda self: len(self.members) < 2)
     @rule(order=st.permutations(SHARED))
     def router_joins(self, order: list[Topic]) -> None:
-        """Start a router. It reads the topics in any order, and decides when it has caught up with all."""
+        """Start a router. It reads the topics in the given order, and decides only after it has read all of them."""
         member = Member(RouterCore(self.policy, f"router/{self.joined}", 1))
         self.joined += 1
         member.router.gained(0)
@@ -348,7 +348,7 @@ class RetryingRouters(Routers):
 
 
 class LoneRouters(Routers):
-    """Routers that try the self-hosted engines again, but have no cloud, and a budget of one such attempt."""
+    """Routers that may not use the cloud. They retry on the self-hosted engines, with a budget of one retry."""
 
     policy = replace(
         Routers.policy, fallback="off", max_retries=2, retry_limits=FallbackLimits(ratio=0, free=1), when_spent="close"

@@ -1,4 +1,4 @@
-"""Test that the next owner of a partition reads the log from the oldest open request on, and few records before it."""
+"""Test where the next owner of a partition starts to read the log: shortly before the oldest open request."""
 
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,4 +1,7 @@
-"""Test that a router that takes over a partition knows what its predecessor knew. It reads the topics in any order."""
+"""Test that a router that takes over a partition knows what its predecessor knew.
+
+The order in which it reads the topics must not matter.
+"""
 
 from dataclasses import replace
 

@@ -118,7 +118,7 @@ def next_alarm_us(router: RouterCore, partitions: int = PARTITIONS) -> int | Non
 
 
 def tick(router: RouterCore, now_us: int, partitions: int = PARTITIONS) -> Writes:
-    """Call the router's ``tick`` for every partition, as after reading the log up to ``now_us``. Return the writes."""
+    """Call the router's ``tick`` for every partition, as if the log was read up to ``now_us``. Return the writes."""
     return [write for number in range(partitions) for write in router.tick(number, now_us, now_us)]
 
 

@@ -1,4 +1,4 @@
-"""Test that compressed record batches of every codec are read, and that none exceeds the limit when decompressed."""
+"""Test that record batches of every codec are decompressed, but refused if the result would exceed a limit."""
 
 import gzip
 import time

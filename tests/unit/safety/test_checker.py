@@ -11,7 +11,7 @@ FOUND = FoundSpan("r", "c", 0, 1)
 
 
 class Tries:
-    """A check that calls ``does`` with each text and with the number of times it has got this text."""
+    """A check that calls ``does`` with a text and the number of the try: 1 for the first try with this text."""
 
     def __init__(self, does):
         self.does, self.texts = does, []
@@ -25,7 +25,7 @@ class Tries:
 
 
 class Harness:
-    """Queues texts to be checked by ``does`` (see ``Tries``), and collects the outcome for each text in ``answers``."""
+    """Runs the check ``Tries(does)`` on each text that ``put`` gets. ``answers`` has the outcome for each text."""
 
     def __init__(self, does, **changes):
         self.check = Tries(does)

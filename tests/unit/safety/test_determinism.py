@@ -75,7 +75,7 @@ def mixed_log(rng):
 
 @pytest.mark.parametrize("seed", range(2))
 def test_200_timings_20_crashes_and_20_moves_say_the_same(seed):
-    """Safety writes the same events for a log at any timing, after crashes, and after it lost and regained the log."""
+    """For the same log, safety writes the same events at any timing, after crashes, and after its partition moved."""
     rng = random.Random(seed)
     held = policy(**CLASSIFIED) if seed % 2 else policy()
     events = mixed_log(rng)

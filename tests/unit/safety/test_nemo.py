@@ -1,4 +1,7 @@
-"""Tests of tier 1, with the real NeMo Guardrails: spans of findings, and rails that raise an error or rewrite text."""
+"""Tests of safety's tier 1 (NeMo rails): spans of findings, and rails that raise an error or rewrite text.
+
+The tests run the real NeMo Guardrails.
+"""
 
 import pytest
 import yaml

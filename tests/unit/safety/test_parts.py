@@ -278,9 +278,10 @@ def test_text_that_waits_too_long_for_its_check_counts_as_unchecked():
 
 
 def test_unchecked_text_is_never_cleared_whatever_policy_calls_it():
-    """Unchecked text is not cleared, even if the policy's action is ``flag``, which lets other findings pass.
+    """Text whose check failed is not cleared, even if the policy's action for ``unchecked`` is ``flag``.
 
-    With ``redact``, the unchecked text is replaced, and the text after it is cleared.
+    For other findings, ``flag`` lets the text pass. With ``redact``, the unchecked text is replaced, and the text after
+    it is cleared.
     """
 
     def ruled(action):

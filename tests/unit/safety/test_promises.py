@@ -1,4 +1,4 @@
-"""Test the guarantees of safety on which the fold relies, for example that clearances never go back."""
+"""Test what the safety service guarantees to the fold, for example that the ``seq`` of ``Cleared`` never falls."""
 
 import random
 import re
@@ -63,7 +63,7 @@ def test_gated_readers_never_see_what_is_recalled(text, seed):
 @given(text=TEXTS, seed=st.integers(0, 2**32), classified=st.booleans())
 @settings(max_examples=examples(200), deadline=None)
 def test_gated_clearances_never_cover_what_is_recalled_later(text, seed, classified):
-    """With gated delivery, no part of a phrase is cleared and later recalled, even if a window ends in the phrase."""
+    """With gated delivery, no part of a phrase is cleared before its recall, even if a window ends in mid-phrase."""
     rng = random.Random(seed)
     cut = pieces(text, rng, 4)
     ends = [sum(map(len, cut[: index + 1])) for index in range(len(cut))]
@@ -266,9 +266,9 @@ def test_a_verdict_may_make_delivery_gated():
 
 @pytest.mark.parametrize(("tenant", "modes"), [("acme", '["gated"]'), ("clinic", '["optimistic", "gated"]')])
 def test_a_policy_that_makes_delivery_gated_is_obeyed_before_the_verdict(tenant, modes):
-    """Text that comes before a verdict with gated delivery is cleared only after all tiers have checked it.
+    """If a policy makes delivery gated, even text from before the verdict is cleared only after the classifiers' check.
 
-    Otherwise the fold would show this text as soon as it reads the verdict.
+    Otherwise unchecked text could be shown: when the fold reads the verdict, it shows all text that was cleared before.
     """
     text = "I have second thoughts about it. " + "word " * 60
     answer = RunWriter(tenant=tenant)
@@ -358,7 +358,7 @@ def test_finding_that_no_window_holds_without_touching_it_is_recalled(regex, lea
 
 @pytest.mark.parametrize(("lead", "tail"), [(90, 0), (400, 100)])
 def test_a_finding_at_the_edge_of_the_last_or_of_two_windows_is_recalled(lead, tail):
-    """A finding is recalled if it ends with the last window, and also if it is exactly the overlap of two windows."""
+    """A finding is recalled if it ends where the last window ends, or if it is exactly the overlap of two windows."""
 
     def find(look):
         return CheckResult(tuple(FoundSpan("nemo/q", "email", *found.span()) for found in re.finditer("Q+", look.text)))

@@ -95,15 +95,18 @@ def pieces(text, rng, longest=9):
 
 
 def whole_window(look):
-    """Check a window like a rail of tier 1 that gives no spans: find the whole window, or nothing."""
+    """Return a finding of the whole window if its text contains "rude word", else nothing.
+
+    Safety makes the same kind of finding when a NeMo rail blocks a text and gives no span of it.
+    """
     return (FoundSpan("nemo/rude", "rail", 0, len(look.text)),) if "rude word" in look.text else ()
 
 
 def honest(look):
     """Return the outcome of the check request ``look``.
 
-    Tier 1 finds words of the policy's blocklist, even in disguise, and whole windows with a rude word. Tier 2 finds the
-    words "second thoughts".
+    Tier 1 finds the policy's ``folded`` words, even if they are disguised. If a window contains "rude word", tier 1
+    also finds the whole window. Tier 2 finds "second thoughts".
     """
     if look.tier == 2:
         found = re.finditer("second thoughts", look.text)
@@ -132,10 +135,10 @@ class World:
         Args:
             events: The events of other writers, in log order.
             pace: Maximum number of events that are read before each step of safety.
-            crashes: When safety has written this many events, its process dies, and a new one starts. Decisions that
-                were not written yet are lost.
-            moves: When safety has written this many events, its partition is taken away and given back. Decisions that
-                were not written yet are lost.
+            crashes: Numbers of events. When safety has written so many events, its process dies, and a new one starts.
+                Decisions that were not written yet are lost.
+            moves: Numbers of events. When safety has written so many events, its partition is taken away and given
+                back. Decisions that were not written yet are lost.
             patience: Probability that a check is answered before the next step. Below 1, checks are answered in random
                 order.
         """

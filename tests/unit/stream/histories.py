@@ -214,7 +214,7 @@ class World:
         )
 
     def again(self) -> None:
-        """Append an event again, as a producer does in a retry, or a second owner of the partition does."""
+        """Append an earlier event again, as a retrying producer or a second owner of the partition may do."""
         if self.log:
             self.log.append(self.log[-1 - self.choices.below(len(self.log))])
 
@@ -231,7 +231,7 @@ _ACTS = (
 
 
 def grow(data: bytes) -> list[StreamEvent]:
-    """Return the history that the bytes determine."""
+    """Generate a history from ``data``. The same bytes always give the same history."""
     choices = Choices(data)
     delivery = Delivery(
         mode=choices.pick(("optimistic", "windowed", "gated")),

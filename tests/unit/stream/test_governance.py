@@ -1,4 +1,4 @@
-"""Test that a check that a reader requires is on, even if a worker says that the check is off."""
+"""Test that a check is off only if both the reader and the worker say that it is off."""
 
 import pytest
 

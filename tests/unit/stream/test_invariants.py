@@ -30,7 +30,7 @@ COMMON = {"deadline": None, "suppress_health_check": list(HealthCheck), "databas
 
 
 def sources(text):
-    """Return the source of each visible character of a model: the index of its run, and its offset in the run."""
+    """Return, for each visible character that a model wrote, the index of its run and its offset in the run."""
     return [(ord(char) // 0x10000 - 1, ord(char) % 0x10000) for char in text if ord(char) >= 0x10000]
 
 
@@ -120,7 +120,7 @@ def check_exposure(screen, expected):
 @settings(max_examples=max(HISTORIES // 5, 1), **COMMON)
 @given(BYTES)
 def test_everything_said_is_shown_in_the_end(data):
-    """If an answer is allowed, finished and finally cleared, all of it is shown, except for recalled text."""
+    """If an answer is allowed, finished and cleared to its end, all of it is shown, except for recalled text."""
     log = [event for event in grow(data) if not isinstance(event, Closed)]
     screen, _ = fold(log)
     end = truth(log)
@@ -188,7 +188,10 @@ def test_saying_it_twice_changes_nothing(data, where):
 @settings(max_examples=max(HISTORIES // 5, 1), **COMMON)
 @given(BYTES, st.integers(0, 2**16))
 def test_catching_up_shows_nothing_that_was_taken_back(data, where):
-    """A client that resumes at any op ends with the same text, and is not sent text that was taken back since."""
+    """A client that resumes at any op ends with the same text as a client that was never interrupted.
+
+    It is not sent text that was taken back in the meantime.
+    """
     _, per_event = fold(grow(data))
     ops = [op for group in per_event for op in group]
     cut = where % (len(ops) + 1)

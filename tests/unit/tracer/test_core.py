@@ -1,4 +1,4 @@
-"""Test when the trace of a request is exported: once, and at the latest some time after the request was closed."""
+"""Test when a request's trace is exported: after its account and a complete receipt, or a while after its account."""
 
 import pytest
 from hypothesis import given, settings

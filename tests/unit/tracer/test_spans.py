@@ -20,9 +20,10 @@ CLIENT = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 
 
 def trace_from(request_id, log, traceparent=None):
-    """Return the trace that the tracer makes of this log; None if the request is not closed.
+    """Return the trace of the request whose events are in ``log``; None if the request is not closed.
 
-    The tracer knows only the router's account and the receipts.
+    As in the tracer, the trace is made from the router's account and the receipts only. The account is computed from
+    ``log``.
     """
     account = router_account(request_id, log)
     if account is None:

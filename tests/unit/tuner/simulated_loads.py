@@ -1,4 +1,4 @@
-"""Simulate measurements of a change with a known effect, and with noise of the machine, processes and requests."""
+"""Simulate measurements of a change whose effect is known. Machine, processes and requests add noise."""
 
 import math
 

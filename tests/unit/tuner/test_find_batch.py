@@ -14,9 +14,9 @@ from services.tuner.measurements import Load, RequestRow
 
 
 def load(batch, knee, rng, noise):
-    """Return a load of a simulated machine, whose throughput grows with the batch size up to ``knee``.
+    """Return measurements of a simulated machine that runs ``batch`` requests at a time.
 
-    With a larger batch, each request takes longer.
+    The throughput grows with the batch size up to ``knee``. If ``batch`` is larger, each request takes longer.
     """
     pace = max(1.0, batch / knee) * (1 + rng.uniform(-noise, noise))
     rows = tuple(RequestRow(steps=tuple((pace * (10.0 + 5 * at), 1) for at in range(6)), total_ms=35 * pace)

@@ -1,4 +1,4 @@
-"""Tests of the report of ``railbus tune``: its checklist, its forms, and the settings, which a shell can read."""
+"""Tests of ``railbus tune``: the report as HTML, Markdown and JSON, its checklist, and the environment file."""
 
 import random
 import re

@@ -31,7 +31,7 @@ def run(search, effects, *, seconds=1.0, seed=1):
     """Run the search with simulated measurements. Return the names of the changes that were tried.
 
     Args:
-        effects: Factor by which a change multiplies all times, by the name of the change. It is 1 for other changes.
+        effects: For each name of a change, the factor by which the change multiplies all times. Other changes have 1.
         seconds: How long each trial takes, in seconds.
     """
     rng, elapsed, tried = random.Random(seed), 0.0, []

@@ -1,4 +1,4 @@
-"""Test which engine errors Google's errors become, and that retries wait as long as the server asks."""
+"""Test which error each HTTP status of Vertex AI means, and that a retry waits as long as the server asks."""
 
 import pytest
 

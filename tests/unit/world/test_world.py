@@ -1,4 +1,4 @@
-"""Tests of the simulator: new seeds find no violation, a seed always gives the same run, planted defects are found."""
+"""Test the simulator: new seeds find no violation, a seed always gives the same run, and planted defects are found."""
 
 import os
 import re
@@ -97,7 +97,7 @@ def test_a_kind_of_fault_by_itself_breaks_no_promise(kind: str) -> None:
 
 
 def test_every_defect_is_found_from_the_first_seed_on() -> None:
-    """The recorded survey has found every defect with the seeds from 0 to ``SEEDS`` - 1."""
+    """According to ``found.json``, each defect was found by one of the seeds from 0 to ``SEEDS`` - 1."""
     counts = known_counts()
     assert [mutant.name for mutant in MUTANTS if not 0 < next(iter(counts[mutant.name]), 0) <= SEEDS] == []
     assert len(MUTANTS) >= 50

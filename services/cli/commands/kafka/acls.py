@@ -9,17 +9,23 @@ from schemas.registry import ROLES
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--principal-prefix", default="User:railbus-", metavar="PREFIX",
-        help="what the principals begin with; the role follows (%(default)s)",
+        help="prefix of the principals; the name of the role follows it (default: %(default)s)",
     )  # fmt: skip
     parser.add_argument(
-        "--kafka", default="127.0.0.1:9092", metavar="HOST:PORT,...", help="the brokers, for the commands (%(default)s)"
+        "--kafka",
+        default="127.0.0.1:9092",
+        metavar="HOST:PORT,...",
+        help="brokers that the printed commands name (default: %(default)s)",
     )
     parser.add_argument(
         "--command-config", default="admin.properties", metavar="FILE",
-        help="settings of a user who may change access control lists, for the commands (%(default)s)",
+        help="client settings of a user who may change ACLs, for the printed commands (default: %(default)s)",
     )  # fmt: skip
     parser.add_argument(
-        "--role", action="append", choices=ROLES, help="only this role's; may be repeated (default: all roles)"
+        "--role",
+        action="append",
+        choices=ROLES,
+        help="print only the commands for this role; repeatable (default: all roles)",
     )
 
 

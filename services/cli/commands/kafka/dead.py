@@ -55,22 +55,26 @@ MAX_SHOWN_BYTES: Final = 4_096
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
-    listing = actions.add_parser("list", help="list the newest, one a line, without their contents")
+    listing = actions.add_parser("list", help="list the newest dead letters, one per line, without their contents")
     _filters(listing, DEFAULT_LIST_LIMIT)
-    listing.add_argument("--json", action="store_true", help="one JSON object a line, with the original bytes")
-    show = actions.add_parser("show", help="show one with its contents, which may be personal")
-    show.add_argument("number", type=int, metavar="NUMBER", help="its number in `railbus dead list`")
-    show.add_argument("--raw", action="store_true", help="write only the original bytes of its value")
+    listing.add_argument("--json", action="store_true", help="print one JSON object per line, with the original bytes")
+    show = actions.add_parser("show", help="show a dead letter with its contents, which may be personal data")
+    show.add_argument("number", type=int, metavar="NUMBER", help="number of the dead letter in `railbus dead list`")
+    show.add_argument("--raw", action="store_true", help="write only the original bytes of the record's value")
     add_kafka_option(show)
     replay = actions.add_parser(
         "replay",
-        help="write the original bytes to their topics again",
+        help="write dead letters back to their topics",
         description="Write the original bytes to their topics again, oldest first, for instance after an upgrade that"
         " can read them. A record that still cannot be read becomes a new dead letter. A request that was closed"
         " `rejected` stays closed: its app has to ask again.",
     )
-    replay.add_argument("numbers", type=int, nargs="*", metavar="NUMBER", help="replay these")
-    replay.add_argument("--all", action="store_true", help="replay everything that the filters leave, up to --limit")
+    replay.add_argument(
+        "numbers", type=int, nargs="*", metavar="NUMBER", help="dead letters to replay, by their numbers"
+    )
+    replay.add_argument(
+        "--all", action="store_true", help="replay all dead letters that match the filters, up to --limit"
+    )
     replay.add_argument("--yes", action="store_true", help="do not ask for confirmation")
     _filters(replay, DEFAULT_REPLAY_LIMIT)
 
@@ -88,15 +92,19 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _filters(parser: argparse.ArgumentParser, limit: int) -> None:
-    parser.add_argument("--topic", metavar="T", help="only those found on this topic")
-    parser.add_argument("--reason", metavar="TEXT", help="only those with this text in their reason")
-    parser.add_argument("--request", metavar="ID", help="only those about this request")
+    parser.add_argument("--topic", metavar="T", help="only records found on this topic")
+    parser.add_argument("--reason", metavar="TEXT", help="only records with this text in the reason")
+    parser.add_argument("--request", metavar="ID", help="only records of this request")
     parser.add_argument(
         "--from", dest="moment", metavar="TIME", default="beginning",
-        help="only those written since: 10m (ago), or a date and time",
+        help="only dead letters since this time: an age such as 10m, or a date and time (default: %(default)s)",
     )  # fmt: skip
     parser.add_argument(
-        "--limit", type=int, default=limit, metavar="N", help=f"the newest N, at most {MAX_LIMIT} (%(default)s)"
+        "--limit",
+        type=int,
+        default=limit,
+        metavar="N",
+        help=f"only the newest N dead letters, N at most {MAX_LIMIT} (default: %(default)s)",
     )
     add_kafka_option(parser)
 

@@ -31,15 +31,16 @@ Later events are printed in the order of reading."""
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_kafka_option(parser)
-    parser.add_argument("--request", metavar="ID", help="only this request")
-    parser.add_argument("--topic", action="append", metavar="T", help="only this topic; may be given several times")
+    parser.add_argument("--request", metavar="ID", help="only events of this request")
+    parser.add_argument("--topic", action="append", metavar="T", help="only events on this topic; repeatable")
     parser.add_argument(
         "--from", dest="moment", metavar="TIME",
-        help="beginning, end, 10m (ago) or a date and time (default: end; with --request: when it was asked)",
+        help="where to start: beginning, end, an age such as 10m, or a date and time (default: end; with --request:"
+        " before its first event)",
     )  # fmt: skip
-    parser.add_argument("--no-follow", action="store_true", help="end with what is on the log now")
-    parser.add_argument("--json", action="store_true", help="one JSON object a line")
-    parser.add_argument("--show-prompts", action="store_true", help="show prompts; they may be personal")
+    parser.add_argument("--no-follow", action="store_true", help="exit at the present end of the log")
+    parser.add_argument("--json", action="store_true", help="print one JSON object per line")
+    parser.add_argument("--show-prompts", action="store_true", help="show prompts, which may contain personal data")
 
 
 def run(args: argparse.Namespace) -> int:

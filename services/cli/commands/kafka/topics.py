@@ -13,7 +13,7 @@ _HOUR_MS: Final = 3_600_000
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_kafka_option(parser)
-    parser.add_argument("--create", action="store_true", help="create what is missing")
+    parser.add_argument("--create", action="store_true", help="create missing topics")
 
 
 def run(args: argparse.Namespace) -> int:

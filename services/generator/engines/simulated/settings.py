@@ -35,13 +35,16 @@ class SimulatedSettings:
     """
 
     model: str = field(default="simulated", metadata={"help": "name of the model"})
-    sim_gpu: str = field(default="h100", metadata={"help": "accelerator"})
+    sim_gpu: str = field(default="h100", metadata={"help": "GPU in the catalogue"})
     sim_target: str = field(default="gemma-3-27b", metadata={"help": "target model"})
     sim_draft: str = field(default="gemma-3-4b", metadata={"help": "draft model, or none"})
     sim_precision: Precision = field(default="fp8", metadata={"help": "precision of the linear layers"})
-    sim_gamma: int = field(default=4, metadata={"help": "tokens drafted per step", "ge": 0, "le": 16})
+    sim_gamma: int = field(default=4, metadata={"help": "number of tokens drafted in a step", "ge": 0, "le": 16})
     sim_adaptive: Literal["off", "on"] = field(
-        default="off", metadata={"help": "choose gamma from load and acceptance"}
+        default="off",
+        metadata={
+            "help": "choose the number of drafted tokens from load and acceptance, RAILBUS_SIM_GAMMA = the maximum"
+        },
     )
     sim_alpha: float = field(
         default=0.8, metadata={"help": "probability that a drafted token is accepted", "ge": 0, "le": 1}
@@ -50,7 +53,7 @@ class SimulatedSettings:
         default=256, metadata={"help": "maximum number of concurrent answers", "ge": 1, "le": 10_000}
     )
     sim_prefill_budget: int = field(
-        default=2_048, metadata={"help": "maximum prompt tokens in a step", "ge": 1, "le": 131_072}
+        default=2_048, metadata={"help": "maximum number of prompt tokens in a step", "ge": 1, "le": 131_072}
     )
     sim_time_scale: float = field(
         default=1.0, metadata={"help": "factor on the time of a step", "ge": 0.001, "le": 1_000}

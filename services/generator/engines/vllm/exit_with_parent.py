@@ -19,7 +19,7 @@ POLL_INTERVAL_S: Final = 1.0
 
 
 def mark_as_parent() -> None:
-    """Make ``watch_parent`` watch this process."""
+    """Set the environment variable by which ``watch_parent`` in vLLM's processes finds this process."""
     os.environ[PARENT_PID_VARIABLE] = str(os.getpid())
 
 

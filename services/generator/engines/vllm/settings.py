@@ -63,14 +63,16 @@ class VllmSettings:
     vllm_device: Literal["auto", "gpu", "cpu"] = field(default="auto", metadata={"help": "device that computes"})
     vllm_draft: Path | None = field(default=None, metadata={"help": "folder of the draft model"})
     vllm_method: Method = field(default="auto", metadata={"help": "how tokens are drafted"})
-    vllm_speculative_tokens: int = field(default=4, metadata={"help": "tokens drafted in a step", "ge": 1, "le": 16})
+    vllm_speculative_tokens: int = field(
+        default=4, metadata={"help": "number of tokens drafted in a step", "ge": 1, "le": 16}
+    )
     vllm_speculative_tokens_by_batch: str = field(
-        default="", metadata={"help": "tokens drafted by batch size, such as 1-8:5 9-32:3 33-256:0"}
+        default="", metadata={"help": "number of drafted tokens by batch size, such as 1-8:5 9-32:3 33-256:0"}
     )
     vllm_draft_sampling: Literal["greedy", "probabilistic"] = field(
         default="greedy", metadata={"help": "how the draft model samples"}
     )
-    vllm_quantization: str = field(default="none", metadata={"help": "quantisation of the target, such as fp8"})
+    vllm_quantization: str = field(default="none", metadata={"help": "quantisation of the target model, such as fp8"})
     vllm_draft_quantization: str = field(
         default="none", metadata={"help": "quantisation of the draft model, such as fp8"}
     )
@@ -80,21 +82,35 @@ class VllmSettings:
     vllm_kv_dtype: str = field(default="auto", metadata={"help": "type of the KV cache, such as fp8"})
     vllm_attention_backend: str | None = field(default=None, metadata={"help": "attention backend, such as FLASH_ATTN"})
     vllm_flash_attention: Literal[2, 3, 4] | None = field(default=None, metadata={"help": "version of FlashAttention"})
-    vllm_tensor_parallel: int = field(default=1, metadata={"help": "GPUs for the target", "ge": 1, "le": 64})
+    vllm_tensor_parallel: int = field(
+        default=1, metadata={"help": "number of GPUs for the target model", "ge": 1, "le": 64}
+    )
     vllm_prefix_caching: bool = field(default=True, metadata={"help": "reuse the KV cache of common prefixes"})
     vllm_max_len: int = field(
         default=0,
-        metadata={"help": "maximum tokens of prompt and answer, 0 = the model's limit", "ge": 0, "le": 10_000_000},
+        metadata={
+            "help": "maximum number of tokens of prompt and answer together, 0 = the model's limit",
+            "ge": 0,
+            "le": 10_000_000,
+        },
     )
-    vllm_max_seqs: int = field(default=64, metadata={"help": "maximum answers in a batch", "ge": 1, "le": 4_096})
+    vllm_max_seqs: int = field(
+        default=64, metadata={"help": "maximum number of answers in a batch", "ge": 1, "le": 4_096}
+    )
     vllm_batched_tokens: int = field(
-        default=0, metadata={"help": "maximum tokens in a step, 0 = vLLM's choice", "ge": 0, "le": 1_048_576}
+        default=0, metadata={"help": "maximum number of tokens in a step, 0 = vLLM's choice", "ge": 0, "le": 1_048_576}
     )
-    vllm_memory: float = field(default=0.9, metadata={"help": "share of the GPU's memory", "ge": 0.05, "le": 0.99})
+    vllm_memory: float = field(
+        default=0.9, metadata={"help": "share of the GPU's memory that vLLM uses", "ge": 0.05, "le": 0.99}
+    )
     vllm_kv_gib: float = field(
-        default=0.0, metadata={"help": "GiB for the KV cache, 0 = by vllm_memory", "ge": 0, "le": 10_000}
+        default=0.0,
+        metadata={"help": "size of the KV cache in GiB, 0 = what RAILBUS_VLLM_MEMORY leaves", "ge": 0, "le": 10_000},
     )
-    vllm_block_size: int = field(default=0, metadata={"help": "tokens in a KV block", "ge": 0, "le": 1_024})
+    vllm_block_size: int = field(
+        default=0,
+        metadata={"help": "number of tokens in a block of the KV cache, 0 = vLLM's choice", "ge": 0, "le": 1_024},
+    )
     vllm_runner: Literal["auto", "v1", "v2"] = field(default="auto", metadata={"help": "vLLM's model runner"})
     vllm_hybrid_kv: Literal["auto", "on", "off"] = field(
         default="auto", metadata={"help": "smaller caches for sliding-window layers"}
@@ -109,7 +125,7 @@ class VllmSettings:
     )
     vllm_seed: int = field(default=0, metadata={"help": "seed for requests without one", "ge": 0, "le": 2**31 - 1})
     vllm_start_timeout_s: float = field(
-        default=1_200.0, metadata={"help": "timeout from start to ready", "ge": 1, "le": 7_200}
+        default=1_200.0, metadata={"help": "maximum time until the engine is ready", "ge": 1, "le": 7_200}
     )
 
     def method(self) -> Method:

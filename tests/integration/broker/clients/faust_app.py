@@ -1,4 +1,7 @@
-"""Count words in a Faust table, and write each count: ``faust_app.py BROKER ID DATA_DIR worker --without-web``."""
+"""Read words from one topic, count them in a Faust table, and write each new count to another topic.
+
+Usage: faust_app.py BROKER ID DATA_DIR worker --without-web
+"""
 
 import sys
 
