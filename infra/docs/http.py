@@ -157,10 +157,10 @@ def _paths(node: ast.expr, scope: ast.AST, tree: ast.Module) -> list[str]:
 
 
 def _sources_of(node: ast.expr, scope: ast.AST) -> set[str]:
-    """Return the names of the variables that hold the values of the variable ``node``.
+    """Return the names of the collections over which comprehensions in ``scope`` loop with the variable ``node``.
 
-    In ``[f(x) for x in PATHS]``, the variable ``PATHS`` holds the values of ``x``. If no comprehension in ``scope``
-    sets ``node``, the result is its own name.
+    For the variable ``x`` in ``[f(x) for x in PATHS]``, the result is ``{"PATHS"}``. If no comprehension in ``scope``
+    loops with the variable, the result is the variable's own name.
     """
     name = getattr(node, "id", "")
     loops = [each for each in ast.walk(scope) if isinstance(each, ast.comprehension)]

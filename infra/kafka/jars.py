@@ -44,10 +44,10 @@ def kafka_version() -> str:
 
 
 def find_java() -> str:
-    """Return the path of `java`, from JAVA_HOME or PATH.
+    """Return the path of ``java``, from JAVA_HOME or PATH.
 
     Raises:
-        PrerequisiteError: If Java is missing, does not run, or is older than version 17.
+        PrerequisiteError: Java is missing, does not run, or is older than version 17.
     """
     remedy = f"install a Java runtime, version {MIN_JAVA} or newer (Debian: openjdk-17-jre-headless)"
     home = os.environ.get("JAVA_HOME")
@@ -67,8 +67,8 @@ def fetch(cache: Path = CACHE) -> Path:
     """Return the folder with the jars. Download the jars if they are missing.
 
     Raises:
-        PrerequisiteError: If Maven is needed and missing.
-        KafkaError: If Maven fails or takes longer than ten minutes.
+        PrerequisiteError: Maven is needed and missing.
+        KafkaError: Maven fails or takes longer than ten minutes.
     """
     home = cache / f"kafka-{kafka_version()}"
     lib = home / "lib"

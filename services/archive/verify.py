@@ -135,7 +135,9 @@ class _Partition:
             if signed is None or not self._keys.is_signed(signed):
                 signed = None
         if signed is not None and not day_of(signed.from_ms) <= file.day <= day_of(signed.to_ms):
-            self._found(file.start, "the file is in the folder of another day than its records", file.path)
+            self._found(
+                file.start, "the file is in the folder of one day, but its records are of another day", file.path
+            )
         rows = self._rows(file)
         if file.start > state.end and signed is not None:  # continue after the gap
             count = signed.total - signed.count

@@ -147,7 +147,10 @@ class FetchSessions:
         return session
 
     def update(self, session: FetchSession, asked: list[FetchedPartition], forgotten: list[tuple[bytes, int]]) -> bool:
-        """Update a session. If all sessions together have too many partitions, close it and return false."""
+        """Update a session and return true.
+
+        If all sessions together would then have too many partitions, close this session instead and return false.
+        """
         if self._partitions + len(asked) > MOST_PARTITIONS:
             more = sum((each.topic, each.partition) not in session.partitions for each in asked)
             if more and self._partitions + more > MOST_PARTITIONS:

@@ -45,7 +45,7 @@ def run_coroutine(main: Coroutine[Any, Any, int]) -> int:
 
 
 def text(given: str) -> str:
-    """Check an argument whose text is sent to a service. For the parameter ``type`` of ``add_argument``.
+    """Check an argument whose text is sent to a service. Use this function as ``type`` of ``add_argument``.
 
     Raises:
         argparse.ArgumentTypeError: The argument is not UTF-8.
@@ -56,7 +56,7 @@ def text(given: str) -> str:
 
 
 def whole_number(given: str) -> int:
-    """Parse a whole number that is sent to a service. For the parameter ``type`` of ``add_argument``.
+    """Parse a whole number that is sent to a service. Use this function as ``type`` of ``add_argument``.
 
     Raises:
         argparse.ArgumentTypeError: The argument is not a whole number, or does not fit into 64 bits.
@@ -71,7 +71,7 @@ def whole_number(given: str) -> int:
 
 
 def number(given: str) -> float:
-    """Parse a number that is sent to a service. For the parameter ``type`` of ``add_argument``.
+    """Parse a number that is sent to a service. Use this function as ``type`` of ``add_argument``.
 
     Raises:
         argparse.ArgumentTypeError: The argument is not a finite number.

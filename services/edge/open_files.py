@@ -27,7 +27,9 @@ class ConnectionLimits(NamedTuple):
 
 
 def connection_limits(wanted: int) -> ConnectionLimits:
-    """Raise the limit of open files for ``wanted`` connections. Return what the raised limit allows.
+    """Raise the limit of open files, so that ``wanted`` connections fit if possible.
+
+    Return the number of connections and the length of the listen backlog that the new limit allows.
 
     Raises:
         UserError: The hard limit of open files allows too few connections.

@@ -43,7 +43,11 @@ def job_of(batch_id: str) -> str:
 
 
 def line_request_id(batch_id: str, line: int, attempt: int) -> str:
-    """Return the id of the request for a line. ``line`` is the line's position in the order of submission, from 0."""
+    """Return the id of a request for a line of the job ``batch_id``.
+
+    ``line`` is the line's position in the order of submission, from 0. ``attempt`` is 1 for the first request of the
+    line, 2 for its first repetition, and so on.
+    """
     return f"{job_of(batch_id)}{attempt:02x}{line:08x}"
 
 

@@ -53,9 +53,10 @@ class Changelog:
         self._awake_us = steady_us()
 
     def restored(self) -> None:
-        """Count pauses of this process only from now on. The ledger calls this when the table has been restored.
+        """Note that the ledger has just restored its table.
 
-        Restoring a large table blocks the event loop for long. That is not a pause.
+        Restoring a large table blocks the event loop for long. ``run`` must not take this time for a pause of the
+        process. So this call resets the time from which the next pause is measured.
         """
         self._awake_us = steady_us()
 

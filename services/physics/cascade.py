@@ -85,13 +85,13 @@ def _bar(rho: float, share: float, finals: Sequence[float], passed: Sequence[flo
 
 
 def rank_correlation(screen: Sequence[float], final: Sequence[float]) -> float:
-    """Return Spearman's rank correlation of two scores of the same requests.
+    """Return Spearman's rank correlation of two lists of scores of the same requests.
 
     Raises:
         ValueError: There are fewer than three requests, the lengths differ, or all scores in a list are equal.
     """
     if len(screen) != len(final) or len(screen) < 3:
-        raise ValueError(f"a rank correlation needs two scores of at least 3 requests, not {len(screen)}, {len(final)}")
+        raise ValueError(f"a rank correlation needs two lists of at least 3 scores, not {len(screen)}, {len(final)}")
     if len(set(screen)) == 1 or len(set(final)) == 1:
         raise ValueError("a rank correlation needs scores that differ")
     return correlation(_ranks(screen), _ranks(final))

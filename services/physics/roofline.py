@@ -1,7 +1,7 @@
 """Compute the time of an engine step from the bytes that it reads and the FLOP that it computes.
 
-The formula is a roofline (Williams, Waterman, Patterson 2009) with the efficiency of real engines. The
-formula adds the fixed time of each layer and each token.
+The formula is a roofline (Williams, Waterman, Patterson 2009) with the efficiency of real engines. The formula
+adds the fixed time of each layer and each token.
 
 Bytes and FLOP of transformers follow Pope et al., "Efficiently Scaling Transformer Inference" (2022).
 """

@@ -49,7 +49,8 @@ def bootstrap(
 ) -> Interval:
     """Return ``measure(values)`` with its 95 % confidence interval by the moving block bootstrap (Kuensch 1989).
 
-    Values are resampled in blocks of neighbouring values. ``block`` is the number of values in a block.
+    Values are resampled in blocks of consecutive values. ``block`` is the number of values in a block. If there are few
+    values, the blocks are smaller.
     """
     rng = random.Random(seed)  # noqa: S311 - it must be repeatable
     resampled = sorted(measure([values[i] for i in _blocks(len(values), block, rng)]) for _ in range(RESAMPLES))

@@ -44,7 +44,7 @@ class ModelUnavailable(Exception):
 
 
 class JailbreakModel:
-    """Scores texts on one core.
+    """The jailbreak classifier's model, which scores texts. The embedding model runs on one CPU core.
 
     Raises:
         ModelUnavailable: A package or a file is missing, or a file does not have the expected format.

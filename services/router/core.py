@@ -55,7 +55,10 @@ class RouterCore(Core):
         self._shared.config = config
 
     def fallback_used(self, now_us: int) -> float:
-        """Return which fraction of the fallback budget was spent in the last minute. 1 means all of it."""
+        """Return how much of the last minute's fallback budget was spent: 0 is nothing, 1 is all of it.
+
+        ``FallbackBudget.used`` has the exact rule.
+        """
         return self._shared.budget.used(now_us)
 
     def gained(self, number: int) -> None:
@@ -98,9 +101,10 @@ class RouterCore(Core):
     def on_dead_letter(self, letter: DeadLetter, log_ms: int, now_us: int) -> Writes:
         """Remember a dead letter, which was appended at ``log_ms`` by the broker's clock.
 
-        The letter can be about a request that another router found in a wrong partition. Perhaps only this router can
-        reject that request. So return the rejection, unless the letter is so old that this router may no longer know
-        whether the request was closed.
+        The letter may be about a request that another router found in a wrong partition. Only the router that reads
+        the right partition can reject that request. So reject the request if this router reads the right partition
+        and does not know the request. But if the letter is so old that this router may have forgotten the request,
+        only remember the letter.
         """
         self._remember(letter, log_ms)
         shared = self._shared

@@ -50,8 +50,8 @@ class _Done(NamedTuple):
     Attributes:
         until_us: The request can be forgotten when the log has been read up to this time.
         lane: Lane of the request; None if unknown.
-        uncounted_usd: Cost of the request's attempts in the cloud, in US dollars; 0 if the budget has counted this
-            cost. The budget counts it when a ``Cutover`` that starts such an attempt is read.
+        uncounted_usd: Cost of the request's attempts in the cloud, in US dollars, if the budget has not counted it
+            yet; otherwise 0. The budget counts the cost when the router reads a ``Cutover`` to the cloud.
     """
 
     until_us: int

@@ -26,8 +26,7 @@ class Settings:
         policy: Folder of the policy, which sets the classes of requests and the bounds of deadlines. It is read again
             after each change.
         total_max_ms: Longest total deadline of an interactive request. If it is not set, the policy's longest total
-            deadline applies. When a router starts, it reads the log of at least the last
-            2 x ``total_max_ms``.
+            deadline applies. When a router starts, it reads the log of at least the last 2 x ``total_max_ms``.
         router_max_open: Maximum number of open interactive requests in one partition. Further requests are closed as
             ``failed``.
         router_max_batch_open: Maximum number of open batch requests in one partition. Further requests are closed as

@@ -80,7 +80,7 @@ class CacheSettings:
     )
 
     def folder(self, env: Mapping[str, str] = os.environ) -> Path:
-        """Return the cache folder. Perhaps the folder does not exist yet.
+        """Return the cache folder. The folder may not exist yet.
 
         Raises:
             UserError: Neither ``cache_dir`` nor ``XDG_CACHE_HOME`` is set, and the user has no home folder.

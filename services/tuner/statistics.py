@@ -77,9 +77,9 @@ def wilson(successes: int, trials: int, confidence: float) -> Interval:
 
 
 def paired_difference(first: Sequence[bool], second: Sequence[bool], confidence: float) -> Interval:
-    """Return the share of True in ``first`` minus the share of True in ``second``. The sequences are paired.
+    """Return the share of True in ``first`` minus the share of True in ``second``, with its confidence interval.
 
-    The interval is that of Newcombe (1998), method 10.
+    The sequences are paired. The interval is computed with method 10 of Newcombe (1998).
     """
     trials = len(first)
     pairs = list(zip(first, second, strict=True))

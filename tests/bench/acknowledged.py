@@ -71,7 +71,7 @@ async def run(url: str, requests: int, streams: int) -> Times:
 
 
 def main() -> None:
-    """Measure both checkouts, and print a table with one column for each."""
+    """Measure this checkout and the one that ``--other`` names. Print a table with a column for each checkout."""
     parser = argparse.ArgumentParser(
         prog="python -m tests.bench.acknowledged", description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,

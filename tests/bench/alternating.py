@@ -5,9 +5,9 @@
 
 Each pair has one burst for each checkout. The order is A B B A: the checkout that was second goes first in the next
 pair. A machine's fast and slow phases last minutes, but the two bursts of a pair are only seconds apart. While one
-checkout is measured, the other is idle and uses less than a tenth of a core. This use is counted only in the figure
-``others' cores``: the cores that all processes except the measured checkout and the client use. Both checkouts are
-started ``--starts`` times.
+checkout is measured, the other is idle and uses less than a tenth of a core. The figure ``others' cores`` is the number
+of cores that all processes except the measured checkout and the client use. Only this figure includes the idle
+checkout. Both checkouts are started ``--starts`` times.
 
 For each figure, the table has its mean over all pairs, for the other checkout and for this one (``ours``). It also has
 the median of the ratio ours / other, with a 95 % confidence interval. The interval comes from order statistics, so it

@@ -57,7 +57,7 @@ class Outcome(NamedTuple):
     Attributes:
         results: Result of each line, by the line's name.
         once: Whether each line has exactly one result.
-        begun: Number of ``Started`` events on the log. One for each line is enough if nothing is killed.
+        begun: Number of ``Started`` events on the log. If it exceeds the number of lines, lines were begun again.
         answered: Number of ``Finished`` events on the log.
         took_s: Seconds from the start of the command ``railbus batch run`` to its end.
     """
@@ -115,9 +115,9 @@ async def read_log(kafka: str, left: set[int]) -> tuple[int, int, dict[int, list
     """Count ``Started`` and ``Finished`` events on the log, and collect the events of the lines in ``left``.
 
     ``left`` has the numbers, from 0, of the lines that were cancelled at the time limit. The log has only requests of
-    this job. Each request id contains the position of its line in the order of submission. This position is used as
-    the line's number, because prompts as short as these are submitted in the order of the file. (If the hashes of two
-    prompts collide, some positions are slightly off.)
+    this job. A request id contains no line number, only the line's position in the order of submission. Prompts as
+    short as these are usually submitted in the order of the file, so the position is taken as the line number. The
+    only exception: prompts whose hashes are equal are submitted one after the other, so some positions are wrong.
 
     Returns:
         The two counts, and the names of the events of each line in ``left``.

@@ -228,7 +228,7 @@ def judge(job: Job, args: argparse.Namespace, settings: dict[str, str]) -> int:
 
 
 def show_cost(job: Job, args: argparse.Namespace, settings: dict[str, str], done: int) -> None:
-    """Print the CPU time of each service per line, and its memory at the end.
+    """Print, for each service, the CPU time per line of the job and the memory at the end of the job.
 
     With the simulated engine, also print by how much the job was slower than the engine alone.
 

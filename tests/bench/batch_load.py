@@ -6,8 +6,8 @@ The program writes ``Request`` events of the batch lane, as the batch service do
 of the class ``batch``, except the stall deadline. The program reads the stream log, and submits the next request when
 one is closed. After SIGTERM, it submits nothing more and waits for the open requests. It prints one JSON object.
 
-Exit code 1 means that a request was neither answered completely nor denied because a rail blocked its prompt. Some
-denials are normal: the default policy takes about one in two hundred of these prompts for an attack.
+The exit code is 0 if each request was answered completely, or denied because a rail blocked its prompt. Otherwise it
+is 1. Some denials are normal: the default policy takes about one in two hundred of these prompts for an attack.
 """
 
 import argparse

@@ -159,7 +159,7 @@ class Program:
 
 
 def peer(python: str, folder: Path, prompts: list[str], most: int) -> tuple[str, bool]:
-    """Run LiteLLM, kill it half way, and start it again.
+    """Run LiteLLM, kill it halfway, and start it again.
 
     Args:
         python: Interpreter of an environment with LiteLLM.
@@ -188,12 +188,18 @@ def peer(python: str, folder: Path, prompts: list[str], most: int) -> tuple[str,
 
 
 def ours(what: str, folder: Path, prompts: list[str]) -> tuple[str, bool]:
-    """Run Railbus and kill ``what`` half way: ``batch``, ``generator`` or ``command``.
+    """Run a job with Railbus. When half of the lines are answered, kill one process.
+
+    Args:
+        what: The process to kill: the service ``batch``, the service ``generator``, or the ``command`` that runs the
+            job.
+        folder: Folder with the file of prompts.
+        prompts: All prompts.
 
     Returns:
-        The cells of a row of the table, and whether Railbus passed. It passed if its results have exactly one answer
-        for each line, and the model server answered no line twice. If the generator is killed, the model server may
-        answer up to 32 lines twice.
+        The cells of a row of the printed table, and whether Railbus passed. It passed if its results have exactly one
+        answer for each line, and the model server answered no line twice. If the generator is killed, the model server
+        may answer up to 32 lines twice.
     """
     with (
         counting_server() as server,

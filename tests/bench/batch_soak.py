@@ -7,8 +7,8 @@ engine. ``tests.bench.batch_load`` submits the requests, and keeps at most ``--w
 each service in ``--strike`` is killed ``--kills`` times with ``kill -9``, and the supervisor starts the service again.
 
 The table shows the CPU time of each service per answer, and its memory after a fifth of the answers and after all. The
-program also prints which share of the time the pipeline costs. For this, it compares the rate with that of the same
-engine alone, whose slots are always full.
+program also prints how much lower the rate of answers is than the rate of the same engine alone with all slots full, as
+a percentage. The output calls this percentage the time that the pipeline costs.
 
 Exit code 1 means that a request has neither a whole answer nor a denial by a rail.
 """

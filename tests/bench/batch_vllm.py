@@ -88,7 +88,10 @@ class RunBatch:
         threading.Thread(target=self._follow, daemon=True).start()
 
     def wait(self, lines: int) -> float:
-        """Wait until all ``lines`` results are written. Return the seconds from the ready engine to the last result."""
+        """Wait until all ``lines`` results are written.
+
+        Return the time from when the engine was ready until the last result was written, in seconds.
+        """
         path = self._folder / "peer.jsonl"
         wait_until(lambda: lines_of(path) == lines or self._ended(), "run-batch writes its results", PATIENCE_S)
         ended_s = time.monotonic()
@@ -139,7 +142,11 @@ def answers(path: Path) -> Answers:
 
 
 def prepare(python: str, folder: Path, lines: int, tokens: int) -> None:
-    """Write the model and the file of ``lines`` requests for at most ``tokens`` tokens each."""
+    """Write a model to ``folder/model``, and ``lines`` requests to ``folder/lines.jsonl``.
+
+    The model is a small Gemma 3 with random weights. Each request asks for at most ``tokens`` tokens. ``python`` is the
+    interpreter that runs the program that writes the model.
+    """
     subprocess.run(
         [python, "-m", "tests.bench.vllm_model", str(folder / "model")], check=True, cwd=ROOT,
         env=bare_environment(**QUIET), stdout=subprocess.DEVNULL,

@@ -5,8 +5,10 @@
 A tree with the default policy uses the model server in ``tests/bench/kit``, whose first token would take two seconds.
 Every prompt contains a text that looks like an access key. So the request is denied while the model server still
 prepares the first token. The time of the verdict is read from the log. The time of the close is read from the model
-server's journal, which notes when its client disconnects. The saved share of the engine's time is the share of an
-answer's duration that was still to come at the close.
+server's journal, which notes when its client disconnects.
+
+The output also says how much of the engine's time the denial saved. This is the time from the close to the planned end
+of the answer, as a percentage of the answer's planned duration.
 """
 
 import argparse

@@ -127,9 +127,10 @@ class ViolationCase:
 
 
 def cases(samples: list[str], count: int, tokens: int, seed: int, prefix: str) -> list[ViolationCase]:
-    """Return ``count`` answers of about ``tokens`` tokens, each with one of the samples at a random place.
+    """Return ``count`` answers of about ``tokens`` tokens. Each has a violation from ``samples`` at a random place.
 
-    Answer number N is for the model ``PREFIX-N``. The test model server chooses an answer by the name of the model.
+    A request for answer number N must name the model ``PREFIX-N``, because the test model server chooses the answer by
+    the name of the model.
     """
     rng = random.Random(seed)
     made = []
@@ -215,7 +216,7 @@ async def measure(
         url: Address of the edge.
         watch: Reader of the recalls and receipts.
         speaker: The model server that gives the answers.
-        made: The answers.
+        made: The answers to ask for. ``measure`` records in them what the clients saw.
         mode: Delivery mode, a key of ``MODES``.
         args: Options of the command line.
     """

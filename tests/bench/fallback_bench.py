@@ -2,7 +2,7 @@
 
     python -m tests.bench.fallback_bench cases      a healthy engine and each of its faults, five requests each
     python -m tests.bench.fallback_bench deadline   first token from the cloud, if the engine is silent
-    python -m tests.bench.fallback_bench race       ``race`` compared with ``cancel``, with heavy-tailed first tokens
+    python -m tests.bench.fallback_bench race       modes ``race`` and ``cancel``, if some first tokens are very late
 
 Times are differences between timestamps of events on the log. All processes use the clock of one machine. Each command
 prints its table of RESULTS.md. With ``--json``, it also prints all figures.

@@ -1,15 +1,17 @@
 """Measure how fast the ledger reads closed requests, and whether the parts of their time add up to what clients waited.
 
-    python -m tests.bench.ledger rate --requests 20000     accounts and receipts that wait on the log, one worker
-    python -m tests.bench.ledger closes --requests 10000   the simulated engine, and clients beside it
+    python -m tests.bench.ledger rate --requests 20000
+    python -m tests.bench.ledger closes --requests 10000
 
-``rate`` measures from the ready line of the ledger until it has taken every record and has written the resulting
-changes to the log. It then checks that the total of the ledger has the right number of requests.
+``rate`` writes accounts and receipts to the log, and then starts one ledger process. It measures the time from when the
+process is ready until it has read every record and has written the resulting changes to the log. It then checks that
+the total of the ledger has the right number of requests.
 
-``closes`` sends requests over HTTP with clients that use none of Railbus's code. For each answer, a client measures the
-time from sending the request until the kernel has the last byte. The books of a request close if the sum of its parts
-differs from this time by at most 1 % or 0.5 ms, whichever is more. With ``--cores-of-their-own``, edge and clients
-have priority over all other processes, as if each of them had its own core. This option needs root on Linux.
+``closes`` starts the services with the simulated engine, and sends requests over HTTP with clients that use none of
+Railbus's code. For each answer, a client measures the time from sending the request until the kernel has the last byte.
+The books of a request close if the sum of its parts differs from this time by at most 1 % or 0.5 ms, whichever is more.
+With ``--cores-of-their-own``, edge and clients have priority over all other processes, as if each of them had its own
+core. This option needs root on Linux.
 """
 
 import argparse

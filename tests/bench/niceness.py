@@ -2,9 +2,9 @@
 
     python -m tests.bench.niceness [--rounds 6] [--streams 64]
 
-The load is 64 streams with rails and safety. In one ``railbus up``, three settings take turns: no service, only the
-router, or both router and safety have a niceness of 10. Before each run, the niceness of their processes is set again.
-To lower a niceness, the benchmark needs the capability ``CAP_SYS_NICE``.
+The load is 64 streams with rails and safety. One ``railbus up`` runs during all rounds. Each round measures three
+cases: no service has a niceness of 10, only the router has it, or both router and safety have it. Before each case, the
+benchmark sets the niceness of both services. To lower a niceness, it needs the capability ``CAP_SYS_NICE``.
 """
 
 import argparse
@@ -47,7 +47,9 @@ def main():
                     try:
                         give(tree, ARMS[name])
                     except psutil.AccessDenied:
-                        sys.exit("niceness may not be taken back here: run it with CAP_SYS_NICE, such as as root")
+                        sys.exit(
+                            "cannot lower the niceness here: run the benchmark with CAP_SYS_NICE, for example as root"
+                        )
                     found[name].append(client(tree.url, given.streams, "same")["ttft_ms"]["p50"] - direct)
     print("| nice | added TTFT p50, ms: median of the rounds | least | most |\n|---|---|---|---|")
     for name, values in found.items():

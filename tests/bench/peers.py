@@ -141,9 +141,9 @@ def row(streams, rounds, extra, server, peer):
 
 
 def late(url):
-    """Print the times to first token of a model that is late, and of a late model that sends keep-alives meanwhile.
+    """Print the times to first token of two late models.
 
-    ``url`` is the URL of LiteLLM.
+    One of them sends keep-alives until its first token. ``url`` is the URL of LiteLLM.
     """
     print("| model | streams | first token ms, p50 / p99 | errors |\n|---|---|---|---|")
     for model, streams in (("late", 1), ("late", 64), ("late-ka", 1)):

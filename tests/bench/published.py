@@ -78,7 +78,7 @@ def rows() -> tuple[Row, ...]:
 
 
 def hold(row: Row, constants: Efficiency, request_ms: float = REQUEST_MS) -> Held:
-    """Predict one measurement, and return the errors of the predictions.
+    """Predict the time to first token and the time per token of a measurement. Return the errors of both predictions.
 
     Args:
         row: The measurement.
@@ -150,7 +150,10 @@ def _errors(each: Held) -> tuple[float, float]:
 
 
 def groups(found: Sequence[Held]) -> Mapping[str, list[float]]:
-    """Return the absolute errors of the predictions, by what was predicted."""
+    """Return the absolute values of the relative errors, in three groups of predictions.
+
+    The groups are the decoding of one sequence, the decoding of a batch, and prefill.
+    """
     return {
         "decode alone": [abs(each.token) for each in found if each.row.batch == 1],
         "decode batched": [abs(each.token) for each in found if each.row.batch > 1],

@@ -349,7 +349,7 @@ async def budget(lab: RouterLab, seconds: float, rate: float) -> dict[str, Any]:
 
 
 def judged(lab: RouterLab, people: dict[str, RequestEvents]) -> dict[str, Any]:
-    """Fold each request's log. Return what the readers saw, and how fast losing attempts were cancelled."""
+    """Fold each request's log. Return counts of what the readers saw, and how fast losing attempts were cancelled."""
     logs: dict[str, list[Received]] = {rid: [] for rid in people}
     for record in lab.log:
         if record.topic == STREAMS.name:

@@ -28,9 +28,10 @@ TENANT = "local"
 
 
 def held(policy: Policy) -> dict[str, float]:
-    """Return how many tokens the matcher holds back in ordinary text: mean, percentiles and maximum over all offsets.
+    """Return how many tokens the matcher holds back in ordinary text: mean, percentiles and maximum.
 
-    For comparison, ``always_the_longest`` is the length of the longest possible match, in tokens.
+    The number is taken after each character of the text. For comparison, ``always_the_longest`` is the length of the
+    longest possible match, in tokens.
     """
     scanner, waits = Scanner(policy.automaton), []
     for char in TEXT * 10:
@@ -44,10 +45,11 @@ def held(policy: Policy) -> dict[str, float]:
 
 
 def exposed(policy: Policy, step_tokens: int) -> dict[str, float]:
-    """Return how many tokens, counted from the beginning of an example, are shown before the example's recall.
+    """Return how many tokens are shown from the beginning of a forbidden text until its recall.
 
-    An engine step makes ``step_tokens`` tokens. Each example is tried with its beginning at every position in a step.
-    The mean, percentiles and maximum are over all these trials.
+    The result has the mean, p50, p99 and maximum over many trials. The forbidden texts are those from
+    ``recalled_examples``. Each is tried with its beginning at every position in an engine step. A step makes
+    ``step_tokens`` tokens.
     """
     size, seen = step_tokens * TOKEN_CHARS, []
     prompt = immediate_rules(policy, TENANT)
@@ -64,7 +66,7 @@ def exposed(policy: Policy, step_tokens: int) -> dict[str, float]:
 
 
 def recalled_examples(policy: Policy) -> list[str]:
-    """Return every example of the policy's patterns that leads to a recall and is not only flagged."""
+    """Return the examples of all patterns of the policy, except patterns that only flag a text."""
     found = []
     for name, content in policy.files.items():
         if name.startswith("patterns/"):

@@ -105,7 +105,7 @@ def tier_0(policy: Policy, log: list[Any]) -> float:
 
 
 def without_rails(policy: Policy, log: list[Any]) -> float:
-    """Return the CPU seconds that ``SafetyCore`` needs for the log if tier 1 checks pass at once, without NeMo."""
+    """Return the CPU seconds that ``SafetyCore`` needs for the log if NeMo does not run and each check passes."""
     core = SafetyCore(policy, "safety/bench")
     core.gained(0)
     core.caught_up(0, 1, 1)

@@ -53,8 +53,8 @@ ROWS: Final = (
         row="Current (Gemma 12B)", way="gemma-3-12b, int4, vllm", hours=hours_at(1.3), money=0, time="agrees",
         cost="dearer",
         why="1.3 requests a second need some 30 answers at once and a cached prefix: one at a time it would be 14 "
-        "days. With Q4_K_M in llama.cpp, which the document runs, the law says 3.8 days: its constant for small "
-        "batches there is from another GPU, and too low if the document's rate was measured. Energy is not free",
+        "days. The document runs Q4_K_M in llama.cpp. For this, Railbus predicts 3.8 days: its constant for small "
+        "batches is from another GPU, and is too low if the document's rate was measured. Energy is not free",
     ),
     SeedRow(
         row="Gemma 9B", way="gemma-2-9b, int4", hours=hours_at(1.8), money=0, time="slower", cost="dearer",
@@ -75,8 +75,8 @@ ROWS: Final = (
     ),
     SeedRow(
         row="vLLM (9B)", way="gemma-2-9b, int4", hours=hours_at(3.6), money=0, time="slower", cost="dearer",
-        why="2 to 4 times for batching on top of a rate that is batched already; and vLLM does hold the 12B: in int4, "
-        "int8 or FP8 it needs 7 to 12 of the 16 GiB",
+        why="the document counts a gain of 2 to 4 times for batching, but its rate is already that of a batch; and the "
+        "12B does fit: in int4, int8 or FP8 it needs 7 to 12 of the 16 GiB",
     ),
     SeedRow(
         row="4x A100 Cloud", way="4 x a100-40 rented, int8, data 4", hours=hours_at(15.6), money=22, time="slower",
@@ -122,7 +122,7 @@ def way_of(row: SeedRow) -> Way:
 def judged(theirs: float, ours: Range, *, more: Verdict, less: Verdict) -> Verdict:
     """Compare ``theirs``, a figure of the design document, with ``ours``, the interval that Railbus predicts.
 
-    Return ``agrees`` if the figure is in the interval, ``more`` if the interval is above the figure, else ``less``.
+    Return ``more`` if the interval is above the figure, ``less`` if it is below the figure, and "agrees" otherwise.
     Relative differences of up to ``ROUNDED`` do not count.
     """
     if ours.low > theirs * (1 + ROUNDED):

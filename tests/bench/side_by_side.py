@@ -4,8 +4,8 @@
 
 The runs are in the order A B B A, so that a slow phase of the machine affects both. Both checkouts run with this
 interpreter and its packages. For each figure, the output has the mean of the other checkout, the mean of this one, and
-the ratio this / other. For rates the ratio is inverted, so that below 1 is always better. ``alternating`` compares all
-services together.
+the ratio this / other. For rates the ratio is inverted, so that below 1 is always better. To compare whole systems of
+two checkouts instead of only the bus, use ``tests.bench.alternating``.
 """
 
 import argparse
@@ -40,7 +40,7 @@ def parsed(line: str) -> tuple[str, dict[str, float]]:
 
 
 def main() -> None:
-    """Run ``bus_hop`` in both checkouts in turns, and print the table."""
+    """Run ``bus_hop`` in both checkouts, in the order A B B A, and print the table."""
     parser = argparse.ArgumentParser(prog="python -m tests.bench.side_by_side", description=__doc__)
     parser.add_argument("other", type=Path, help="path of the other checkout")
     parser.add_argument(

@@ -93,9 +93,9 @@ async def ask(lab: RailsLab, seconds: float, random_: random.Random) -> list[tup
 
 
 def in_parts(answers: list[tuple[float, Verdict]]) -> str:
-    """Return the medians of the parts of the time to a verdict, as text.
+    """Return, as text, the median duration of each rail, and the median time spent outside of the rails service.
 
-    The parts are the duration of each rail, and the time that was spent outside of the rails service.
+    Each of ``answers`` is a verdict with its time since the request, in milliseconds.
     """
     parts: dict[str, list[float]] = {"outside": [ms - verdict.total_ms for ms, verdict in answers]}
     for _, verdict in answers:

@@ -194,7 +194,8 @@ def pair(values: dict[str, float]) -> str:
 def main() -> None:
     """Start the upstream and Railbus, run all cases, and stop both.
 
-    The exit code is 1 if a case had an unexpected trigger, did not complete, or did not show the text of one attempt.
+    The exit code is 1 if any answer had an unexpected trigger or was not completed, or if its final text on the screen
+    was not the text of exactly one attempt.
     """
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--times", type=int, default=5, help="number of requests of each case (default: %(default)s)")

@@ -123,7 +123,7 @@ def run(engine, number, extra, out, minutes):
 
 
 def name(text):
-    """Return the tuner's name for a change that is given on the command line as ``ITEM:VARIABLE=VALUE``."""
+    """Return the name that the tuner gives to the change ``text``, which has the form ``ITEM:VARIABLE=VALUE``."""
     variable, _, value = text.partition(":")[2].partition("=")
     return f"{variable.removeprefix('RAILBUS_').lower()}={value}"
 

@@ -107,11 +107,11 @@ async def pace(on, run, content):
 
 
 def show(arms, batches):
-    """Print each engine's median milliseconds per token, and how many times as long as ``off`` it takes.
+    """Print each engine's median milliseconds per token, and its time per token divided by that of ``off``.
 
-    The ratio to ``off`` is computed for each round. Its quartiles are printed.
+    This quotient is computed for each round. The table has its quartiles.
     """
-    print(f"{'batch':>5}  {'arm':<15} {'ms a token':>10}   over off, p25 p50 p75")
+    print(f"{'batch':>5}  {'arm':<15} {'ms a token':>10}   time / off, p25 p50 p75")
     for batch in batches:
         base = arms["off"].paces[batch]
         for name, arm in arms.items():

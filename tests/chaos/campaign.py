@@ -69,7 +69,7 @@ def cases(service, *, on_kafka):
 
 @asynccontextmanager
 async def lab_of(kind, service, folder: Path, *, full):
-    """Within the ``async with`` block, run a broker. Yield a lab with the settings that tests of the service need."""
+    """Run a broker during the ``async with`` block. Yield a lab with the settings that tests of the service need."""
     env = router.fallback(on=True) if service == "router" else {}
     if service == "rails":  # no rail is late on a busy machine, and none needs a classifier
         shutil.rmtree(folder / "policy", ignore_errors=True)
@@ -85,7 +85,7 @@ async def play(lab, service, fault, number) -> RoundResult:
         found = await _play_once(lab, service, fault, number)
         if found.wrong or not found.says_nothing:
             return found
-    found.wrong.append(f"the machine was too slow for {found.excused} answers of the test's own, {TRIES} times")
+    found.wrong.append(f"{found.excused} answers do not count, because test or broker was too slow ({TRIES} tries)")
     return found
 
 

@@ -78,8 +78,8 @@ class Times:
     def wrong(self):
         """Count the wrong cutovers by trigger.
 
-        A cutover is right only if its trigger is ``ttft``, and neither the cutover nor the first token came before the
-        deadline of the first token, by the broker's clock.
+        A cutover is right if its trigger is ``ttft``, it came at or after the deadline of the first token, and attempt
+        1 had no chunk before that deadline. All times are by the broker's clock.
         """
         return Counter(trigger for request_id, trigger in self.cutovers if not self._was_late(request_id, trigger))
 
@@ -102,13 +102,13 @@ async def ask(http, edge, number, model, ttft_ms):
 
 
 async def play(folder, *, skew_s, healthy, late, at_once):
-    """Run the tree, send requests, and check that no process failed.
+    """Start a ``SkewedTree``, send requests, and check that no process failed.
 
-    First, send ``healthy`` requests that are answered at once. Then send ``late`` requests whose first token does not
-    come before the deadline. ``at_once`` limits the number of requests that run at the same time.
+    First, send ``healthy`` requests, whose answers start without delay. Then send ``late`` requests, whose first token
+    does not come before the deadline. At most ``at_once`` requests are open at the same time.
 
-    Return the times of the events by the broker's clock, the ids of the healthy requests, the ids of the late requests,
-    and for each trigger the number of wrong cutovers of healthy requests.
+    Return four values: the ``Times``, the ids of the healthy requests, the ids of the late requests, and the result of
+    ``Times.wrong`` for the healthy requests.
     """
     (folder / "policy").mkdir()
     tree = SkewedTree(

@@ -65,7 +65,7 @@ class RoundPhase:
 
 
 async def run_round(lab, fault, rng, *, through, inside):
-    """Cause one fault while players write events.
+    """Cause one fault while the test's functions write events. These functions are called players.
 
     Args:
         through: Players that begin before the fault.

@@ -113,7 +113,7 @@ class ChaosLab:
         return [event for _, event in self.seen[request_id] if isinstance(event, kind)]
 
     def when(self, request_id, wanted):
-        """Return when the test read the first event for which ``wanted`` is true, or None."""
+        """Return the time at which the test read the request's first event for which ``wanted`` is true, or None."""
         return next((at for at, event in self.seen[request_id] if wanted(event)), None)
 
     def screen(self, request_id):

@@ -12,8 +12,8 @@ class RoundResult:
         unended: Number of answers without an end.
         visible: Number of answers whose forbidden text was not taken back.
         outcomes: Number of wrong decisions.
-        cut: Number of answers that the router wrongly cut over, or wrongly closed as failed, expired or cancelled. The
-            test had written their events in time.
+        cut: Number of answers that the router wrongly cut over, or wrongly closed as failed, expired or cancelled,
+            although the test had written their events in time.
         late: Number of decisions that came too late, or not at all.
         duplicates: Number of events that came more than once.
         excused: Number of answers that ended wrongly, but do not count, because the test or the broker was too slow.
@@ -43,7 +43,7 @@ class RoundResult:
 
     @property
     def says_nothing(self):
-        """Return whether the test itself was too slow for more than a fifth of the answers."""
+        """Return whether more than a fifth of the answers are ``excused``, so that the result says too little."""
         return 5 * self.excused > self.answers
 
     def row(self):

@@ -89,9 +89,10 @@ class PlannedRequest(Talk):
 
     @property
     def excused(self):
-        """Return whether the router may cut the request over, because the test itself or the broker was too slow.
+        """Return whether a wrong end of the request does not count, because the test or the broker was too slow.
 
-        Too slow means that an event took more than 60 % of its deadline.
+        They were too slow if an event was written or appended late: more than 60 % of the time until its deadline had
+        passed.
         """
         d, appended = self.request.deadlines, self._appended_ms
         gap_ms = max((later - at for at, later in itertools.pairwise(sorted(appended(Chunk)))), default=0)
@@ -178,9 +179,9 @@ async def paused_round(lab, pause_s, burst, rng, *, on):
 
 
 async def started_round(lab, burst, rng, *, on):
-    """Start the only router when the topic ``burst`` already has many records, far more than the other topics.
+    """Start a router, the only one, after many records were appended to the topic ``burst``. Return the round's result.
 
-    With ``on``, there is a fallback. Return the result.
+    With ``on``, the router may fall back to Vertex AI.
     """
     await _only(lab, 0, on=on)
     healthy, late, others = _cast(lab, rng, burst, on=on)
@@ -266,7 +267,7 @@ class Late(Talk):
             await self.post(self.detached())
 
     def decided(self, *, on):
-        """Return when the test read the right decision of the router; None if it has not read it.
+        """Return the time at which the test read the router's right decision; None if the test has not read it yet.
 
         ``on`` says whether the router has a fallback, because the right decision depends on that.
         """
@@ -296,7 +297,10 @@ class Refused(PlannedRequest):
 
 
 def _cast(lab, rng, burst, *, on):
-    """Return healthy requests, late requests, and the requests to which a burst on the stream log adds chunks."""
+    """Return three lists of the requests of one round: healthy requests, late requests, and other requests.
+
+    If ``burst`` is ``streams``, the other requests are those to which ``_flood`` adds chunks. If not, there are none.
+    """
     healthy = [PlannedRequest(lab, rng, long=n % 3 < 2, tail=6) for n in range(24)]
     late = [Late(lab, kind, on=on) for kind in ("verdict", "token", "stall", "client") for _ in range(3)]
     bounds = Deadlines(verdict_ms=5_000, ttft_ms=5_000, stall_ms=30_000, total_ms=60_000)
@@ -305,10 +309,10 @@ def _cast(lab, rng, burst, *, on):
 
 
 async def _flood(lab, burst, others, healthy):
-    """Write many records to the topic ``burst``, so that the router reaches later records of this topic late.
+    """Write a backlog to the topic ``burst``. The router must read it before it can read newer records of this topic.
 
     If ``burst`` is ``none``, write nothing. If it is ``requests``, write requests that are denied, and add them to the
-    list ``others``.
+    list ``others``. If it is ``receipts``, write receipts of requests in ``healthy``.
     """
     if burst == "streams":
         for _ in range(312):
@@ -323,7 +327,7 @@ async def _flood(lab, burst, others, healthy):
             await lab.post(refused.verdict("deny"))
             await asyncio.sleep(0)
     elif burst == "receipts":
-        for answer in healthy[:12]:  # these clients are gone for a moment only; that they are back stands far behind
+        for answer in healthy[:12]:  # gone for a moment only, but the events of their return are far later
             await lab.post(answer.detached())
         for _ in range(125):
             for answer in healthy[:12]:

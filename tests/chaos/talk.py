@@ -17,7 +17,7 @@ class Talk:
     """One request. The methods return the events that services write about it, and ``post`` writes events to Kafka.
 
     Attributes:
-        slow_s: Longest time between two calls of ``post``.
+        slow_s: The longest time so far between one call of ``post`` and the next, in seconds.
     """
 
     def __init__(self, lab, *, deadlines=None, prompt="What is a log?", **fields):

@@ -150,9 +150,9 @@ class Tamperer:
         self.places = range(self.file.start, max([*self.offsets, self.file.start]) + 5)
 
     def _write(self, index: int) -> None:
-        """Write the changed rows to the file. In 30 % of the cases, first compute the digests of its records again.
+        """Write the changed rows to the file, and set ``places``. Rows before ``index`` are unchanged.
 
-        ``index`` is the row of the change, from which ``places`` is computed.
+        In 30 % of the calls, first compute new digests for all rows, as an attacker can.
         """
         first = self.offsets[max(0, index - 1)]
         self.places = range(min(first, self.file.start if index == 0 else first), self.offsets[-1] + 5)

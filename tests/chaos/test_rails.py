@@ -1,6 +1,6 @@
 """Test that every request gets the right verdict although rails processes join, leave, pause and die.
 
-The broker is killed and started again, too.
+In another case, the broker is killed and started again.
 """
 
 import pytest

@@ -123,10 +123,10 @@ async def test_a_moved_partition_is_read_only_after_its_owner_has_committed(sett
 
 
 class WaitingGroup:
-    """A group of four members whose rebalance waits for one of them.
+    """A group of four members whose rebalance waits until one of them returns from `_settle`.
 
-    This member settles: it finishes its work on partitions that it must give away. Meanwhile, a second member works. A
-    newcomer, which a test may stop, has already joined.
+    A second member works meanwhile. These two shared all partitions before the rebalance. The other two members joined
+    later. The last one to join is the newcomer, which a test may stop.
     """
 
     def __init__(self, settings, topic, admin):
@@ -135,9 +135,9 @@ class WaitingGroup:
 
     @asynccontextmanager
     async def running(self):
-        """Within the `async with` block, keep the rebalance waiting.
+        """Run the members within the `async with` block, and keep their rebalance waiting.
 
-        Yield the member that works meanwhile, and a function that stops the newcomer.
+        Yield the member that works meanwhile, and a function that stops the newcomer (the last member to join).
         """
         first, second, third, newcomer = self.members
         first.may_settle.set()
@@ -172,7 +172,7 @@ class WaitingGroup:
 
 @pytest.fixture
 async def group(settings, topic, lab, monkeypatch) -> WaitingGroup:
-    """Return a group in which a call of a member's `_settle` may take up to 6 s, twice as long as usual."""
+    """Return a group whose readers wait up to 6 s for a member's `_settle`, instead of the usual 3 s."""
     monkeypatch.setattr("services.bus.groups.group_reader.LAST_COMMIT_S", 6.0)
     slower = replace(settings, session_timeout_ms=24_000)  # a quarter of it is the other limit
     return WaitingGroup(slower, topic, await lab.admin())

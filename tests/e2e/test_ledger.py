@@ -1,4 +1,4 @@
-"""Test with a whole tree that the ledger has the times that clients waited, and loses nothing when it is killed."""
+"""Test with a whole tree that the ledger has the clients' waiting times, and loses nothing when it is killed."""
 
 import asyncio
 import json

@@ -38,7 +38,7 @@ class Sample:
     Attributes:
         text: The text.
         values: The personal data in the text, as pairs of placeholder and value.
-        kinds: The category of an attack in bastioncorpus, and ``English`` or ``not English``. Empty for other texts.
+        kinds: For an attack from bastioncorpus: its category, and ``English`` or ``not English``. Otherwise empty.
     """
 
     text: str

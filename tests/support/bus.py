@@ -1,4 +1,4 @@
-"""Let a test write whatever any role may write. A test can also make its own copy of a topic and write to it."""
+"""Give tests the write permissions of all roles together. Define topics that only one test uses."""
 
 import dataclasses
 import random
@@ -20,7 +20,10 @@ def any_role() -> ByTopic:
 
 
 def copy_of(topic: Topic, prefix: str | None = None) -> Topic:
-    """Make a copy of a topic under a random name for one test. The same roles may write the same events to the copy."""
+    """Return the definition of a topic like ``topic``, but with a random name, for one test.
+
+    ``any_role`` allows the same events on the new topic. The name begins with ``prefix``, or else with the old name.
+    """
     copied = dataclasses.replace(topic, name=f"{prefix or topic.name}.{random.getrandbits(64):x}")
     _WRITES[copied.name] = _WRITES[topic.name]
     return copied

@@ -7,9 +7,9 @@ MOST_AT_FIRST = 200
 
 
 def examples(count: int) -> int:
-    """Return ``count`` times the environment variable ``RAILBUS_TEST_EXAMPLES``, which is 1 by default.
+    """Multiply ``count`` by the environment variable ``RAILBUS_TEST_EXAMPLES`` (default 1), and return the result.
 
-    Values below 1 are for quick runs. With such a value, the result is at most ``MOST_AT_FIRST``.
+    If the variable is below 1, for a quick run, the result is at most ``MOST_AT_FIRST``.
     """
     share = float(os.environ.get("RAILBUS_TEST_EXAMPLES", "1"))
     drawn = max(1, round(count * share))

@@ -92,10 +92,13 @@ async def record(http: aiohttp.ClientSession, url: str, rng: random.Random) -> R
 
 @dataclass
 class Judged:
-    """How much was compared, and what differed.
+    """The result of comparing the recordings of clients with an archive.
+
+    The numbers say how much was compared.
 
     Attributes:
-        shortened: Number of connections whose client was sent a history that leaves out text already taken back.
+        shortened: Number of connections on which the client was sent a shortened history. A shortened history does not
+            contain text that was taken back before it was sent.
         wrong: A sentence for each difference.
     """
 

@@ -1,6 +1,6 @@
-"""Test rules for names and packages, for example that no two classes have the same name.
+"""Test that names and packages follow the rules, for example that no two classes have the same name.
 
-The tests read the source files and import nothing.
+The tests read the source files and import none of them.
 """
 
 import ast

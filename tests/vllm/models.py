@@ -23,7 +23,7 @@ def vocabulary(size):
 def sentence(seed, length):
     """Return ``length`` pseudo-random words.
 
-    Each word is a token in the vocabulary that ``make_tokenizer`` uses if ``size`` is at least 78.
+    For a tokenizer that ``make_tokenizer`` made with a ``size`` of 78 or more, each of these words is one token.
     """
     words = vocabulary(78)[len(SPECIAL) :]
     return " ".join(words[(seed * 7_919 + i * (seed + 3) + i * i) % len(words)] for i in range(length))
@@ -81,8 +81,9 @@ def make_model(
 
 
 def nudged(source: Path, folder: Path, *, seed: int, noise: float, template=True):
-    """Make a drafter close to its target in ``folder``: the target's weights with noise. Return ``folder``.
+    """Save a copy of the model in ``source`` to ``folder``, with noise added to its weights. Return ``folder``.
 
+    The copy serves as a draft model for the model in ``source``.
     ``noise`` is the standard deviation of the noise, relative to that of the weights.
     """
     import torch

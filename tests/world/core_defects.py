@@ -28,7 +28,7 @@ class ForgetfulRails(RailsCore):
 
 
 class TrustingRails(RailsCore):
-    """Defect: a lost partition's requests still count as evaluated, although a verdict may never reach the log."""
+    """Defect: when a partition is lost, requests with an unacknowledged verdict still count as evaluated."""
 
     def lost(self, number: int) -> None:
         evaluated = self._evaluated[number]

@@ -1,4 +1,4 @@
-"""Deliberate defects of the edge: which partitions it reads, and what it sends to a client that resumes."""
+"""Deliberate defects of the edge, in what it reads from the log and in what it sends to clients."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -39,7 +39,7 @@ class RemembersGaps(RequestIndex):
 
 
 class SendsRecalled(DeliverySession):
-    """Defect: the history that a client is sent includes text that a later op of the same history takes back."""
+    """Defect: a client gets a history in which one op shows text and a later op takes this text back."""
 
     __slots__ = ()
 
@@ -48,9 +48,10 @@ class SendsRecalled(DeliverySession):
 
 
 class SplitsShortened(DeliverySession):
-    """Defect: ops with the same id are sent in several messages, so a client that resumes may miss some of them.
+    """Defect: ops with the same id are sent in several messages.
 
-    If recalled text is left out of a history, the remaining ops all get the id of the history's last op.
+    A client that resumes after the first of these messages does not get the others. Ops have the same id if recalled
+    text was left out of a history. The remaining ops then all have the id of the history's last op.
     """
 
     __slots__ = ()

@@ -1,4 +1,4 @@
-"""Deliberate defects of group members, which run the cores: rebalances, reading, timers and commits."""
+"""Deliberate defects of simulated group members, in rebalances, reading, timers, commits and clocks."""
 
 from services.bus import BrokerOffset, LogClock, Received
 from services.bus.groups.rewind import rewind_to_ms
@@ -54,10 +54,10 @@ class DecidesByTimeOfDay(SimulatedMember):
 
 
 class NeverBeginsAnew(SimulatedMember):
-    """Defect: a change of the broker's clock is not noticed.
+    """Defect: the member does not notice that the broker's clock was set back since the previous fetch.
 
-    The offset between the clocks is the smallest measured difference. The order of the records, and the time up to
-    which the log was read, are not used.
+    The member makes a new ``LogClock`` for each fetch. The new object knows neither the timestamp of the last record
+    that was read, nor the time up to which the log was read.
     """
 
     def __init__(self, *args, **options) -> None:

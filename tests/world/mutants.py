@@ -199,13 +199,15 @@ def known_counts() -> Counts:
 
 
 def survey(counts: Counts, samples: int, seconds: float, named: str = "") -> None:
-    """Search for mutants with the simulator, and save the results. Continue where the last survey ended.
+    """Measure how many seeds the simulator needs to find each mutant, and save the results.
+
+    Continue where the last survey ended.
 
     Args:
         counts: The results so far. They are updated.
         samples: Number of samples of each mutant. Each sample begins at another seed.
         seconds: Maximum CPU time.
-        named: Search only for mutants with this text in their names.
+        named: Measure only mutants with this text in their names.
     """
     ends_s = time.process_time() + seconds
     left = [mutant for mutant in MUTANTS if named in mutant.name]
@@ -222,10 +224,11 @@ def survey(counts: Counts, samples: int, seconds: float, named: str = "") -> Non
 
 
 def _next_sample(counts: list[int], samples: int) -> int | None:
-    """Return in which sample to search for the mutant next: the first one in which it was not found yet.
+    """Return the number of the sample whose seeds are tried next with the mutant; None if no more seeds are tried.
 
-    Return None if the mutant was found in all ``samples`` samples, or if it survived all ``SEEDS`` seeds of one.
-    ``counts`` has the mutant's results, as in ``Counts``.
+    It is the first sample in which the mutant was not found yet. No more seeds are tried if the mutant was found in all
+    ``samples`` samples, or if it survived all ``SEEDS`` seeds of this sample. ``counts`` is the mutant's entry in
+    ``Counts``.
     """
     at = next((sample for sample, count in enumerate(counts) if count <= 0), len(counts))
     survived = at < len(counts) and counts[at] <= -SEEDS
@@ -250,14 +253,16 @@ def table(counts: Counts) -> Iterator[str]:
             said = " ".join(str(count) if count > 0 else f">{-count}" for count in samples)
             yield f"{name:58} found after {said:>14} seeds"
     middle = median_low(medians) if medians else "unknown"
-    yield f"{len(medians)} of {len(counts)} mutants found from every first seed; median of their medians {middle}"
+    yield f"{len(medians)} of {len(counts)} mutants found in every sample; median of their medians {middle}"
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.world.mutants", description=__doc__)
-    parser.add_argument("--samples", type=int, default=3, help="from how many first seeds (%(default)s)")
-    parser.add_argument("--seconds", type=float, default=10_000, help="end after so much CPU; the next call goes on")
-    parser.add_argument("--named", default="", help="only mutants with this in their name")
+    parser.add_argument(
+        "--samples", type=int, default=3, help="samples of each mutant, each from another seed on (%(default)s)"
+    )
+    parser.add_argument("--seconds", type=float, default=10_000, help="maximum CPU time; the next call continues")
+    parser.add_argument("--named", default="", help="only mutants with this text in their names")
     parser.add_argument("--anew", action="store_true", help=f"the world has changed: forget what is in {FOUND.name}")
     options = parser.parse_args()
     gc.freeze()

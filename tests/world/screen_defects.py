@@ -85,7 +85,7 @@ for _screen in (BelievesCutovers, BelievesCloseds):
 
 
 def session_with(screen: type[Screen]) -> type[DeliverySession]:
-    """Return a class of sessions that use ``screen`` as their fold."""
+    """Return a subclass of ``DeliverySession`` that computes the visible text with the class ``screen``."""
 
     class Mutant(DeliverySession):
         __slots__ = ()

@@ -20,7 +20,7 @@ class DeferredResponse:
         self._cancel = cancel
 
     def set_result(self, body: bytes) -> None:
-        """Set the response. This has no effect after an earlier `set_result` or `cancel`."""
+        """Set the response. This has no effect after an earlier ``set_result`` or ``cancel``."""
         if self.done:
             return
         self.done = True

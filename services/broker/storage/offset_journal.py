@@ -1,7 +1,7 @@
 """Committed offsets on disk, one JSON line per commit.
 
-A commit replaces the earlier commits of the same group and partition. When most lines are replaced, the file is
-rewritten without them.
+A commit replaces the earlier commits of the same group and partition. When the file has many lines, it is rewritten
+with only the newest commit of each group and partition.
 """
 
 import logging

@@ -65,7 +65,10 @@ class SegmentIndex:
             self._newest_ms.append(newest_ms)
 
     def stretch(self, offset: int, size: int) -> tuple[int, int]:
-        """Return the start and the end of a part of the file. The part contains the batch with this offset."""
+        """Return the start and the end of the part of the file in which to search for the batch with this offset.
+
+        `size` is the size of the file.
+        """
         entry = bisect_right(self._offsets, offset) - 1
         return self._positions[entry], self._stop(entry, size)
 
@@ -110,7 +113,7 @@ class SegmentIndex:
 
 
 def batches_in(data: bytes, begin: int = 0) -> Iterator[BatchPlace]:
-    """Yield the place of each batch in `data`, from the position `begin` on.
+    """Yield a `BatchPlace` for each batch in `data`. The first batch starts at the position `begin`.
 
     An incomplete batch at the end is left out.
 

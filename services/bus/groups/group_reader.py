@@ -80,8 +80,8 @@ class GroupReader:
             then ignored. Partitions that are gained together are all read from the same time: ``rewind_ms`` before
             the newest record among all of them. None means that reading starts at the committed offset.
         progress_topic: The topic to which the group's members write their results; it is used only with ``rewind_ms``.
-            ``rewind_ms`` then counts back from the newest result, so reading starts further back after an outage.
-            ``rewound`` describes the rule.
+            If it is set, ``rewind_ms`` counts back from a partition's newest result, not from the newest record.
+            So if all members were down for a while, reading starts further back. ``rewound`` describes the rule.
         settle: Awaited before partitions move to another member. It must wait until the started work on these
             partitions is done, so that the other member does not do it again. Only for ``manual`` commits.
         instance_id: Id for static membership, unique in the group. A process that restarts within the session timeout
@@ -309,7 +309,10 @@ class _Session:
         start_in(self._tasks, self._take_over(partitions, generation), f"{self._reader.group}-assignment")
 
     def _keep_committing(self) -> None:
-        """Use the generation of the newest assignment for the last commits before this member leaves."""
+        """If a new assignment was not taken over yet, commit in its generation from now on.
+
+        Only a member that leaves needs this, for its last commits.
+        """
         # The broker refuses commits in the generation before. Without this, the work of a member that is stopped during
         # a rebalance would be done again by another member.
         if self._untaken is None:

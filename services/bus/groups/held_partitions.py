@@ -99,8 +99,9 @@ class HeldPartitions(Generic[Waiter]):
     def set_goal(self, waiter: Waiter, ends: Mapping[Partition, int], asked_us: int) -> bool:
         """Add a waiter that waits until the offsets ``ends`` are reached.
 
-        If all of them are reached already, add nothing and return true. ``asked_us`` is the time at which the offsets
-        were requested from the broker. It is a time of the reader's clock. ``read_up_to_us`` uses this time.
+        If all of them are reached already, add nothing and return true. ``asked_us`` is the time, by the reader's
+        clock, at which ``ends`` were requested from the broker. When a partition has been read up to its offset in
+        ``ends``, ``read_up_to_us`` may return ``asked_us`` for it.
         """
         self.note_ends(ends, asked_us)
         goal = dict(ends)
@@ -110,10 +111,15 @@ class HeldPartitions(Generic[Waiter]):
         return False
 
     def lower_goals(self, ends: Mapping[Partition, int], asked_us: int) -> list[Waiter]:
-        """Lower each waiter's goal that lies beyond ``ends``, because the log was truncated after the goal was set.
+        """Lower each goal that lies beyond the end of its partition, because the log was truncated.
 
-        ``ends`` was asked for at the time ``asked_us``. Goals that were set after this time stay. Remove and return the
-        waiters whose goal is reached now.
+        Args:
+            ends: The end offset of each partition to check.
+            asked_us: When ``ends`` were requested from the broker. A goal is lowered only if its own offsets were
+                requested earlier.
+
+        Returns:
+            The waiters whose goal is reached now. They are removed.
         """
         for goal, set_us in self._goals.values():
             if asked_us > set_us:

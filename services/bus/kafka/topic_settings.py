@@ -24,7 +24,7 @@ class SettingRefusal(NamedTuple):
 async def read_setting(
     admin: Any, setting: str, topics: Iterable[str]
 ) -> tuple[dict[str, str | None], list[SettingRefusal]]:
-    """Return the setting's value by topic, and a refusal for each topic whose value the broker does not return.
+    """Return the setting's value by topic. If the broker returns an error for a topic, return a refusal instead.
 
     Raises:
         KafkaError: The broker could not answer now.

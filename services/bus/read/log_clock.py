@@ -111,8 +111,8 @@ class LogClock:
 class LogClocks:
     """The ``LogClock`` of each partition of one reader.
 
-    Partitions with the same leader share one ``BrokerOffset`` (a difference between clocks), because the clock of this
-    leader sets the timestamps of all their records.
+    Partitions with the same leader share one ``BrokerOffset``: the difference between the leader's clock and the
+    reader's clock. They can share it, because the leader's clock sets the timestamps of all their records.
     """
 
     def __init__(self) -> None:

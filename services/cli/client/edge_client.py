@@ -136,7 +136,10 @@ class _AnswerStream:
         self.outcome: Outcome | None = None
 
     async def read(self, socket: aiohttp.ClientWebSocketResponse) -> bool:
-        """Ask or resume, and take what comes. Return whether anything but a temporary refusal came."""
+        """Ask for the answer, or resume it, and handle what the edge sends.
+
+        Return whether the edge sent anything but a temporary refusal.
+        """
         await socket.send_str(self._opening())
         received = False
         async for message in socket:

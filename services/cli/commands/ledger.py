@@ -36,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Return 0, or 1 if nothing was published for this period and tenant."""
+    """Print the ledger's sums for a recent period. Return 1 if there are none for this period and tenant, else 0."""
     return run_coroutine(_show(args, bus_settings(args.kafka), length_ms(args.window)))
 
 

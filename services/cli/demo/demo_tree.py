@@ -67,7 +67,7 @@ class DemoTree:
         self._news = asyncio.Event()
 
     async def play(self, scene: Scene, draw: Callable[[SceneRun], None]) -> SceneRun:
-        """Send the scene's request and wait for its end. Call ``draw`` every ``REDRAW_S`` meanwhile."""
+        """Send the scene's request and wait for its end. Meanwhile, call ``draw`` every ``REDRAW_S`` seconds."""
         scene_run = SceneRun()
         asking = asyncio.create_task(self._ask(scene.question, scene_run))
         while not asking.done():

@@ -213,10 +213,10 @@ class Subscription:
         return () if self.encoder.error is not None else caught_up.ops[done:]
 
     def end(self, reason: DetachReason, error: ApiError | None = None, *, withhold: bool = False) -> None:
-        """End the stream. Send the pending ops, and then ``error`` or the normal end of the stream.
+        """End the stream: send the pending ops, and then ``error`` or the normal end of the stream.
 
-        Drop the pending ops if ``withhold`` is set. Send nothing if there is an error and the head of the HTTP response
-        was not sent yet. The property ``early_error`` is then the error.
+        With ``withhold``, drop the pending ops instead. If there is an error and the head of the HTTP response has not
+        been sent yet, send nothing. The response can then report the error, which is in ``early_error``.
         """
         if self.reason is not None:
             # The client has disconnected after its answer was complete and before the answer was written.

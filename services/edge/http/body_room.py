@@ -165,7 +165,9 @@ class BodyRoom(Generic[Key]):
         self._admit()
 
     def reserve_aside(self, count: int) -> None:
-        """Reserve memory for a batch request that waits to be put on the log. A negative ``count`` releases memory.
+        """Reserve ``count`` bytes of memory for a batch request that waits to be put on the log.
+
+        A negative ``count`` releases memory.
 
         Raises:
             ApiError: 503, if the batch requests that wait need too much memory.

@@ -63,10 +63,10 @@ class Scan:
 
 
 class ScanTurn:
-    """A short time in which a reader reads a partition for one look-up. Other look-ups can join.
+    """A short time in which a reader reads one partition, for one look-up or several.
 
     Attributes:
-        owner: The look-up for which the turn was started.
+        owner: The look-up for which the turn was started. Others of the same partition can join.
         begin: The offset at which the reader should start.
     """
 
@@ -137,8 +137,8 @@ class ScanTurn:
 class ScanQueue:
     """The unfinished look-ups of all tenants, and the turns in which readers work on these look-ups.
 
-    A turn is a piece of work of one reader. New turns go to the tenants in rotation. Several turns can run at the same
-    time, but only one for each partition.
+    In a turn, one reader reads one partition for a short time. New turns go to the tenants in rotation. Several turns
+    can run at the same time, but only one for each partition.
 
     Args:
         per_tenant: Maximum number of running turns of one tenant.

@@ -63,7 +63,10 @@ class UpstreamMetrics:
             self._task = asyncio.create_task(self._repeat(first))
 
     async def poll(self) -> DraftTotals | None:
-        """Read the server's metrics once, and copy them to Railbus's metrics. Return None if they cannot be read."""
+        """Read the server's token counts once, copy them to Railbus's metrics, and return them.
+
+        Return None if the server's metrics cannot be read or do not have these counts.
+        """
         timeout = aiohttp.ClientTimeout(total=POLL_TIMEOUT_S)
         try:
             async with self._session.get(self._url, allow_redirects=False, timeout=timeout) as response:

@@ -71,9 +71,9 @@ class BatchJob:
         alpha: Probability that a drafted token is accepted.
         counts: Numbers of accelerators for which the job is planned.
         refined: Share of all requests that a cascade of two models passes on to the larger model.
-        best: How large a share of all requests counts as the best requests. The best requests are those whose answers
-            would get the highest scores if the last model of a cascade answered every request. The plan computes how
-            many of the best requests the cascade passes on to the last model.
+        best: Share of all requests that count as the best. These are the requests whose answers would get the highest
+            scores if the last model of a cascade answered every request. The plan predicts what share of them
+            reaches the last model.
         rho: Rank correlation between the scores of two models' answers: the first and the last model of a cascade.
         quality_loss: By how many points the quality score of the planned way may be lower than that of ``model``.
         factors: Measured corrections of predicted times, by the name of the accelerator.
@@ -115,7 +115,8 @@ class Way:
         hours: Hours until the last answer, including the set-up.
         money: Cost in US dollars.
         per_second: Requests per second, not counting the set-up.
-        score: Quality score of the model in the weight precision of this way; None if unknown.
+        score: Quality score of the model, minus the loss that the weight precision causes; None if unknown. A cascade's
+            score is computed from the scores of its steps.
         complexity: Effort to build and to operate.
         why: Explanation of ``hours``.
     """

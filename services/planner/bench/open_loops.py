@@ -63,7 +63,8 @@ class LoadSummary:
 class ArmRatio:
     """The median latency of an arm divided by that of ``plain``, the baseline arm.
 
-    ``ratio`` covers all runs together. ``by_run`` compares the first run of both arms, then the second, and so on.
+    ``ratio`` covers all runs together. ``by_run`` has one ratio for the first runs of the two arms, one for their
+    second runs, and so on.
     """
 
     arm: str

@@ -200,9 +200,9 @@ def missed(seen: QueueTimes | None, demand: Demand) -> str | None:
 
 
 def first_token_ms(seen: QueueTimes, demand: Demand, share: float) -> float:
-    """Return the time within which a ``share`` of the requests get their first token.
+    """Return the time within which ``share`` (0 to 1) of the requests get their first token.
 
-    The time includes edge and Kafka.
+    The time spent in edge, Kafka and tokenizer is included.
     """
     return max(seen.ttft_ms(share), demand.rails_ms) + AROUND_MS
 
@@ -244,7 +244,7 @@ def plan_serve(kind: EngineKind, demand: Demand) -> ServePlan:
 
 
 def grown(demand: Demand, streams: int, seen: QueueTimes) -> Demand:
-    """Return a copy of ``demand`` with the number of users at which ``streams`` answers run at once on average.
+    """Return a copy of ``demand`` with so many users that, on average, ``streams`` answers run at once.
 
     ``seen`` gives the time that an answer takes.
     """

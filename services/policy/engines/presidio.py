@@ -54,7 +54,7 @@ OVERLAP_CHARS: Final = 64
 
 
 def slices(text: str) -> Iterator[tuple[int, int, bool]]:
-    """Divide a text into slices. For each slice, yield its begin, its end, and whether it has many digits.
+    """Divide a text into slices. For each slice, yield its start, its end, and whether it has many digits.
 
     Neighbouring slices share ``OVERLAP_CHARS`` characters.
     """

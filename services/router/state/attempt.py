@@ -14,8 +14,8 @@ from services.stream.stages import RunTimes
 class AttemptRecord:
     """What the router knows about one attempt.
 
-    An attempt can be executed more than once, such as after a restart of the worker. Only the first execution on the
-    log counts.
+    An attempt can have more than one run, for example after a restart of the worker. Only the first run on the log
+    counts.
 
     Attributes:
         opened_us: When the attempt's ``Cutover`` was appended, by the broker's clock; None for attempt 1.

@@ -65,7 +65,10 @@ class RequestCheck:
 
     @property
     def seems_over(self) -> bool:
-        """Whether the request needs no further check. This assumes that the ``Closed`` that was read is not void."""
+        """Whether a ``Closed`` of the request was read, and no run is left to check.
+
+        The request then needs no further check, unless that ``Closed`` is void.
+        """
         return self._perhaps_closed and not self._runs
 
     def add(self, event: Chunk) -> list[RunOutput]:
@@ -205,9 +208,10 @@ class RequestCheck:
 
 
 def _may_become_gated(policy: Policy, started: Started) -> bool:
-    """Return whether the policy makes an answer's delivery gated, as far as this can be known without the verdict.
+    """Return whether the policy would make the delivery ``gated``. This is a guess, made before the verdict is known.
 
-    Safety needs this before the first text is cleared, and the verdict may come later.
+    If the policy has the rail ``admission``, ``admission.rego`` is asked with placeholders for facts that are not known
+    here, such as the length of the prompt. If it has no usable answer, return True.
     """
     admission = Admission(allow=True)
     if any(rail.name == _ADMISSION_RAIL for rail in policy.document.rails.rail):

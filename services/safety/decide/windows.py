@@ -20,17 +20,16 @@ def next_offset(position: int, windows: WindowSpec) -> int:
 
 @dataclass(slots=True)
 class PendingCheck:
-    """A check of one window by tier 1 (NeMo rails) or tier 2 (classifiers), whose outcome is not processed yet.
+    """A check of one window by tier 1 (NeMo rails) or tier 2 (classifiers). Its outcome is not processed yet.
 
     ``start`` and ``end`` are offsets in the run's text, in characters.
 
     Attributes:
         last: Whether the run's text ends with this window.
         previous_end: Offset at which the window before this one ended; 0 if this is the first.
-        clears: The window clears the chunks up to this ``seq``. It does so only if it has passed tier 1, and enough
-            windows have passed tier 2 (see ``required_passes``). None for a window of tier 2, or if no chunk is to be
-            cleared.
-        required_passes: Number of the run's windows that must have passed tier 2 before this window clears chunks.
+        clears: ``seq`` of the last chunk that is cleared when the window has passed tier 1. None if the window clears
+            no chunk. Windows of tier 2 clear none.
+        required_passes: Number of the run's windows that must also have passed tier 2 before the chunks are cleared.
     """
 
     number: int

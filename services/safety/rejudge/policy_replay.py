@@ -1,4 +1,4 @@
-"""Judges the recorded stream log again under another policy, with the code by which the safety service decides.
+"""Judge the recorded stream log again under another policy, with the code by which the safety service decides.
 
 The result depends only on the text and the policy, not on time. Recorded recalls and clearances do not influence the
 decisions.

@@ -112,7 +112,11 @@ def _check_closing(ending: Ending, closed: Closed, at_us: int, chunk_us: int, ma
 
 
 def check_empty(core: object, name: str) -> None:
-    """Check that the decision logic of a service holds no more requests and no more work."""
+    """Check that a core has no open request and no unfinished work. ``name`` is the core's name in the error message.
+
+    Raises:
+        Violation: The core has an open request or unfinished work.
+    """
     left: dict[str, object] = {}
     if isinstance(core, RouterCore):
         shared = core._shared

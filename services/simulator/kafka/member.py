@@ -35,8 +35,8 @@ class Reading:
     """The topics that a member reads, where it starts, and whether it commits offsets.
 
     Attributes:
-        rewind_ms: Reading of a gained partition starts this long before the newest record; None to start at the
-            committed offset.
+        rewind_ms: The member starts to read a gained partition this many milliseconds before the newest record; None
+            to start at the committed offset.
         progress: The topic to which the member writes its results. If the newest result is older than the newest
             record, ``rewind_ms`` counts from the result. ``services/bus/groups/rewind.py`` has the exact rule.
     """

@@ -126,7 +126,7 @@ class Clients:
     def leave(self, client: Client, for_us: int) -> None:
         """Disconnect a client, and connect it again after ``for_us`` microseconds.
 
-        If this is more than ``RETURNS_WITHIN_US``, the client never returns.
+        If ``for_us`` is more than ``RETURNS_WITHIN_US``, do not connect the client again.
         """
         stream = client.stream
         if client.done or stream is None or stream.reason is not None:

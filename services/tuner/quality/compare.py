@@ -68,10 +68,12 @@ class Quality(msgspec.Struct, frozen=True):
     def objection(self, *, lossy: bool, rules: Rules) -> str:
         """Return why the change must be refused, judged by the engine's answers; empty if there is no objection.
 
-        A change that is said to be lossless is accepted if it is not shown to alter more answers than chance does. If
-        it is shown to do so, it is judged like a lossy change. A lossy change is refused if it solves fewer tasks, or
-        if its loss may exceed ``rules.max_loss``. The loss is the rise of the perplexity, or the share of tasks lost if
-        there is no perplexity.
+        A change that is said to be lossless is accepted, unless ``fewer_identical`` shows that it alters more answers
+        than chance does. Then it is judged like a lossy change.
+
+        A lossy change is refused if it is shown to solve fewer tasks. It is also refused if the upper bound of its loss
+        exceeds ``rules.max_loss``. This loss is the rise of the perplexity. If there is no perplexity, it is the share
+        of tasks lost.
         """
         if not lossy and self.fewer_identical.low <= 0:
             return ""
@@ -83,7 +85,7 @@ class Quality(msgspec.Struct, frozen=True):
                 return f"{said}perplexity rises by {_share(self.perplexity_rise)}, {rules.max_loss:.1%} may be lost"
             return ""
         if self.loss.high > rules.max_loss:
-            return f"{said}{self._loss()}: at most {rules.max_loss:.1%} is not shown, and there is no perplexity"
+            return f"{said}{self._loss()}: more than {rules.max_loss:.1%} may be lost, and there is no perplexity"
         return ""
 
     def _loss(self) -> str:

@@ -19,7 +19,7 @@ MARKS: Final = {"ticked": "[x]", "refuted": "[-]", "unclear": "[?]", "not tried"
 
 _PROCESSES: Final = {
     False: "new processes each round",
-    True: "on the same processes: the intervals leave out what two processes of the same settings differ by",
+    True: "the same processes in all rounds, so the intervals leave out by how much equal processes differ",
 }
 
 

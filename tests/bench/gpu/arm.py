@@ -43,9 +43,11 @@ def main():
 
 
 def measure(args):
-    """Load the engine once. Measure each batch size. Measure the time to first token for other prompts.
+    """Load the engine, and measure each batch size of ``args.batches`` and each prompt length of ``args.first``.
 
-    ``args.first`` has the lengths of these prompts in tokens, separated by commas.
+    ``args.batches`` and ``args.first`` are numbers separated by commas. All prompts in the batches have
+    ``args.prompt`` tokens. For each length in ``args.first``, prompts run one at a time, to measure the time to first
+    token.
     """
     from vllm import LLM, SamplingParams
 

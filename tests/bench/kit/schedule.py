@@ -165,7 +165,7 @@ def streamed(schedule: Schedule, model: str, prompt: str, number: int, *, usage:
 
     Args:
         schedule: The times and faults of the answer.
-        model: The model's name, from which ``schedule`` was read.
+        model: Name of the requested model. ``schedule`` was read from this name, and the chunks contain it.
         prompt: The whole text of the request.
         number: Number of the answer. The answer's id contains it.
         usage: Whether to send the numbers of tokens in an event before ``[DONE]``.

@@ -3,8 +3,8 @@
 It serves OpenAI's chat completions on loopback, on a fixed schedule.
 
 ``tests.bench.kit.schedule`` computes the schedules and faults, and this module executes them in one process. To be
-fast, it has one protocol object for each connection, and no task for a request. A chunk is sent when it is due or up to
-a millisecond later, never earlier.
+fast, it has one protocol object for each connection, and starts no asyncio task for a request. A chunk is sent when it
+is due or up to a millisecond later, never earlier.
 """
 
 import asyncio

@@ -37,7 +37,7 @@ _TASKS = (
 
 
 def prompt(seed: int, number: int) -> str:
-    """Return a prompt of a realistic length. Every other seed or number gives another prompt."""
+    """Return a prompt of a realistic length. Different seeds or numbers give different prompts."""
     dice = random.Random(f"{seed}/{number}")
     words = min(MOST_WORDS, max(FEWEST_WORDS, round(math.exp(dice.gauss(math.log(MEDIAN_WORDS), SPREAD)))))
     sentences = [f"This is note {number} of folder {seed}."]

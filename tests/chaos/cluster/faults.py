@@ -39,7 +39,7 @@ class Striker:
                 self._strike()
 
     async def settle(self):
-        """Wait until all faults have ended, and start each process that does not serve."""
+        """Wait until all faults have ended. Then start the process of each place that is not ready."""
         await asyncio.gather(*self._under_way, return_exceptions=True)
         for place in self._tree.places:
             if not place.ready:

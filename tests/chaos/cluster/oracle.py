@@ -232,7 +232,7 @@ class _Run:
             start += len(self.pieces[seq])
 
     def has(self, visible):
-        """Return whether ``visible`` is the run's text up to the end of a chunk or of a replacement."""
+        """Return whether ``visible`` is a text that a client's screen may have for this run. See ``lengths``."""
         return len(visible) in self.lengths and self.shown.startswith(visible)
 
     def _forget(self):

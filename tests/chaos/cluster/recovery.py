@@ -64,7 +64,7 @@ class Recovery(NamedTuple):
 def recovery(faults):
     """Return a ``Recovery`` for each kind of fault.
 
-    ``p50_s``, ``p99_s`` and ``longest_s`` leave out faults at whose beginning no answer was open.
+    Faults that began while no answer was open are left out of ``p50_s``, ``p99_s`` and ``longest_s``.
     """
     by_kind = defaultdict(list)
     for fault in faults:

@@ -31,7 +31,7 @@ class Place:
     """A place where one process of a service runs.
 
     Attributes:
-        ready: Whether the process has said that it serves.
+        ready: Whether the process has reported that it is ready.
         busy: Whether the process is now the target of a fault.
     """
 
@@ -80,7 +80,8 @@ class ClusterTree:
     """A broker, which is a Kafka cluster or the embedded broker (``nodes=0``), and the processes of the services.
 
     Attributes:
-        places: The places of all processes. Faults may add a third place for a service, and remove a place again.
+        places: The places, each with one process of a service. A fault may add a third place to the two places of a
+            service. Another fault may remove one of three places.
         trouble: Descriptions of what went wrong, such as a process that ended by itself.
     """
 

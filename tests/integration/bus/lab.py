@@ -47,7 +47,10 @@ def all_partitions(topic: Topic) -> TopicPartitions:
 
 
 async def fill_all(producer: Producer, topic: Topic, each: int) -> list[tuple[int, int]]:
-    """Write ``each`` chunks to each of the four partitions. Return their partitions and offsets, sorted."""
+    """Write chunks to all four partitions. ``each`` is the number of chunks per partition.
+
+    Return the partition and offset of every chunk, sorted.
+    """
     futures = [await producer.post(topic, chunk(request_in(p), 0)) for p in range(4) for _ in range(each)]
     return sorted([await future for future in futures])
 

@@ -242,7 +242,7 @@ async def test_a_topic_that_the_user_may_not_see_is_refused(
 
 
 async def test_a_user_who_may_write_nothing_is_told(settings: BusSettings, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A producer whose user may write nothing fails with a clear error, because Apache Kafka refuses a producer id."""
+    """A producer whose user may write nothing fails with a clear error. Apache Kafka gives this user no producer id."""
 
     async def refuse(_: object) -> None:
         raise ClusterAuthorizationFailedError

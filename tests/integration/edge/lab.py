@@ -118,7 +118,10 @@ class EdgeLab:
         await until(lambda: len(self.edges[url]._hub) >= count, "no open stream")
 
     async def ask(self, url: str, texts: tuple[str, ...] = ("Hello ", "world"), **body: Any) -> tuple[Request, bytes]:
-        """Send a streaming request over HTTP and write its answer. Return the request and the bytes of the response."""
+        """Send a streaming request over HTTP, and write an answer with ``texts`` to the log.
+
+        Return the request and the bytes of the response.
+        """
         async with self.open_stream(url, **body) as client:
             request = await self.answer(*texts)
             return request, await client.rest()
@@ -166,7 +169,10 @@ class EdgeLab:
 
 
 class SseReader:
-    """A client that reads a stream of server-sent events. The response begins only when the first op is sent."""
+    """A client that reads a stream of server-sent events.
+
+    It sends its request in a task, so a test can write events to the log before the edge responds.
+    """
 
     def __init__(self, call: Any) -> None:
         self._opening = asyncio.create_task(_opened(call))

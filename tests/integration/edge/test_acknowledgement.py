@@ -1,4 +1,4 @@
-"""Test that a client is told that its request is accepted only after the broker has acknowledged the request."""
+"""Test that an edge reports a request as accepted only after the broker has acknowledged the request."""
 
 import asyncio
 import os

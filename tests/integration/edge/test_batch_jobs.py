@@ -1,4 +1,4 @@
-"""Test files and batch jobs at an edge that has no batch service."""
+"""Test uploads of files and the creation of batch jobs at an edge, while no batch service runs."""
 
 import asyncio
 import os

@@ -19,7 +19,10 @@ async def test_a_class_comes_and_goes_without_a_restart(lab, tmp_path):
     chat = f"{url}/v1/chat/completions"
 
     async def refused() -> bool:
-        """Send a request of the class, and return whether the edge refuses it. Answer an accepted request."""
+        """Send a request of the class ``express``, and return whether the edge refuses it.
+
+        If the edge accepts the request, write an answer to the log, because the HTTP call waits for it.
+        """
         asking = asyncio.create_task(lab.http.post(chat, json=ASK, headers=CHOSEN))
         coming = asyncio.create_task(lab.next_request())
         await asyncio.wait({asking, coming}, return_when=asyncio.FIRST_COMPLETED)

@@ -316,7 +316,7 @@ async def test_a_websocket_that_is_gone_is_let_go_of_at_once(lab, monkeypatch):
 
 @contextmanager
 def edge_process(**env):
-    """Run an edge without a broker and with few open files. Yield its URL and its process."""
+    """Run an edge that may open only ``OPEN_FILES`` files. It has no broker. Yield its URL and its process."""
     port = free_port()
     options = command(RAILBUS_KAFKA_BOOTSTRAP="127.0.0.1:1", RAILBUS_EDGE_PORT=str(port), **env)
 

@@ -35,7 +35,10 @@ def listening():
 
 @pytest.fixture
 def ports_before():
-    """Return where this process listens before the engine starts. Servers of other tests may still run in it."""
+    """Return the addresses and ports on which this process listens before the engine starts.
+
+    There may be some, because servers of other tests may still run in this process.
+    """
     return listening()
 
 

@@ -1,4 +1,4 @@
-"""A server that answers over HTTP as OPA does, or wrongly, late or never, as a test wants."""
+"""An HTTP server that stands in for OPA. A test can make it give wrong answers, late answers or no answers."""
 
 import asyncio
 

@@ -20,7 +20,7 @@ PATIENT = Deadlines(verdict_ms=10_000, ttft_ms=30_000, stall_ms=30_000, total_ms
 
 
 class TracerLab(Lab):
-    """A lab that writes the events of requests, which a real router closes.
+    """A lab that writes the events of requests. A real router closes the requests.
 
     The lab also computes the times of a request from the log.
     """

@@ -89,7 +89,7 @@ def test_a_met_target_ends_it_and_a_budget_makes_it_smaller(tmp_path):
 
 
 def test_find_batch_finds_where_a_bound_batch_stops_growing(tmp_path):
-    """Throughput stops growing at four answers at once, because the engine runs four, and more have to wait."""
+    """With an engine that runs four answers at once, the throughput stops growing at four concurrent requests."""
     done = tune(
         tmp_path, "--engine", "simulated", "--find", "batch", "--max-batch", "16", "--requests", "256",
         "--slo-ttft-ms", "60000", "--slo-token-ms", "60000",

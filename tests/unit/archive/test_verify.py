@@ -68,9 +68,10 @@ def test_a_column_name_that_is_no_text_is_named(damaged):
 
 
 def test_a_file_in_the_folder_of_another_day_is_named(tmp_path):
-    """``verify`` reports a data file that is in the folder of another day than its records.
+    """``verify`` reports a data file that is in the folder of one day, but has records of another day.
 
-    A search from a given day on looks only into the folders since that day. It would not find the records of this file.
+    If a search starts at a given day, it does not look into the folders of earlier days. So it would miss the records
+    of a file that is in the folder of an earlier day than its records.
     """
     log = [StoredRecord(STREAMS.name, 0, n, BEGIN_MS + n, b"key", b"value", ()) for n in range(4)]
     archive = make_archive(tmp_path / "archive", log, per_file=2)
@@ -81,7 +82,7 @@ def test_a_file_in_the_folder_of_another_day_is_named(tmp_path):
 
     outcome = verify(archive, Verifier([archive.public_pem]))
 
-    what = "the file is in the folder of another day than its records"
+    what = "the file is in the folder of one day, but its records are of another day"
     assert [(each.offset, each.what, each.file) for each in outcome.tampering] == [(2, what, moved.path)]
 
 

@@ -1,4 +1,7 @@
-"""Tests of writing to an archive, in a folder or at a ``file://`` URI: where writing continues, and what is refused."""
+"""Test how a writer adds records to an archive, continues after an earlier writer, and refuses an archive.
+
+The archive is in a folder or at a ``file://`` URI.
+"""
 
 import os
 

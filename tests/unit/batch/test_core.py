@@ -170,8 +170,8 @@ def test_a_cancelled_job_asks_the_workers_to_stop_and_ends():
 def played(world, rounds=1, **answer):
     """Run the job for ``rounds`` rounds. In each round, perform all effects and read all records. Return the world.
 
-    With ``well=True``, also complete one open request in each round. With ``well=False``, let one open request fail in
-    each round.
+    With ``well=True``, also complete one open request in each round. With ``well=False``, let one open request fail
+    in each round. Without ``well``, answer no request.
     """
     for _ in range(rounds):
         while world.effects:  # the job begins

@@ -75,7 +75,10 @@ async def test_a_job_may_be_lost_before_its_file_is_synced(service):
 
 
 class Went(Exception):
-    """Raised by a replaced function when the service calls it again after a full disk. It ends the service's work."""
+    """Raised by the mock of ``full_once`` on its second call, to end the service's work there.
+
+    So a test that gets this exception knows that the service tried again after the disk was full.
+    """
 
 
 def full_once(then):

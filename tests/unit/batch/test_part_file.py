@@ -50,7 +50,7 @@ def answered(place: int) -> RecordResult:
 
 
 def twice(work):
-    """Call ``work``. If a file has reached the size limit, call ``work`` once more with a higher limit."""
+    """Call ``work``. If it fails because a file would exceed the size limit, call it again with a higher limit."""
     try:
         work()
     except OSError as error:

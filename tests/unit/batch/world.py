@@ -140,7 +140,10 @@ class World:
             self._write(STREAMS.name, Closed(**about, outcome="failed", cause="attempts_failed"))
 
     def durable(self) -> list:
-        """Return the results that a new service would recover: those in the part files, up to the newest checkpoint."""
+        """Return the results that a new service would recover.
+
+        These are the results in the part files, up to the lengths that the newest ``BatchProgress`` names.
+        """
         return [each for part in self.state.progress.parts for each in self.parts[part.name][: part.length]]
 
     def run_to_the_end(self) -> None:

@@ -1,4 +1,4 @@
-"""Test that a histogram's quantiles have the stated error, and that added values can be subtracted again."""
+"""Test that quantiles have at most the error ``RELATIVE_ERROR``, and that added values can be subtracted again."""
 
 import math
 

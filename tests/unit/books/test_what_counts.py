@@ -70,7 +70,7 @@ def test_the_next_owner_publishes_sealed_windows_again():
 
 
 def test_the_next_owner_deletes_what_the_one_before_did_not():
-    """A service that takes over a partition deletes the entries that the previous owner had not deleted yet.
+    """A service that takes over a partition deletes entries of sealed windows that the previous owner left behind.
 
     Otherwise, the table would grow with each takeover.
     """

@@ -280,11 +280,11 @@ def test_damage_that_no_index_tells_of_does_not_stop_a_start(disk):
 
 
 def test_what_was_known_of_lost_batches_stays_forgotten(disk):
-    """Batches that were lost with a torn log are appended again when their producer retries them.
+    """If the end of a log is lost, the broker appends the lost batches again when their producer retries them.
 
-    The file `state.json` names these batches, and states a later end than the torn log has. So the broker deletes the
-    file when it starts. Then the log grows beyond the stated end, and the broker is killed. If the file still existed,
-    the next start could not see that the file is wrong.
+    At its start, the broker must delete the file `state.json`, which still lists the lost batches. The test then makes
+    the log longer than it was before the loss, and kills the broker. If the file still existed, the next start would
+    trust it. The broker would then acknowledge the retries without appending the batches.
     """
     batches = [build([b"%d" % number], producer=(9, 0, number)) for number in range(6)]
     for batch in batches[:4]:

@@ -1,7 +1,9 @@
 """Test ``HeldPartitions``, which stores the next offset of each partition of a reader.
 
-A partition that the reader keeps has its offset as before. A lost partition is forgotten. A waiter waits until given
-partitions have reached given offsets. The call that makes them reach these offsets returns the waiter.
+If the reader keeps a partition, its offset stays. If the reader loses a partition, its offset is forgotten.
+
+A waiter has a goal: one offset for each of some partitions. When all these partitions have reached their offsets, the
+call that moved the last one returns the waiter. If one of them is lost earlier, ``assign`` returns the waiter.
 """
 
 from hypothesis import given
@@ -95,9 +97,10 @@ def test_lag_counts_what_is_known_to_be_unread() -> None:
 
 
 def test_an_end_that_was_reached_tells_when_unread_records_were_appended() -> None:
-    """A reader that reaches a known end has read all records that were appended before it asked for this end.
+    """When a reader reaches an end offset, ``read_up_to_us`` is the time at which it asked the broker for this offset.
 
-    ``read_up_to_us`` is the time at which the reader asked, by the reader's clock. The broker's clock does not matter.
+    The reader has then read all records that were appended before this time. The time is by the reader's clock. The
+    broker's clock does not matter.
     """
     holding: HeldPartitions[int] = HeldPartitions()
     holding.assign(frozenset(ALL[:2]))

@@ -36,13 +36,13 @@ def test_however_far_apart_clocks_are_a_record_is_late_by_its_way_at_most(skew_u
 
 
 class Turn(NamedTuple):
-    """One fetch of a partition.
+    """One fetch of a partition: the request, an adjustment of the broker's clock, appends, and the response.
 
     Attributes:
-        idle_us: Time after the request, before the appends.
-        gaps_us: For each record that is appended, the time before it.
+        idle_us: Time from the request to the adjustment.
+        gaps_us: For each appended record, the time since the previous append. The first gap begins at the adjustment.
         way_us: Time from the last append until the response is read.
-        step_us: How far the broker's clock is set ahead before the appends. Negative if it is set back.
+        step_us: How far the broker's clock is set ahead; negative if it is set back, 0 if it is not adjusted.
     """
 
     idle_us: int
@@ -68,10 +68,11 @@ drifts = st.integers(-DRIFT_PPM, DRIFT_PPM)
 def test_steps_and_drift_make_no_record_look_new_or_much_older(
     skew_us: int, broker_ppm: int, reader_ppm: int, history: list[Turn]
 ) -> None:
-    """A computed append time is never after the read, and too early by at most the drift and the resolution.
+    """The append time that is computed for a record is never later than the time at which the record was read.
 
-    After the broker's clock was adjusted, the append time may be even earlier, but not earlier than the time at which
-    the previous fetch request was sent.
+    The computed time may be earlier than the true append time. The error is at most the drift between the clocks of
+    broker and reader, plus 1 ms, because timestamps are whole milliseconds. After the broker's clock was adjusted, the
+    error may be larger. But the computed time is then not before the time at which the previous fetch request was sent.
     """
     offset = BrokerOffset()
     clocks = LogClock(offset), LogClock(offset)
@@ -132,7 +133,7 @@ def test_where_time_goes_back_a_record_follows_the_one_before() -> None:
 def test_one_record_dated_ahead_does_not_make_all_others_look_old() -> None:
     """One record with a timestamp in the future does not make all later records look old.
 
-    A topic may have such a record from before ``LogAppendTime``, when the writers set the timestamps.
+    A topic may have such a record if it has not always had ``LogAppendTime``: without it, writers set timestamps.
     """
     clock = log_clock()
     clock.appended_us(START // 1_000, START + 500)

@@ -1,4 +1,4 @@
-"""Tests of a group member: how it handles error responses, and when it may commit and is in session."""
+"""Test how a group member handles errors, when it may commit, and when no other member can have its partitions."""
 
 import asyncio
 import time
@@ -24,9 +24,10 @@ def _answer(error: int) -> OffsetFetchResponse_v3:
 
 @pytest.fixture
 def coordinator(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Return a group coordinator that sends nothing.
+    """Return a group member's ``_Coordinator`` that sends nothing.
 
-    ``answers`` has the error codes of the next responses. ``lookups`` counts the lookups of the coordinating broker.
+    A test sets the attribute ``answers`` to the error codes of the next responses. The attribute ``lookups`` counts how
+    often the member looked up which broker coordinates its group.
     """
     member: Any = object.__new__(_Coordinator)
     member.group_id, member._retry_backoff_ms, member.answers, member.lookups, member.known = "group", 1, [], 0, True

@@ -1,4 +1,4 @@
-"""Test that our partitioner works as Kafka's does. Compare it with values from Kafka's tests, and with aiokafka's."""
+"""Compare our partitioner with the hash values in Kafka's own tests, and with the hash function of aiokafka."""
 
 from aiokafka.partitioner import murmur2 as reference
 from hypothesis import given

@@ -115,7 +115,10 @@ from services.cli.entry import main
 
 
 def run_entry(then, folder):
-    """Run a program that begins like the installed one and then runs ``then``. Return exit code, output and errors."""
+    """Run a program that imports ``main`` as the installed ``railbus`` does, and then runs the code ``then``.
+
+    Return exit code, output and errors.
+    """
     code = ENTRY.format(then=then)
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=60, cwd=folder, check=False)
     return done.returncode, done.stdout.decode(), done.stderr.decode()

@@ -1,4 +1,7 @@
-"""Test that the fold of the log explains every receipt, even if the client came late, resumed, or left early."""
+"""Test that every receipt agrees with the ops folded from the log.
+
+This holds even if the client came late, resumed, or left early.
+"""
 
 from hypothesis import given, settings
 from hypothesis import strategies as st

@@ -28,7 +28,7 @@ class SlowTail:
 
 
 class SlowReader:
-    """A stand-in for a reader of an endless log. Each call of ``position`` moves it on by 100 offsets.
+    """A stand-in for a reader of an endless log. Each call of ``position`` moves the reader forward by 100 offsets.
 
     ``turns`` counts the calls of ``start``.
     """

@@ -1,4 +1,7 @@
-"""Test that the index of recent requests never returns a span that misses an event of the request."""
+"""Test the index that has, for each recent request, the range of offsets of its events.
+
+If the index knows the range, the range contains every event of the request.
+"""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -76,10 +79,10 @@ ACTIONS = st.one_of(
 
 @given(st.lists(ACTIONS, max_size=60), st.integers(1, 3))
 def test_a_span_holds_every_event_that_was_delivered(actions, size):
-    """If the index knows the span of a key, the span covers all events of the key.
+    """If the index returns a span for a key, the span covers all events of this key.
 
-    This is also true of events that come during a resume. A resume calls ``follow`` and notes the end of the log. Later
-    it adds the key's events before this end.
+    This is also true of events that come during a resume, between the calls of ``follow`` and ``add_history``.
+    ``add_history`` gets only the events that were on the log before ``follow`` was called.
     """
     index, log, reading = RequestIndex(size), [], {}
     for what, key in actions:

@@ -61,7 +61,7 @@ class Disk:
     def run(self, slice_records=7):
         """Run one turn after the other until all scans are complete.
 
-        A turn reads ``slice_records`` records at a time. It ends early if other scans wait.
+        A turn reads ``slice_records`` records at a time. After each read, it ends if a scan outside the turn waits.
         """
         while turn := self.begin():
             while turn in self.turns:

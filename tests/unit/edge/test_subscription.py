@@ -257,7 +257,10 @@ async def test_a_long_history_waits_for_a_slow_reader():
 
 
 async def test_a_recall_shortens_an_unsent_history():
-    """A client that came late is sent no recalled text after its stream has read the recall."""
+    """While the edge sends the history to a client, it sends no recalled text after it has read the recall.
+
+    The edge reads the recall before the first byte of the history in one case, and after some bytes in the other.
+    """
     for sent_already in (False, True):
         hub, wire, writer = Hub(), Wire(), AnswerWriter(ID, checked=True)
         stream = stream_of(hub, catching_up=True)

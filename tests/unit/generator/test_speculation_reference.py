@@ -71,10 +71,10 @@ def test_a_perfect_draft_is_always_kept_by_rejection_only(rule):
 
 
 def cycles(rule, gamma=2, vocabulary=5, seed=11):
-    """Run ``DRAWS`` cycles of speculative decoding from one context. Each later token depends on the token before it.
+    """Run ``DRAWS`` cycles of speculative decoding, all from the same context.
 
-    Return how often each sequence came out, the probability of each sequence under the target alone, and the result of
-    ``verify``.
+    The distribution of each token after the first depends on the token before it. Return how often each sequence came
+    out, the probability of each sequence under the target alone, and what ``verify`` returned for the cycles.
     """
     rng = np.random.default_rng(seed)
     first_p, first_q = rng.dirichlet(np.full(vocabulary, 0.7), size=2)

@@ -160,10 +160,11 @@ def test_batch(which, precision, on, per_second, hours, uncached_hours, within):
 
 @pytest.mark.parametrize(("on", "knee", "breaks_even"), [(H100, 44, 96), (H200, 31, 67)])
 def test_where_verifying_costs_and_where_speculation_stops_paying(on, knee, breaks_even):
-    """Verification is free up to the batch size ``knee``. Speculation pays up to the larger ``breaks_even``.
+    """In a verify step, multiplying takes longer than reading the weights if the batch is larger than ``knee``.
 
-    Between the two, a verify step takes longer than a plain one, but it generates tau tokens. Reading KV caches raises
-    ``breaks_even``.
+    Speculation still saves time up to the larger batch size ``breaks_even``, because a verify step generates several
+    tokens. ``breaks_even`` leaves out the time to read KV caches. With contexts of 512 tokens, speculation saves time
+    in still larger batches.
     """
     assert compute_bound_tokens(BIG, on, "fp8") / 5 == close(knee, digit=1)
     pair = SpeculationPair(target=BIG, draft=SMALL, gpu=on, efficiency=TABLES)

@@ -1,4 +1,4 @@
-"""Test that the draft length for each batch size is one that saves time, and 0 above the measured batch sizes."""
+"""Test that a schedule drafts only at batch sizes where drafting saves time, and not above the largest measured one."""
 
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,4 +1,4 @@
-"""Test that a fit recovers the roofline that made its data, and that results that cannot be compared are refused."""
+"""Test that a fit to data from a known roofline finds this roofline, and that incomparable results are refused."""
 
 import itertools
 import json

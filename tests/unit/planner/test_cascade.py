@@ -1,6 +1,7 @@
-"""Test which share of the best requests the first model of a cascade (the screen) passes on.
+"""Test the computed recall of a cascade: the share of the best requests that reach the last model.
 
-The expected values come from the design document's table, from simulations, and from limiting cases.
+The expected values come from simulations, from limiting cases, and from a table of the design document. The design
+document is not in this repository.
 """
 
 import math
@@ -17,10 +18,10 @@ from services.physics.cascade import chain_recall, rank_correlation, recall
     ("rho", "at_10k", "at_20k"), [(0.7, 0.63, 0.79), (0.8, 0.79, 0.91), (0.9, 0.93, 0.99)]
 )  # fmt: skip
 def test_the_designs_table(rho, at_10k, at_20k):
-    """The computed share of the best 1 % of requests that get past the screen agrees with the design document's table.
+    """The computed recall of a cascade's first model (the screen) agrees with the design document's table.
 
-    The screen is the first model of a cascade. It lets 10,000 or 20,000 of 200,000 requests past. ``rho`` is the rank
-    correlation between the screen's scores and the last model's scores.
+    The recall is the share of the best 1 % of requests that the screen passes on. The screen passes on 10,000 or 20,000
+    of 200,000 requests. ``rho`` is the rank correlation between the screen's scores and the last model's scores.
     """
     assert recall(rho, best=0.01, kept=0.05) == pytest.approx(at_10k, abs=0.02)
     assert recall(rho, best=0.01, kept=0.10) == pytest.approx(at_20k, abs=0.02)

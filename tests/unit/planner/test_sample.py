@@ -1,6 +1,7 @@
-"""Test how a plan is made from a measured sample.
+"""Test the prediction of a batch job's time from a sample: some of the job's prompts, run on the job's engine.
 
-Prompts are read and divided among closed loops. The fitted times are compared with those of a simulated engine.
+The tests read prompts, and divide prompts among closed loops (load tests with a constant number of concurrent
+requests). They compare the predicted times with the times of a simulated engine.
 """
 
 import json
@@ -86,9 +87,10 @@ def test_other_lengths_are_predicted_and_the_ranking_is_right():
 
 
 def in_pieces(result, size):
-    """Return ``result`` as if the server had sent the first token, and then pieces of ``size`` tokens.
+    """Return ``result`` as it would be if the server sent several tokens at once.
 
-    Each piece counts as one token. Only the usage at the end has the true number of tokens.
+    After the first token come pieces of ``size`` tokens. The result counts each piece as one token. Only its ``usage``
+    has the true number of tokens.
     """
     return SampleResult(
         result.at_once, result.output,

@@ -1,4 +1,7 @@
-"""Test the serving plan: its queue against exact queues and the simulated scheduler, its limits, and its report."""
+"""Test the serving plan: its queueing model, its limits, and its report.
+
+The queueing model is compared with exact formulas and with the scheduler of the simulated engine.
+"""
 
 import json
 import re
@@ -111,9 +114,9 @@ def test_a_prompt_of_three_steps_takes_three():
 
 @pytest.mark.parametrize("tokens", [20, 200])
 def test_answers_that_slow_each_other_down_run_as_the_exact_queue_has_them(tokens):
-    """The mean number of running answers is that of the exact queue, M/G/1 with processor sharing.
+    """The plan's mean number of running answers equals the known mean of an M/G/1 queue with processor sharing.
 
-    Prompts take no time, and a step with n running answers takes n ms.
+    In this test, prompts take no time, and a step with n running answers takes n ms.
     """
     load = 0.6
     rate = load * 1e3 / (tokens - 1)

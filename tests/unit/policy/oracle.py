@@ -9,7 +9,7 @@ from services.policy.matching.validators import valid
 
 
 class Plain:
-    """A pattern rule for the functions of this module. ``test_matching.py`` builds the automaton's rule from it."""
+    """A pattern rule in the form that this module needs. ``test_matching.py`` makes the policy's ``Rule`` from it."""
 
     def __init__(self, name, regex, guard="none", validator=None, ignore_case=False):
         self.name, self.regex, self.guard = name, regex, guard
@@ -48,8 +48,8 @@ def allowed(rule, text, start, end):
 def matches(rule, text, *, shortest=False, longest=40):
     """Return a rule's matches, from left to right and without overlaps, as (name, start, end).
 
-    At each start, the longest match of at most ``longest`` characters counts, or the shortest one if ``shortest`` is
-    set.
+    Of the matches that begin at the same character, take the longest, or the shortest if ``shortest`` is set. Ignore
+    matches of more than ``longest`` characters.
     """
     found, start = [], 0
     while start < len(text):

@@ -1,6 +1,7 @@
 """Test that the matcher finds the same matches as the reference in oracle.py.
 
-The matches do not depend on how the text is cut into pieces, and what is decided stays decided.
+The matches do not depend on how the text is cut into pieces. Further text neither adds nor removes a match that ends
+before ``Scanner.undecided``.
 """
 
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Test that a policy is reloaded without a gap, never with half an edit, and never if the edit is broken."""
+"""Test that an edited policy replaces the old one only when the edit is complete, valid and prepared."""
 
 import asyncio
 import logging

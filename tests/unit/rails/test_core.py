@@ -1,4 +1,8 @@
-"""Test when requests are evaluated: tenants take turns, none takes all places, and none waits without a limit."""
+"""Test when requests are evaluated.
+
+Tenants take turns. One tenant can use about three quarters of the room (the maximum number of evaluations at the same
+time). The number of a tenant's waiting requests is limited, too.
+"""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -75,7 +79,7 @@ def test_what_waited_on_a_lost_partition_takes_no_room():
 
 
 def test_a_request_of_a_lost_partition_is_evaluated_again():
-    """A request is evaluated again after its partition was lost, or after its verdict was not written.
+    """A request is evaluated again if its partition was lost, or if its verdict was not written.
 
     The first verdict may never have reached the log.
     """

@@ -135,7 +135,7 @@ async def test_a_score_that_ends_with_another_process_is_no_cancellation(monkeyp
 
 
 class Pool:
-    """A simulated process pool. The first ``faults`` times that its process loads the model, the process ends."""
+    """A simulated process pool. The first ``faults`` attempts to load the model fail, because the process ends."""
 
     faults = 3
 

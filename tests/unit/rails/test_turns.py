@@ -1,4 +1,4 @@
-"""Test that a tenant whose texts are made to be expensive delays its own requests, and not those of other tenants."""
+"""Test that a tenant whose texts are expensive to match delays its own requests, and not those of other tenants."""
 
 import asyncio
 import time
@@ -35,9 +35,11 @@ MOST_OPEN = 211
 def slices(monkeypatch):
     """Measure how much work the matcher does before other tasks can run.
 
-    Return a list and a coroutine function. An item of the list, ``[(task, iteration), work]``, has the work of one task
-    in one event loop iteration. The unit is one look-up in the matcher's table. The coroutine function counts the
-    iterations until it is cancelled.
+    Return a list of measurements and the coroutine function ``count_turns``. The test must run ``count_turns()`` as a
+    task. It counts the iterations of the event loop until it is cancelled.
+
+    Each measurement is a list of two elements: the pair ``(task, iteration)``, and the work that the matcher did for
+    this task in this iteration. The unit of work is one look-up in the matcher's table.
     """
     done, feed = [], Scanner.feed
 

@@ -11,7 +11,10 @@ from tests.support.policies import ROOT
 
 @cache
 def policy(*changes, name="default"):
-    """Build a shipped policy with changes. A change (path, old, new) replaces the first ``old`` in a file."""
+    """Return a policy of the folder ``policies``, with changes.
+
+    A change is a tuple (path, old, new). It replaces the first ``old`` in the file ``path`` by ``new``.
+    """
     files = dict(read_files(ROOT / "policies" / name))
     for path, old, new in changes:
         text = files[path].decode()

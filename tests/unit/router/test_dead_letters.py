@@ -1,4 +1,7 @@
-"""Test that an unreadable record is kept unchanged, once, and that the request in it is rejected."""
+"""Test that the router writes one dead letter for each unreadable record. Test when it rejects the record's request.
+
+The id of the request is often readable although the record as a whole is not.
+"""
 
 import base64
 import dataclasses
@@ -142,10 +145,10 @@ def test_foreign_request_is_rejected_when_its_own_partition_caught_up(
 
 
 class TwoRouters:
-    """Two routers, and an unreadable record in the wrong one of two partitions.
+    """Two routers, each with one of two partitions. One of them has read an unreadable record.
 
-    ``finder`` owns the wrong partition. It has read the record, and has written the dead letter ``letter``. ``owner``
-    owns the right partition.
+    The records of the request ``RID`` belong in the partition of ``owner``. The unreadable record is in the partition
+    of ``finder``. So ``finder`` has read it, and has written the dead letter ``letter``.
     """
 
     def __init__(self, found: UnreadableRecord) -> None:

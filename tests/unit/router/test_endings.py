@@ -267,7 +267,7 @@ def test_a_closed_request_that_is_written_again_is_remembered_longer() -> None:
 def test_a_start_that_is_read_long_after_it_was_appended_is_no_new_request() -> None:
     """A ``Started`` event that is read a minute after it was appended does not open a closed request again.
 
-    This happens if the worker and the router lose the broker for a while.
+    A router reads events this late after it was cut off from the broker for a while.
     """
     other = next(rid for n in range(1, 40) if partition_for(rid := request_id(n), PARTITIONS) == HERE)
     world = World(RouterConfig(total_max_ms=1_000)).put(request(), failed(retryable=False), request(other))
@@ -309,8 +309,8 @@ def test_unreadable_closed_request_is_accounted_for_and_cancels_nothing() -> Non
 def test_gated_delivery_that_nobody_clears_ends_at_once(verdict_first: bool) -> None:
     """A request ends at once if the verdict makes delivery gated and no safety service checks the answer.
 
-    If the request itself asks for gated delivery, the worker refuses it. But a worker does not read verdicts, so here
-    the router closes the request.
+    If the request already asks for gated delivery, the worker refuses it. But a worker does not read verdicts. So if
+    only the verdict makes delivery gated, the router closes the request.
     """
     judged = verdict(delivery=Delivery(mode="gated"))
     events = [judged, started()] if verdict_first else [started(), judged]

@@ -211,9 +211,10 @@ class Routers(SharedLog, RuleBasedStateMachine):
     @precondition(lambda self: self.members)
     @rule(number=numbers, wait_ms=st.sampled_from([100, 200, 400, 1_500, 2_000]), word=st.sampled_from(WORDS))
     def decision_is_overtaken(self, number: int, wait_ms: int, word: str) -> None:
-        """Let all routers read everything and decide, but put one more event on the log before their decisions.
+        """Let all routers decide, and put other events on the log before the routers' decisions.
 
-        The time first moves on by ``wait_ms``. ``word`` says which event of request ``number`` is put on the log.
+        The routers decide after the time has moved on by ``wait_ms``. ``word`` says which events are put on the log.
+        They are about request ``number``.
         """
         while self.settle():
             pass
@@ -297,7 +298,7 @@ class Routers(SharedLog, RuleBasedStateMachine):
                 assert effective, "no attempt is stopped alone without an effective cutover"
 
     def check_retries(self, first: Request, effective: dict[int, Cutover], spoken: Verdict | None) -> None:
-        """Check that a request has no more retries than allowed, each with the right prompt and in the right lane."""
+        """Check that a request has no more retries than allowed, and that each has the right prompt and lane."""
         own, other = (REQUESTS_BATCH, REQUESTS) if first.lane == "batch" else (REQUESTS, REQUESTS_BATCH)
         again, stray = (
             [e for e in self.logs[topic.name] if e.request_id == first.request_id and e.attempt > 1]  # type: ignore[union-attr]

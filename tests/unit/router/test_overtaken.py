@@ -116,7 +116,11 @@ def overtaken(policy: RouterConfig, at_ms: int, before: list[AnyEvent], cause: s
 
 @pytest.mark.parametrize("word", [started(), verdict("deny")])
 def test_overtaken_rejection_is_void_only_where_another_end_can_come(word: AnyEvent) -> None:
-    """The router's rejection of an unreadable request is void if a newer worker or newer rails can read the request."""
+    """The rejection of an unreadable request is void if a ``Started`` or a denial is before it on the log.
+
+    The router rejects a request that only a newer version of Railbus can read. Workers or rails of the newer version
+    may already have read it. After a ``Started``, an answer can still come. A denial itself ends the request.
+    """
     world = World()
     unread = UnreadableRecord(REQUESTS.name, HERE, 7, 0, RID.encode(), b"{", (), NewerVersion("v2"))
     (late, letter) = world.routers[0].read(unread, world.now_us, world.now_us)

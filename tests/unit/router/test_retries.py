@@ -1,4 +1,4 @@
-"""Tests of retries on the self-hosted engines: after a stall, a dead worker, or a first token that does not come."""
+"""Test retries on the self-hosted engines: after a stall, a dead worker, or a first token that does not come."""
 
 from dataclasses import replace
 from typing import Any
@@ -95,7 +95,10 @@ def test_prompt_that_kills_workers_is_not_tried_for_ever() -> None:
 
 
 def test_other_failures_go_to_the_cloud_or_end() -> None:
-    """A failed attempt of a living worker goes to the cloud or ends. In a retry, the same worker would fail again."""
+    """If an attempt fails and its worker is alive, the next attempt is in the cloud, or the request ends.
+
+    There is no retry, because the same worker would run it and fail again.
+    """
     assert World(ALONE).put(request(), started(), failed()).endings() == ["failed"]
     world = World(BOTH).put(request(), started(), failed())
     assert world.cutovers() == [(2, "hard_error", "cancel", "vertex")]

@@ -25,7 +25,15 @@ class Tries:
 
 
 class Harness:
-    """Runs the check ``Tries(does)`` on each text that ``put`` gets. ``answers`` has the outcome for each text."""
+    """Checks each text that is given to ``put``.
+
+    Args:
+        does: The function that checks a text. See ``Tries``.
+        changes: New values for settings of the policy.
+
+    Attributes:
+        answers: The outcome of the check of each text.
+    """
 
     def __init__(self, does, **changes):
         self.check = Tries(does)

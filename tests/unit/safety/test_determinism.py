@@ -1,7 +1,7 @@
 """Test that safety always decides the same for the same log and policy version.
 
-The decisions depend neither on the pace, nor on the order in which checks answer, nor on crashes. Recalls do not depend
-on how the text was cut into chunks either.
+The decisions depend neither on how many events safety reads at once, nor on the order in which checks answer, nor on
+crashes. Recalls do not depend on how the text was cut into chunks either.
 """
 
 import random

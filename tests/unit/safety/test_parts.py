@@ -165,7 +165,7 @@ def test_a_stop_of_tier_2_leaves_nothing_open():
 
 
 def replayed(events, held=None):
-    """Assign a log to a new core, let it catch up, and give it the outcomes of its checks.
+    """Let a new core take over a partition with these events, and give it the outcomes of the checks that it requests.
 
     Return the core and its effects. ``held`` is the policy; None for the default policy.
     """

@@ -266,9 +266,10 @@ def test_a_verdict_may_make_delivery_gated():
 
 @pytest.mark.parametrize(("tenant", "modes"), [("acme", '["gated"]'), ("clinic", '["optimistic", "gated"]')])
 def test_a_policy_that_makes_delivery_gated_is_obeyed_before_the_verdict(tenant, modes):
-    """If a policy makes delivery gated, even text from before the verdict is cleared only after the classifiers' check.
+    """If a policy makes delivery gated, no text is cleared without the classifiers' check, even before the verdict.
 
-    Otherwise unchecked text could be shown: when the fold reads the verdict, it shows all text that was cleared before.
+    The fold shows text that was cleared before the verdict as soon as it reads the verdict. So this text must have
+    passed the check, too.
     """
     text = "I have second thoughts about it. " + "word " * 60
     answer = RunWriter(tenant=tenant)
@@ -358,7 +359,7 @@ def test_finding_that_no_window_holds_without_touching_it_is_recalled(regex, lea
 
 @pytest.mark.parametrize(("lead", "tail"), [(90, 0), (400, 100)])
 def test_a_finding_at_the_edge_of_the_last_or_of_two_windows_is_recalled(lead, tail):
-    """A finding is recalled if it ends where the last window ends, or if it is exactly the overlap of two windows."""
+    """A finding is recalled if it reaches to the end of the last window, or is exactly the overlap of two windows."""
 
     def find(look):
         return CheckResult(tuple(FoundSpan("nemo/q", "email", *found.span()) for found in re.finditer("Q+", look.text)))

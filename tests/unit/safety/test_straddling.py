@@ -12,7 +12,7 @@ FILLER = "Now then: as was said before, these are the words that stand in front 
 
 
 def corpus(name):
-    """Return the name, text, tenant and expected matches of each test case of policy ``name`` that checks an answer."""
+    """Return the test cases of policy ``name`` that check an answer: the name, text, tenant and expected matches."""
     held = policy(name)
     golden = [
         (case.name, case.body["output"], case.body.get("tenant", "local"), case.body["expect"])

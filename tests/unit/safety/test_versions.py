@@ -1,4 +1,4 @@
-"""Test in which order safety closes the checks of policy versions that are no longer used."""
+"""Test that safety discards the checks of old policy versions, first those of the version replaced longest ago."""
 
 from services.bus import BusSettings
 from services.policy import build

@@ -106,7 +106,7 @@ def honest(look):
     """Return the outcome of the check request ``look``.
 
     Tier 1 finds the policy's ``folded`` words, even if they are disguised. If a window contains "rude word", tier 1
-    also finds the whole window. Tier 2 finds "second thoughts".
+    also returns a finding that covers the whole window. Tier 2 finds the words "second thoughts".
     """
     if look.tier == 2:
         found = re.finditer("second thoughts", look.text)

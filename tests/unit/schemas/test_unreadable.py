@@ -98,7 +98,7 @@ def test_a_key_that_is_not_the_request_id_is_malformed(key):
 
 @pytest.mark.parametrize("prompt", ["my secret", "It's secret\n", "my 'secret' - at \"x\"", ""])
 def test_the_error_does_not_repeat_a_prompt_in_the_wrong_field(prompt):
-    """The error is logged, so it must not have a prompt that was written into the field ``role`` by mistake."""
+    """The error is logged, so it must not contain a prompt that was written into the field ``role`` by mistake."""
     request = {"request_id": REQUEST_ID, "tenant": "local", "at": 1, "source": "app"}
     value = orjson.dumps(request | {"messages": [{"role": prompt, "content": "user"}]})
     with pytest.raises(MalformedEvent) as caught:

@@ -219,7 +219,10 @@ class World:
             self.log.append(self.log[-1 - self.choices.below(len(self.log))])
 
     def swap(self) -> None:
-        """Swap the last two events if both are chunks. No broker does so. The fold must wait for the missing chunk."""
+        """Swap the last two events if both are chunks.
+
+        A real broker never reorders the chunks of a run. The fold must nevertheless show them in the order of ``seq``.
+        """
         if len(self.log) > 1 and isinstance(self.log[-1], Chunk) and isinstance(self.log[-2], Chunk):
             self.log[-1], self.log[-2] = self.log[-2], self.log[-1]
 
@@ -257,7 +260,7 @@ def grow(data: bytes) -> list[StreamEvent]:
 
 
 def finish_up(world: World) -> None:
-    """Append a verdict if there is none, and the end and the final clearance of every run."""
+    """Append a verdict if the log has none. For every run, append its end if it is missing, and its final clearance."""
     if not any(isinstance(event, Verdict) for event in world.log):
         world.verdict()
     for run in world.runs:

@@ -190,7 +190,7 @@ def test_saying_it_twice_changes_nothing(data, where):
 def test_catching_up_shows_nothing_that_was_taken_back(data, where):
     """A client that resumes at any op ends with the same text as a client that was never interrupted.
 
-    It is not sent text that was taken back in the meantime.
+    It does not receive any text that was taken back in the meantime.
     """
     _, per_event = fold(grow(data))
     ops = [op for group in per_event for op in group]

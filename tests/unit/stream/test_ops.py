@@ -1,4 +1,4 @@
-"""Test that an op has the same bytes in every version, because a receipt has a hash of the ops that were sent."""
+"""Test that an op has the same bytes in every version of Railbus. A receipt has a hash of the ops that were sent."""
 
 from typing import get_args
 

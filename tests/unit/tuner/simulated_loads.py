@@ -28,7 +28,10 @@ def load(rng, *, factor, requests=16, noise=0.08, stall=0.0):
 
 
 def rounds(rng, count, *, effect=1.0, process=0.02, drift=0.05, stall=0.0):
-    """Return simulated rounds. Each has a load without the change, two with it, and another one without it.
+    """Return simulated rounds.
+
+    A round has four loads. A load is a group of requests whose times are measured together. The first and the last load
+    run without the change, and the two loads between them run with it.
 
     Args:
         count: Number of rounds.

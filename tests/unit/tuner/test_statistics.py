@@ -1,4 +1,4 @@
-"""Test quantiles against published tables, and that confidence intervals contain the true value often enough."""
+"""Test that quantiles match published tables, and that confidence intervals contain the true value often enough."""
 
 import math
 import random

@@ -1,4 +1,4 @@
-"""Test that the scheduler starts requests in order, never more than it has slots, and never a cancelled one."""
+"""Test that the scheduler starts requests in order, runs at most one per slot, and starts no cancelled one."""
 
 from dataclasses import replace
 
@@ -241,9 +241,9 @@ def test_a_refused_or_cancelled_request_is_unacknowledged_at_first():
 
 
 def test_batch_can_be_held_back_while_interactive_starts():
-    """The caller can hold back batch requests alone.
+    """The caller can hold back batch requests while interactive requests still start.
 
-    It does so while the batch consumer group has not confirmed that this worker still owns its partitions.
+    A worker does so while the batch consumer group has not confirmed that this worker still owns its partitions.
     """
     it = scheduler(slots=4)
     batch, interactive = ticket(0, batch=True), ticket(1)
